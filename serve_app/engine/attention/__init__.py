@@ -1,0 +1,63 @@
+"""Paged attention: one signature, several backends with equal results.
+
+A backend owns the layout of its cache; nobody else knows what a block looks
+like inside. `forward` writes the step's keys and values into the cache at
+`context.slots`, then lets every query row of a sequence see all cached tokens
+of its own sequence up to and including itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from serve_app.engine.batch import ForwardContext
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """What one attention layer needs of the cache, learnt from a dry run at load."""
+
+    num_kv_heads: int
+    key_dim: int
+    value_dim: int  # differs from key_dim in MLA models
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+class AttentionBackend(Protocol):
+    """The seam between the engine and a device's attention."""
+
+    def allocate(
+        self,
+        layers: tuple[LayerSpec, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        """Make the cache: `num_blocks` blocks for every layer."""
+        ...
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,  # [T, H, D] with RoPE applied
+        key: torch.Tensor,  # [T, Hkv, D]
+        value: torch.Tensor,  # [T, Hkv, Dv]
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,  # a query sees at most this many last tokens, itself included
+        softcap: float | None = None,  # scores = tanh(scores / softcap) * softcap
+        sinks: torch.Tensor | None = None,  # [H]: one more logit a head, dropped after the softmax
+    ) -> torch.Tensor:
+        """Write K and V, attend; returns [T, H, Dv]."""
+        ...
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy whole blocks (source, target) in every layer: copy-on-write of a fork."""
+        ...

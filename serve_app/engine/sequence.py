@@ -1,0 +1,76 @@
+"""All state of one sequence, and the piece of it that one step computes. No torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+
+from serve_app.types import PositionLogprobs, SamplingParams
+
+
+class Status(Enum):
+    WAITING = auto()  # no blocks, or preempted: to be computed (again) from the start
+    RUNNING = auto()  # holds blocks and may be scheduled
+    FINISHED = auto()
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One line of tokens: the prompt of its request and what was generated after it.
+
+    `num_computed` tokens have their keys and values in the cache. A sequence is
+    *decoding* when all its tokens but the last are computed.
+    """
+
+    request_id: str
+    index: int  # 0 .. n-1 within its request
+    prompt_len: int
+    token_ids: list[int]  # prompt, then output
+    sampling: SamplingParams
+    seed: int  # never None: the engine drew one if the client did not
+    num_logprobs: int | None = None  # None: off
+    num_prompt_logprobs: int | None = None
+    status: Status = Status.WAITING
+    num_computed: int = 0
+    block_table: list[int] = field(default_factory=list)
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.token_ids)
+
+    @property
+    def num_output(self) -> int:
+        return len(self.token_ids) - self.prompt_len
+
+    @property
+    def output_ids(self) -> list[int]:
+        return self.token_ids[self.prompt_len :]
+
+
+@dataclass(slots=True, eq=False)
+class Chunk:
+    """The tokens `start .. start+length-1` of one sequence, computed in one step.
+
+    `first_logit` .. `start+length-1` are the positions whose logits are wanted:
+    the last one to sample from, all of them for prompt log-probabilities, none
+    (`first_logit == start+length`) for a prefill chunk that ends inside the prompt.
+    """
+
+    sequence: Sequence
+    start: int
+    length: int
+    first_logit: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
+    def num_logits(self) -> int:
+        return self.end - self.first_logit
+
+    @property
+    def samples(self) -> bool:
+        """Whether this chunk reaches the end of the sequence, so that a token follows."""
+        return self.end == self.sequence.num_tokens

@@ -1,0 +1,157 @@
+"""One error tree. What a client may be told, and what each dialect makes a status of.
+
+    ServeError
+    ├── InvalidBody          E1   not JSON, not an object
+    ├── InvalidField         E2   missing, mistyped or out of range; names the field
+    │   └── UnsupportedField      a feature this server or model does not have
+    ├── ModelNotFound        E3
+    ├── VersionNotFound      E4
+    ├── PromptTooLong        E5
+    ├── Unauthenticated      E6   no key, or a key nobody issued
+    ├── PermissionDenied     E6b  a good key without the right scope
+    ├── QuotaExceeded        E7   the caller's own limit
+    ├── Overloaded           E8   our capacity
+    ├── Unavailable          E9   loading, draining, not ready
+    ├── DeadlineExceeded     E10
+    ├── EngineRefused        E11  the engine could not accept the request
+    ├── GenerationFailed     E12  the engine failed while generating
+    │   └── NumericalError        logits were not finite
+    ├── MethodNotAllowed     E13
+    ├── BodyTooLarge         E14
+    ├── ReadTimeout          E14b the body did not arrive in time
+    └── RouteNotFound        E15
+
+`message` is public: it names the field and the accepted range, and never holds
+a prompt, a path, an address or a class name. Internal detail goes to the log,
+through `raise ... from cause`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from serve_app.types import ErrorInfo
+
+
+class ServeError(Exception):
+    """Base of everything that may be shown to a client."""
+
+    condition: ClassVar[str] = "E12"
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def info(self) -> ErrorInfo:
+        """The error as a plain value that can cross a process."""
+        return ErrorInfo(
+            kind=type(self).__name__,
+            message=self.message,
+            param=self.param,
+            retry_after_s=self.retry_after_s,
+        )
+
+    # Exceptions with keyword arguments need this to survive Ray's serialisation.
+    def __reduce__(self) -> tuple[object, tuple[ErrorInfo]]:
+        return from_info, (self.info(),)
+
+
+class InvalidBody(ServeError):
+    condition = "E1"
+
+
+class InvalidField(ServeError):
+    condition = "E2"
+
+
+class UnsupportedField(InvalidField):
+    """A known field whose feature this server or this model does not have."""
+
+
+class ModelNotFound(ServeError):
+    condition = "E3"
+
+
+class VersionNotFound(ServeError):
+    condition = "E4"
+
+
+class PromptTooLong(ServeError):
+    condition = "E5"
+
+
+class Unauthenticated(ServeError):
+    condition = "E6"
+
+
+class PermissionDenied(ServeError):
+    condition = "E6b"
+
+
+class QuotaExceeded(ServeError):
+    condition = "E7"
+    retryable = True
+
+
+class Overloaded(ServeError):
+    condition = "E8"
+    retryable = True
+
+
+class Unavailable(ServeError):
+    condition = "E9"
+    retryable = True
+
+
+class DeadlineExceeded(ServeError):
+    condition = "E10"
+    retryable = True
+
+
+class EngineRefused(ServeError):
+    condition = "E11"
+
+
+class GenerationFailed(ServeError):
+    condition = "E12"
+    retryable = True
+
+
+class NumericalError(GenerationFailed):
+    """The model produced logits that are not finite numbers."""
+
+
+class MethodNotAllowed(ServeError):
+    condition = "E13"
+
+
+class BodyTooLarge(ServeError):
+    condition = "E14"
+
+
+class ReadTimeout(ServeError):
+    condition = "E14b"
+    retryable = True
+
+
+class RouteNotFound(ServeError):
+    condition = "E15"
+
+
+def _tree(base: type[ServeError]) -> dict[str, type[ServeError]]:
+    found = {base.__name__: base}
+    for sub in base.__subclasses__():
+        found |= _tree(sub)
+    return found
+
+
+KINDS: dict[str, type[ServeError]] = _tree(ServeError)
+
+
+def from_info(info: ErrorInfo) -> ServeError:
+    """The exception that `info` was made of; an unknown kind becomes GenerationFailed."""
+    kind = KINDS.get(info.kind, GenerationFailed)
+    return kind(info.message, param=info.param, retry_after_s=info.retry_after_s)

@@ -1,0 +1,42 @@
+"""Every bound on client input, each with its reason.
+
+Checked before anything is allocated for the request. A dialect may allow less,
+never more. Bounds that depend on the model (context window, vocabulary) are
+checked by the replica.
+"""
+
+from typing import Final
+
+# --- the body ------------------------------------------------------------------------
+MAX_BODY_BYTES: Final = 8 * 2**20  # a 1 M token prompt as ids is about 7 MB of JSON
+BODY_READ_TIMEOUT_S: Final = 30.0  # between two pieces of a body; stops a slow sender
+MAX_BODY_READ_S: Final = 120.0  # for a whole body
+MAX_JSON_DEPTH: Final = 64  # parsers recurse; no honest body nests deeper
+MAX_ERROR_BYTES: Final = 2_000  # an error never grows with the input that caused it
+MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
+
+# --- the prompt ----------------------------------------------------------------------
+MAX_PROMPT_CHARS: Final = 4 * 2**20  # before tokenising, which is linear but not free
+MAX_PROMPTS: Final = 128  # prompts in one completions body
+MAX_MESSAGES: Final = 2_048  # messages of one chat
+MAX_CONTENT_PARTS: Final = 256  # parts of one message
+MAX_MODEL_NAME_CHARS: Final = 256
+MAX_USER_CHARS: Final = 512  # `user`, kept for logs and stickiness only
+
+# --- sampling ------------------------------------------------------------------------
+MAX_N: Final = 128  # OpenAI's own bound; n sequences hold n times the cache
+MAX_BEST_OF: Final = 128
+MAX_LOGPROBS: Final = 20  # OpenAI's own bound; each is a row of a top-k per token
+MAX_TEMPERATURE: Final = 2.0
+MAX_PENALTY: Final = 2.0  # presence and frequency, both signs
+MAX_REPETITION_PENALTY: Final = 100.0  # beyond it a float32 logit overflows in a long text
+MAX_LOGIT_BIAS: Final = 1_024  # entries
+MAX_ABS_LOGIT_BIAS: Final = 100.0  # OpenAI's own bound
+MAX_BAD_WORDS: Final = 256
+MAX_BAD_WORD_TOKENS: Final = 64
+MAX_STOP_STRINGS: Final = 1_024
+MAX_STOP_CHARS: Final = 1_024  # of one stop string: it is held back from the stream
+MAX_STOP_TOKEN_IDS: Final = 1_024
+MAX_TOKENS: Final = 2**31 - 1  # a plain integer bound; the context window is the real one
+MAX_SEED: Final = 2**64 - 1
+MAX_TIMEOUT_S: Final = 3_600.0  # the longest deadline a client may ask for
