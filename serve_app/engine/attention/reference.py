@@ -1,0 +1,117 @@
+"""Attention in the plainest torch, for any device and every option: the oracle of the others.
+
+One sequence at a time, scores in float32, nothing fused. It knows no fast path on
+purpose: what another backend returns is right when it equals this.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.batch import ForwardContext
+
+
+class ReferenceAttention:
+    """A cache of one row a token and layer: keys [slots, Hkv, D], values [slots, Hkv, Dv]."""
+
+    def __init__(self) -> None:
+        self._block_size = 0
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+
+    def allocate(
+        self,
+        layers: tuple[LayerSpec, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        slots = num_blocks * block_size
+        self._block_size = block_size
+        self._keys = [
+            torch.zeros(slots, spec.num_kv_heads, spec.key_dim, dtype=dtype, device=device) for spec in layers
+        ]
+        self._values = [
+            torch.zeros(slots, spec.num_kv_heads, spec.value_dim, dtype=dtype, device=device)
+            for spec in layers
+        ]
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        keys, values = self._keys[layer], self._values[layer]
+        keys[context.slots] = key.to(keys.dtype)
+        values[context.slots] = value.to(values.dtype)
+        offsets = torch.arange(context.block_size, device=keys.device)
+        outputs = []
+        for query_rows, table, length in zip(
+            torch.split(query, list(context.query_lens)), context.block_tables, context.lens, strict=True
+        ):
+            slots = (table[:, None] * context.block_size + offsets).flatten()[:length]
+            visible = causal_mask(query_rows.shape[0], length, window, keys.device)
+            outputs.append(
+                attend(
+                    query_rows[None],
+                    keys[slots][None],
+                    values[slots][None],
+                    visible[None],
+                    scale=scale,
+                    softcap=softcap,
+                    sinks=sinks,
+                )[0]
+            )
+        return torch.cat(outputs)
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        for pool in (*self._keys, *self._values):
+            blocks = pool.view(-1, self._block_size, *pool.shape[1:])
+            for source, target in pairs:
+                blocks[target] = blocks[source]
+
+
+def causal_mask(num_queries: int, length: int, window: int | None, device: torch.device) -> torch.Tensor:
+    """[num_queries, length] bool, True where visible; the queries are the last positions of the keys."""
+    query_positions = torch.arange(length - num_queries, length, device=device)[:, None]
+    key_positions = torch.arange(length, device=device)
+    visible = key_positions <= query_positions
+    if window is not None:
+        visible &= key_positions > query_positions - window
+    return visible
+
+
+def attend(
+    query: torch.Tensor,  # [S, N, H, D]
+    keys: torch.Tensor,  # [S, L, Hkv, D]
+    values: torch.Tensor,  # [S, L, Hkv, Dv]
+    visible: torch.Tensor,  # [S, N, L] bool, every row with at least one True
+    *,
+    scale: float,
+    softcap: float | None = None,
+    sinks: torch.Tensor | None = None,  # [H]
+) -> torch.Tensor:
+    """Softmax attention with grouped heads, in float32; returns [S, N, H, Dv] in the type of `query`."""
+    (s, n, _, dim), kv_heads = query.shape, keys.shape[2]
+    grouped = query.reshape(s, n, kv_heads, -1, dim).float()  # [S, N, Hkv, G, D]
+    scores = torch.einsum("snkgd,slkd->skgnl", grouped, keys.float()) * scale
+    if softcap is not None:
+        scores = torch.tanh(scores / softcap) * softcap
+    scores = scores.masked_fill(~visible[:, None, None], float("-inf"))
+    if sinks is not None:  # one more column, which takes its share of the softmax and adds no value
+        column = sinks.float().view(1, kv_heads, -1, 1, 1).expand(*scores.shape[:-1], 1)
+        weights = torch.cat([scores, column], dim=-1).softmax(dim=-1)[..., :-1]
+    else:
+        weights = scores.softmax(dim=-1)
+    out = torch.einsum("skgnl,slkd->snkgd", weights, values.float())
+    return out.flatten(2, 3).to(query.dtype)

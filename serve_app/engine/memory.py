@@ -1,0 +1,139 @@
+"""How large the KV cache is, and how long a sequence may get: decided from numbers.
+
+`plan_cache` is pure; `free_memory` is the only function that looks at the machine.
+Neither allocates anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import psutil
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import LayerSpec
+
+CPU_SHARE: Final = 0.3  # of free memory: a laptop has other work to do
+CPU_CACHE_CAP: Final = 8 * 2**30  # bytes; more is for the operator to ask for
+CUDA_SHARE: Final = 0.85  # of what the weights left; the rest holds activations and logits
+
+
+class CacheTooSmall(ValueError):
+    """The cache cannot hold what the settings ask for; the message says which setting to change."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlan:
+    """The size of the KV cache and the context window that fits it."""
+
+    num_blocks: int
+    block_size: int  # tokens
+    max_model_len: int  # tokens of one sequence, prompt and output
+    block_bytes: int  # of one block in all layers
+    lowered_from: int | None = None  # the window asked for, when the cache cannot hold it
+
+    @property
+    def cache_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
+
+
+def plan_cache(
+    layers: tuple[LayerSpec, ...],
+    *,
+    dtype: torch.dtype,
+    config: EngineConfig,
+    context_window: int,
+    free_bytes: int,
+    share: float,
+    cap: int | None = None,
+) -> CachePlan:
+    """Choose the number of blocks and the window.
+
+    `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`
+    (at most `cap`), and never more than `max_sequences` full windows. A window
+    that nobody asked for by number is lowered to what the blocks hold; one that
+    `config.max_model_len` asks for raises CacheTooSmall instead.
+    """
+    if config.max_model_len is not None and config.max_model_len > context_window:
+        raise CacheTooSmall(
+            f"max_model_len {config.max_model_len} is beyond the model's own context window of "
+            f"{context_window} tokens; lower it"
+        )
+    window = config.max_model_len or context_window
+    block_bytes = config.block_size * sum(spec.bytes_per_token(dtype) for spec in layers)
+    blocks_per_window = -(-window // config.block_size)
+    if config.num_blocks is not None:
+        num_blocks = config.num_blocks
+    else:
+        budget = config.kv_cache_bytes
+        if budget is None:
+            budget = int(free_bytes * share)
+            budget = budget if cap is None else min(budget, cap)
+        # One block a sequence above its window: a fork copies before it lets go.
+        num_blocks = min(budget // block_bytes, config.max_sequences * (blocks_per_window + 1))
+    capacity = num_blocks * config.block_size
+    if num_blocks < 2:
+        raise CacheTooSmall(
+            f"one block of the KV cache takes {block_bytes:,} bytes and fewer than two fit; "
+            "free some memory, raise kv_cache_bytes or lower block_size"
+        )
+    if capacity < window and config.max_model_len is not None:
+        raise CacheTooSmall(
+            f"the KV cache holds {capacity} tokens, max_model_len asks for {window}; "
+            "lower max_model_len or raise kv_cache_bytes"
+        )
+    return CachePlan(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_model_len=min(window, capacity),
+        block_bytes=block_bytes,
+        lowered_from=window if capacity < window else None,
+    )
+
+
+def plan_for_device(
+    layers: tuple[LayerSpec, ...],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    config: EngineConfig,
+    context_window: int,
+) -> CachePlan:
+    """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded."""
+    on_cpu = device.type == "cpu"
+    return plan_cache(
+        layers,
+        dtype=dtype,
+        config=config,
+        context_window=context_window,
+        free_bytes=free_memory(device),
+        share=CPU_SHARE if on_cpu else CUDA_SHARE,
+        cap=CPU_CACHE_CAP if on_cpu else None,
+    )
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    available = int(psutil.virtual_memory().available)
+    left = cgroup_free()
+    return available if left is None else min(available, left)
+
+
+def cgroup_free(root: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What the memory limit of our control group (v2 or v1) leaves in bytes; None where there is no limit."""
+    for limit_file, usage_file in (
+        (root / "memory.max", root / "memory.current"),
+        (root / "memory" / "memory.limit_in_bytes", root / "memory" / "memory.usage_in_bytes"),
+    ):
+        try:
+            limit, usage = limit_file.read_text().strip(), usage_file.read_text().strip()
+        except OSError:
+            continue
+        if limit.isdigit() and int(limit) < 2**60:  # v1 writes a huge number for "none", v2 the word max
+            return max(int(limit) - int(usage), 0)
+    return None

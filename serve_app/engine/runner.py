@@ -1,0 +1,154 @@
+"""Batch -> logits. Owns the module and, through its attention backend, the KV cache.
+
+It learns the layers from a dry run, refuses a module that our attention would get
+wrong, and sizes the cache. It does not know requests, sampling or scheduling.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.batch import Batch, ForwardContext
+from serve_app.engine.forward import ATTENTION_NAME, UnsupportedModel, active
+from serve_app.engine.memory import CachePlan, plan_for_device
+
+log = logging.getLogger(__name__)
+
+
+class ModelRunner:
+    """Runs one causal language model on packed batches.
+
+    `module` is a transformers causal LM in eval mode on `device`; its attention is
+    switched to ours. `dtype` is the type of the cache. `context_window` is the
+    model's own in tokens; none: `max_position_embeddings`. Raises UnsupportedModel
+    and `memory.CacheTooSmall`.
+    """
+
+    def __init__(
+        self,
+        module: PreTrainedModel,
+        *,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        device: torch.device,
+        config: EngineConfig,
+        context_window: int | None = None,
+    ) -> None:
+        self.module = module
+        self.device = device
+        self._backend = backend
+        if "position_ids" not in inspect.signature(module.forward).parameters:
+            raise UnsupportedModel(
+                f"{type(module).__name__} takes no positions, so it cannot be batched here"
+            )
+        self._text_config = self.module.config.get_text_config()
+        self._keeps_rows = "logits_to_keep" in inspect.signature(self.module.forward).parameters
+        self.module.set_attn_implementation(ATTENTION_NAME)
+        self.layers, self.vocab_size = self._dry_run()
+        self.plan: CachePlan = plan_for_device(
+            self.layers,
+            dtype=dtype,
+            device=device,
+            config=config,
+            context_window=context_window or int(self._text_config.max_position_embeddings),
+        )
+        self.block_size = self.plan.block_size
+        self.num_blocks = self.plan.num_blocks
+        self.max_model_len = self.plan.max_model_len
+        backend.allocate(self.layers, self.num_blocks, self.block_size, dtype, device)
+        if self.plan.lowered_from is not None:
+            log.warning(
+                "context window lowered from %d to %d tokens: the KV cache holds no more",
+                self.plan.lowered_from,
+                self.max_model_len,
+            )
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        """Compute the step and fill the cache; returns [R, V] float32, one row a wanted logit.
+
+        R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V].
+        """
+        rows = batch.logit_rows
+        # A packed linear of no rows is a corner that kernels get wrong: keep one and drop it.
+        kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
+        with torch.inference_mode(), active(self._backend, batch.context):
+            logits = self._logits(batch.input_ids, batch.positions, kept)
+        return logits[: rows.numel()].float()
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy cache blocks (source, target) in every layer."""
+        if pairs:
+            with torch.inference_mode():
+                self._backend.copy_blocks(pairs)
+
+    def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """[T], [T], [R] -> [R, V]."""
+        inputs = {"input_ids": input_ids[None], "position_ids": positions[None], "use_cache": False}
+        if self._keeps_rows:
+            logits: torch.Tensor = self.module(**inputs, logits_to_keep=rows).logits[0]
+            return logits
+        # Not base model + lm_head: a final scale or softcap is in the module's own forward.
+        logits = self.module(**inputs).logits[0]
+        return logits[rows]
+
+    def _dry_run(self) -> tuple[tuple[LayerSpec, ...], int]:
+        """One forward of two tokens; returns the layers and the width of the logits."""
+        recorder = _Recorder()
+        tokens = torch.arange(2, device=self.device)
+        index = torch.zeros(1, 1, dtype=torch.int32, device=self.device)
+        context = ForwardContext(
+            query_start=tokens.new_tensor([0, 2], dtype=torch.int32),
+            context_lens=tokens.new_tensor([2], dtype=torch.int32),
+            block_tables=index,
+            slots=tokens,
+            query_lens=(2,),
+            lens=(2,),
+            block_size=2,
+        )
+        with torch.inference_mode(), active(recorder, context):
+            logits = self._logits(tokens, tokens, tokens)
+        name = type(self.module).__name__
+        expected = int(self._text_config.num_hidden_layers)
+        if recorder.calls != list(range(expected)):
+            raise UnsupportedModel(
+                f"{name} calls attention for layers {recorder.calls} instead of once for each of its "
+                f"{expected} layers: the others (linear attention, convolution, state space or an attention "
+                "of their own) cannot be batched by this engine"
+            )
+        return tuple(recorder.layers[layer] for layer in range(expected)), logits.shape[-1]
+
+
+class _Recorder:
+    """An attention backend that only notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+        self.layers: dict[int, LayerSpec] = {}
+
+    def allocate(self, *_: Any) -> None:
+        raise NotImplementedError("a dry run holds no cache")
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        raise NotImplementedError("a dry run holds no cache")
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        **_: Any,
+    ) -> torch.Tensor:
+        self.calls.append(layer)
+        self.layers[layer] = LayerSpec(
+            num_kv_heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2]
+        )
+        return value.new_zeros(query.shape[0], query.shape[1], value.shape[2])
