@@ -1,0 +1,197 @@
+"""The gateway's end: listens for replicas and hands each request its deltas."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections import deque
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from serve_app.channel.frames import (
+    MAX_FRAME_BYTES,
+    MAX_HELLO_BYTES,
+    Beat,
+    End,
+    Hello,
+    Step,
+    Ticket,
+    encoder,
+    from_replica,
+)
+from serve_app.channel.link import Link
+from serve_app.errors import GenerationFailed, Overloaded, ServeError
+from serve_app.types import EngineStats, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT_S: Final = 5.0
+MAX_UNREAD_DELTAS: Final = 16_384  # of one request whose client reads too slowly
+BROKEN: Final = "the connection to the model broke; the answer is incomplete"
+
+
+class Inbox:
+    """The deltas of one request, in order, read by one task."""
+
+    def __init__(self, receiver: Receiver, key: str) -> None:
+        self.started = False  # whether a delta ever came: a request may be retried only before
+        self._receiver = receiver
+        self._key = key
+        self._peer: Link | None = None
+        self._deltas: deque[TokenDelta] = deque()
+        self._ended = False
+        self._error: ServeError | None = None
+        self._wake: asyncio.Future[None] | None = None
+
+    async def get(self) -> list[TokenDelta]:
+        """All deltas that came since the last call, waiting for the first; [] is the end.
+
+        Raises ServeError when the request failed, after what came before was read.
+        """
+        while not self._deltas:
+            if self._error is not None:
+                raise self._error
+            if self._ended:
+                return []
+            self._wake = asyncio.get_running_loop().create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        deltas = list(self._deltas)
+        self._deltas.clear()
+        return deltas
+
+    def end(self) -> None:
+        """No more deltas will come."""
+        self._ended = True
+        self._notify()
+
+    def fail(self, error: ServeError) -> None:
+        """End the request with `error`, unless it has ended."""
+        if not self._ended and self._error is None:
+            self._error = error
+            self._notify()
+
+    def close(self) -> None:
+        """Take no more; late deltas of this request are dropped."""
+        self._receiver._inboxes.pop(self._key, None)
+
+    def _push(self, delta: TokenDelta, peer: Link) -> None:
+        self.started = True
+        self._peer = peer
+        if len(self._deltas) >= MAX_UNREAD_DELTAS:
+            self.fail(Overloaded("the client reads too slowly"))
+            return
+        self._deltas.append(delta)
+
+    def _notify(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+
+@dataclass(slots=True)
+class Peer:
+    """A replica that is connected, and the last it said of itself."""
+
+    replica: str
+    model: str
+    stats: EngineStats | None = None
+
+
+class Receiver:
+    """Listens on one port of one interface; only holders of `ticket` get in."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.peers: dict[Link, Peer] = {}
+        self._links: set[Link] = set()
+        self._inboxes: dict[str, Inbox] = {}
+
+    @classmethod
+    async def start(cls, host: str) -> Receiver:
+        """Listen on `host`, an address of this machine, at a port the system picks."""
+        receiver = cls(Ticket(host, 0, secrets.token_hex(8), secrets.token_bytes(32)))
+        receiver._server = await asyncio.get_running_loop().create_server(receiver._link, host, 0)
+        port = receiver._server.sockets[0].getsockname()[1]
+        receiver.ticket = Ticket(host, port, receiver.ticket.gateway, receiver.ticket.token)
+        return receiver
+
+    _server: asyncio.Server
+
+    def open(self, key: str) -> Inbox:
+        """The inbox of the request that replicas know as `key`."""
+        if key in self._inboxes:
+            raise ValueError(f"request {key} is open already")
+        inbox = self._inboxes[key] = Inbox(self, key)
+        return inbox
+
+    def stats(self, model: str) -> list[EngineStats]:
+        """The last statistics of every connected replica of `model`."""
+        return [peer.stats for peer in self.peers.values() if peer.model == model and peer.stats is not None]
+
+    async def close(self) -> None:
+        self._server.close()
+        for link in tuple(self._links):
+            link.drop("the gateway stops")
+
+    # --- one connection --------------------------------------------------------------
+
+    def _link(self) -> Link:
+        # A peer that did not say hello may send one small frame and gets nothing back.
+        link = Link(
+            on_frame=lambda payload: self._on_frame(link, payload),
+            on_close=lambda reason: self._on_close(link, reason),
+            beat=lambda: encoder.encode(Beat()) if link in self.peers else None,
+            max_frame_bytes=MAX_HELLO_BYTES,
+        )
+        self._links.add(link)
+        asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, partial(self._expect_hello, link))
+        return link
+
+    def _expect_hello(self, link: Link) -> None:
+        if link in self._links and link not in self.peers:
+            link.drop("the peer did not say hello")
+
+    def _on_frame(self, link: Link, payload: bytes) -> None:
+        message = from_replica.decode(payload)
+        peer = self.peers.get(link)
+        if peer is None:
+            if not isinstance(message, Hello) or not hmac.compare_digest(message.token, self.ticket.token):
+                link.drop("the peer has no ticket")
+                return
+            self.peers[link] = Peer(message.replica, message.model)
+            link.max_frame_bytes = MAX_FRAME_BYTES
+        elif isinstance(message, Step):
+            self._deliver(link, message.deltas)
+        elif isinstance(message, End):
+            inbox = self._inboxes.get(message.request_id)
+            if inbox is not None:
+                inbox.end()
+        elif isinstance(message, Beat):
+            peer.stats = message.stats
+
+    def _deliver(self, link: Link, deltas: list[TokenDelta]) -> None:
+        touched = set()
+        for delta in deltas:
+            inbox = self._inboxes.get(delta.request_id)
+            if inbox is not None:
+                inbox._push(delta, link)
+                touched.add(inbox)
+        for inbox in touched:
+            inbox._notify()
+
+    def _on_close(self, link: Link, reason: str) -> None:
+        self._links.discard(link)
+        peer = self.peers.pop(link, None)
+        if peer is None:
+            logger.warning("channel: an unknown peer was dropped: %s", reason)
+            return
+        logger.info("channel: replica %s of %s left: %s", peer.replica, peer.model, reason)
+        for inbox in tuple(self._inboxes.values()):
+            # A request without a delta yet learns its fate from its call, which may be retried.
+            if inbox._peer is link:
+                inbox.fail(GenerationFailed(BROKEN))

@@ -1,0 +1,121 @@
+"""The replica's end: one connection to each gateway that has requests here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+from serve_app.channel.frames import Beat, End, Hello, Ticket, encoder, from_gateway, step_frames
+from serve_app.channel.link import MAX_BACKLOG_BYTES, Link
+from serve_app.errors import Unavailable
+from serve_app.types import EngineStats, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+CONNECT_TIMEOUT_S: Final = 5.0
+BROKEN: Final = "the connection between gateway and model broke; try again"
+
+
+class Outlet:
+    """The way to one gateway: a sink of deltas, and the requests that depend on it."""
+
+    def __init__(self, gateway: str, beat: Callable[[], bytes], max_backlog_bytes: int) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+        self._gateway = gateway
+        self.link = Link(
+            on_frame=self._on_frame,
+            on_close=self._on_close,
+            beat=beat,
+            max_backlog_bytes=max_backlog_bytes,
+        )
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        """Send one step's deltas; never blocks. A gateway that does not read is dropped."""
+        for payload in step_frames(deltas):
+            self.link.send(payload)
+
+    async def run(self, request_id: str, work: Coroutine[Any, Any, None]) -> None:
+        """Run `work`, which sends the request's deltas here, and mark its end.
+
+        Raises Unavailable when the connection breaks first; `work` is cancelled then,
+        as it is when the caller is cancelled.
+        """
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        try:
+            if self.link.closed:
+                task.cancel()
+            await task
+            self.link.send(encoder.encode(End(request_id)))
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if self.link.closed and (caller is None or not caller.cancelling()):
+                raise Unavailable(BROKEN, retry_after_s=1.0) from None
+            raise
+        finally:
+            self._running.discard(task)
+
+    def _on_frame(self, payload: bytes) -> None:
+        from_gateway.decode(payload)
+
+    def _on_close(self, reason: str) -> None:
+        logger.info("channel: gateway %s left (%s), %d requests", self._gateway, reason, len(self._running))
+        for task in tuple(self._running):
+            task.cancel()
+
+
+class Sender:
+    """The outlets of one replica, by gateway; each is connected on first use."""
+
+    def __init__(
+        self,
+        *,
+        replica: str,
+        model: str,
+        stats: Callable[[], EngineStats],
+        max_backlog_bytes: int = MAX_BACKLOG_BYTES,
+    ) -> None:
+        self._replica = replica
+        self._model = model
+        self._stats = stats
+        self._max_backlog_bytes = max_backlog_bytes
+        self._outlets: dict[str, asyncio.Task[Outlet]] = {}
+
+    async def to(self, ticket: Ticket) -> Outlet:
+        """The outlet to the gateway that gave `ticket`. Raises Unavailable if it cannot be reached."""
+        self._forget_closed()
+        task = self._outlets.get(ticket.gateway)
+        if task is None:
+            task = self._outlets[ticket.gateway] = asyncio.ensure_future(self._connect(ticket))
+        try:
+            # Shielded: others wait for the same connection.
+            return await asyncio.shield(task)
+        except (OSError, TimeoutError) as error:
+            raise Unavailable("the gateway cannot be reached from the model") from error
+
+    async def _connect(self, ticket: Ticket) -> Outlet:
+        outlet = Outlet(ticket.gateway, self._beat, self._max_backlog_bytes)
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
+        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._model)))
+        return outlet
+
+    def _beat(self) -> bytes:
+        return encoder.encode(Beat(self._stats()))
+
+    def _forget_closed(self) -> None:
+        for gateway, task in tuple(self._outlets.items()):
+            if task.done() and (task.cancelled() or task.exception() or task.result().link.closed):
+                del self._outlets[gateway]
+
+    async def close(self) -> None:
+        """End every connection; what was sent is delivered first."""
+        for task in self._outlets.values():
+            if task.done() and not task.cancelled() and task.exception() is None:
+                task.result().link.close()
+            else:
+                task.cancel()
+        self._outlets.clear()
