@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from typing import Any
 
 import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
-from serve_app.engine.attention import AttentionBackend, LayerSpec
-from serve_app.engine.batch import Batch, ForwardContext
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.batch import Batch
+from serve_app.engine.dry_run import learn_layers
 from serve_app.engine.forward import ATTENTION_NAME, UnsupportedModel, active
 from serve_app.engine.memory import CachePlan, plan_for_device
 
@@ -44,20 +44,22 @@ class ModelRunner:
         self.module = module
         self.device = device
         self._backend = backend
-        if "position_ids" not in inspect.signature(module.forward).parameters:
-            raise UnsupportedModel(
-                f"{type(module).__name__} takes no positions, so it cannot be batched here"
-            )
-        self._text_config = self.module.config.get_text_config()
-        self._keeps_rows = "logits_to_keep" in inspect.signature(self.module.forward).parameters
-        self.module.set_attn_implementation(ATTENTION_NAME)
-        self.layers, self.vocab_size = self._dry_run()
+        name = type(module).__name__
+        arguments = inspect.signature(module.forward).parameters
+        if "position_ids" not in arguments:
+            raise UnsupportedModel(f"{name} takes no positions, so it cannot be batched here")
+        text_config = module.config.get_text_config()
+        self._keeps_rows = "logits_to_keep" in arguments
+        module.set_attn_implementation(ATTENTION_NAME)
+        self.layers, self.vocab_size = learn_layers(
+            self._logits, name=name, config=text_config, device=device
+        )
         self.plan: CachePlan = plan_for_device(
             self.layers,
             dtype=dtype,
             device=device,
             config=config,
-            context_window=context_window or int(self._text_config.max_position_embeddings),
+            context_window=context_window or int(text_config.max_position_embeddings),
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
@@ -97,58 +99,3 @@ class ModelRunner:
         # Not base model + lm_head: a final scale or softcap is in the module's own forward.
         logits = self.module(**inputs).logits[0]
         return logits[rows]
-
-    def _dry_run(self) -> tuple[tuple[LayerSpec, ...], int]:
-        """One forward of two tokens; returns the layers and the width of the logits."""
-        recorder = _Recorder()
-        tokens = torch.arange(2, device=self.device)
-        index = torch.zeros(1, 1, dtype=torch.int32, device=self.device)
-        context = ForwardContext(
-            query_start=tokens.new_tensor([0, 2], dtype=torch.int32),
-            context_lens=tokens.new_tensor([2], dtype=torch.int32),
-            block_tables=index,
-            slots=tokens,
-            query_lens=(2,),
-            lens=(2,),
-            block_size=2,
-        )
-        with torch.inference_mode(), active(recorder, context):
-            logits = self._logits(tokens, tokens, tokens)
-        name = type(self.module).__name__
-        expected = int(self._text_config.num_hidden_layers)
-        if recorder.calls != list(range(expected)):
-            raise UnsupportedModel(
-                f"{name} calls attention for layers {recorder.calls} instead of once for each of its "
-                f"{expected} layers: the others (linear attention, convolution, state space or an attention "
-                "of their own) cannot be batched by this engine"
-            )
-        return tuple(recorder.layers[layer] for layer in range(expected)), logits.shape[-1]
-
-
-class _Recorder:
-    """An attention backend that only notes what it is asked."""
-
-    def __init__(self) -> None:
-        self.calls: list[int] = []
-        self.layers: dict[int, LayerSpec] = {}
-
-    def allocate(self, *_: Any) -> None:
-        raise NotImplementedError("a dry run holds no cache")
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        raise NotImplementedError("a dry run holds no cache")
-
-    def forward(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        context: ForwardContext,
-        **_: Any,
-    ) -> torch.Tensor:
-        self.calls.append(layer)
-        self.layers[layer] = LayerSpec(
-            num_kv_heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2]
-        )
-        return value.new_zeros(query.shape[0], query.shape[1], value.shape[2])

@@ -1,4 +1,4 @@
-"""Every supported architecture gives, through runner and reference attention, the logits of transformers itself."""
+"""Every supported architecture gives, through runner and reference attention, transformers' own logits."""
 
 from __future__ import annotations
 

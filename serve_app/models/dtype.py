@@ -1,0 +1,62 @@
+"""Which number type a model runs in, and on which device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import torch
+from safetensors import safe_open
+
+from serve_app.models.errors import ModelLoadError
+
+# Safetensors' names of the types that weights come in.
+_STORED: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float32}
+_NAMED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(wanted: str) -> torch.device:
+    """`auto` is CUDA where there is one; asking for a CUDA that is not there raises ModelLoadError."""
+    has_cuda = torch.cuda.is_available()
+    if wanted == "cuda" and not has_cuda:
+        raise ModelLoadError(
+            "device is cuda but PyTorch finds none: check the driver, or set device to auto or cpu"
+        )
+    return torch.device("cuda" if wanted != "cpu" and has_cuda else "cpu")
+
+
+def choose_dtype(
+    wanted: str, stored: torch.dtype, device: torch.device, progress: Callable[[str], None]
+) -> torch.dtype:
+    """The type to run in. `auto` is the checkpoint's own, except that a CPU never runs float16,
+    and runs bfloat16 only where it has instructions for it; otherwise float32.
+    """
+    dtype = stored if wanted == "auto" else _NAMED[wanted]
+    if device.type != "cpu" or dtype == torch.float32:
+        return dtype
+    if wanted == "bfloat16":
+        return dtype
+    chosen = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    if wanted == "float16":
+        progress(f"float16 is slow and inexact on a CPU: running in {str(chosen).removeprefix('torch.')}")
+    return chosen
+
+
+def cpu_has_bfloat16() -> bool:
+    """Whether matrix products in bfloat16 run in hardware (AVX-512 BF16 or AMX)."""
+    checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(check() for name in checks if (check := getattr(torch.cpu, name, None)))
+
+
+def stored_dtype(folder: Path, declared: object) -> torch.dtype:
+    """The checkpoint's type: what its configuration declares, else that of its largest file's matrices."""
+    if isinstance(declared, torch.dtype) and declared.is_floating_point:
+        return declared if declared in _NAMED.values() else torch.float32
+    largest = max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size)
+    with safe_open(largest, framework="pt") as weights:
+        for key in weights.keys():  # noqa: SIM118  # a handle, not a dict
+            part = weights.get_slice(key)
+            if len(part.get_shape()) > 1 and part.get_dtype() in _STORED:
+                return _STORED[part.get_dtype()]
+    return torch.float32

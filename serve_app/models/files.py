@@ -1,0 +1,82 @@
+"""Where a model's files are, what they say of its end tokens, and that they are of a kind we read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.models import hub
+from serve_app.models.catalogue import DEMO_PREFIX, demo_folder
+from serve_app.models.errors import ModelLoadError
+
+# Formats that can run code when they are opened, or that transformers reads only through another library.
+UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
+
+
+def locate(source: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str | None]:
+    """The folder of `source` and, from the hub, its commit. Downloads what is missing."""
+    if source.startswith(DEMO_PREFIX):
+        return demo_folder(source.removeprefix(DEMO_PREFIX)), None
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder.resolve(), None
+    if source.startswith((".", "/", "~", "\\")) or source.count("/") > 1:
+        raise ModelLoadError(f"there is no folder {source!r}: check `source` of the model")
+    return hub.fetch(source, revision, progress)
+
+
+def check_files(folder: Path) -> None:
+    """ModelLoadError unless `folder` has a configuration and safetensors weights."""
+    if not (folder / "config.json").is_file():
+        raise ModelLoadError(f"{folder} has no config.json: it does not hold a transformers model")
+    if any(folder.glob("*.safetensors")):
+        return
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in UNSAFE_SUFFIXES)
+    found = (
+        f"only {', '.join(others[:4])}, which may run code when opened or are not supported"
+        if others
+        else "none"
+    )
+    raise ModelLoadError(
+        f"{folder} has no .safetensors weights ({found}); convert it with save_pretrained on a machine you "
+        "trust with it, or choose a safetensors checkpoint"
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in `path`, empty when there is no such file; ModelLoadError when it is not JSON."""
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text("utf-8"))
+    except ValueError as error:
+        raise ModelLoadError(f"{path} is not JSON: the folder is damaged, fetch the model again") from error
+    return value if isinstance(value, dict) else {}
+
+
+def eos_token_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """Ids that end a sequence: of generation_config.json, config.json and the tokenizer's own, in order."""
+    config = read_json(folder / "config.json")
+    candidates: list[object] = []
+    for owner in (read_json(folder / "generation_config.json"), config, config.get("text_config") or {}):
+        value = owner.get("eos_token_id")
+        candidates += value if isinstance(value, list) else [value]
+    candidates.append(_tokenizer_eos(folder))
+    ids = [i for i in candidates if isinstance(i, int) and 0 <= i < vocab_size]
+    return tuple(dict.fromkeys(ids))
+
+
+def _tokenizer_eos(folder: Path) -> int | None:
+    declared = read_json(folder / "tokenizer_config.json").get("eos_token")
+    token = declared.get("content") if isinstance(declared, dict) else declared
+    if token is None:
+        return None
+    tokenizer = read_json(folder / "tokenizer.json")
+    for added in tokenizer.get("added_tokens", ()):
+        if added.get("content") == token:
+            return int(added["id"])
+    vocabulary = tokenizer.get("model", {}).get("vocab", {})
+    found = vocabulary.get(token) if isinstance(vocabulary, dict) else None
+    return found if isinstance(found, int) else None

@@ -1,0 +1,142 @@
+"""What we refuse to serve, decided before a weight is read: a refusal beats a wrong answer.
+
+Covered here, from the configuration alone: models that are not causal decoders,
+attention that does not go through transformers' interface, position biases
+(ALiBi), masks other than causal and sliding window, layers that are not
+attention, quantised checkpoints, and rotary positions that depend on the batch.
+
+Not covered here: what only a forward shows. The engine's dry run checks at load
+that every layer calls attention once and that nothing else mixes tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+from transformers import PreTrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+from serve_app.models.errors import ModelLoadError
+
+LAYER_TYPES: Final = frozenset({"full_attention", "sliding_attention"})
+ALIBI_TYPES: Final = frozenset({"bloom", "mpt"})  # they have it without saying so in their configuration
+
+# Attributes of a configuration that mean a mask or a layer which our attention never sees.
+FOREIGN: Final = {
+    "attention_chunk_size": "chunked attention",
+    "use_bidirectional_attention": "bidirectional attention",
+    "layers_block_type": "layers that are not attention",
+    "block_types": "layers that are not attention",
+    "conv_L_cache": "convolution layers",
+    "linear_num_value_heads": "linear attention layers",
+    "mamba_d_state": "state-space layers",
+    "mamba_num_heads": "state-space layers",
+    "ssm_state_size": "state-space layers",
+    "state_size": "state-space layers",
+    "index_topk": "sparse attention over an index",
+}
+
+
+def architecture_of(config: PreTrainedConfig) -> str:
+    """The class that wrote the checkpoint, else the model type."""
+    return str((config.architectures or [config.model_type])[0])
+
+
+def check_config(config: PreTrainedConfig) -> None:
+    """Raise ModelLoadError, naming the architecture and the reason, unless the model can be served."""
+    name, text = architecture_of(config), config.get_text_config()
+    if config.is_encoder_decoder:
+        raise _refused(name, "it is an encoder-decoder, this engine runs decoders")
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        raise _refused(name, "transformers has no causal language model of this type (an encoder only?)")
+    model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
+    if config.architectures and name != model_class.__name__:
+        raise _refused(
+            name, f"the checkpoint is no causal language model (that would be {model_class.__name__})"
+        )
+    if getattr(config, "quantization_config", None):
+        raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
+    if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):
+        raise _refused(name, "its positions are ALiBi biases, which paged attention here does not add")
+    foreign = [why for key, why in FOREIGN.items() if getattr(text, key, None)]
+    others = sorted(set(getattr(text, "layer_types", None) or ()) - LAYER_TYPES)
+    if others:
+        foreign.insert(0, f"layers of type {', '.join(others)}")
+    if foreign:
+        raise _refused(
+            name, f"it has {foreign[0]}; only full and sliding-window attention can be batched here"
+        )
+    takes_ours = getattr(model_class, "_can_set_attn_implementation", None)
+    if takes_ours is not None and not takes_ours():
+        raise _refused(name, "its attention does not go through transformers' attention interface")
+
+
+def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:
+    """The model's own window in tokens, as far as its positions are exact in a mixed batch.
+
+    `longrope` has two sets of frequencies, for sequences within and beyond the
+    original window, and transformers chooses one for the *whole batch*. One set
+    has to serve every sequence: the short one and the original window, unless
+    `max_model_len` asks for more; then the long one (see `pin_rope`).
+    """
+    name, text = architecture_of(config), config.get_text_config()
+    window = getattr(text, "max_position_embeddings", None)
+    if not isinstance(window, int) or window < 2:
+        raise _refused(name, "its configuration states no context window (max_position_embeddings)")
+    original = _longrope_window(text)
+    if original is not None and (max_model_len is None or max_model_len <= original):
+        window = min(window, original)
+    if max_model_len is not None and max_model_len > window:
+        raise ModelLoadError(
+            f"{name}: max_model_len {max_model_len} is beyond its context window of {window} tokens; lower it"
+        )
+    return window
+
+
+def pin_rope(module: torch.nn.Module, config: PreTrainedConfig, window: int) -> str | None:
+    """Fix the frequencies of `dynamic` and `longrope` for `window`; returns what to tell the operator.
+
+    `dynamic` changes nothing up to the model's own window, which is never
+    exceeded, so its first set is exact. Whichever is pinned, no sequence can
+    change the positions of another any more.
+    """
+    original = _longrope_window(config.get_text_config())
+    beyond = original is not None and window > original
+    for part in module.modules():
+        kind: Any = getattr(part, "rope_type", None)
+        if isinstance(kind, dict):
+            if beyond and "longrope" in kind.values():
+                raise _refused(
+                    architecture_of(config), f"its longrope positions are exact up to {original} only"
+                )
+            part.rope_type = dict.fromkeys(kind, "default")  # type: ignore[assignment]
+        elif kind == "dynamic" or kind == "longrope":
+            if kind == "longrope" and beyond:
+                _use_long_factors(part, int(original or 0))
+            part.rope_type = "default"  # type: ignore[assignment]  # stops the update in every forward
+    if original is None:
+        return None
+    if beyond:
+        return f"positions: the long factors for every sequence, as max_model_len is beyond {original} tokens"
+    return f"positions: the short factors, exact up to {original} tokens; max_model_len can ask for more"
+
+
+def _use_long_factors(rope: Any, original: int) -> None:
+    """Put the long frequencies in place by letting the module itself choose them once."""
+    device = rope.inv_freq.device
+    with torch.inference_mode(False), torch.no_grad():
+        rope(torch.zeros(1, device=device), torch.tensor([[original + 1]], device=device))
+
+
+def _longrope_window(text: PreTrainedConfig) -> int | None:
+    """The original window of a longrope model; None for all others."""
+    parameters: dict[str, Any] = getattr(text, "rope_parameters", None) or {}
+    for one in (parameters, *(p for p in parameters.values() if isinstance(p, dict))):
+        if one.get("rope_type") == "longrope":
+            return int(one["original_max_position_embeddings"])
+    return None
+
+
+def _refused(name: str, reason: str) -> ModelLoadError:
+    return ModelLoadError(f"{name} cannot be served: {reason}")

@@ -1,0 +1,130 @@
+"""Files of a model from the Hugging Face hub: a pinned commit, safetensors and text files only.
+
+`HF_TOKEN` opens gated models, `HF_HUB_OFFLINE=1` forbids the network, `HF_HOME`
+says where the cache is; all three are read by huggingface_hub itself. Nothing
+that is downloaded is executed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from huggingface_hub import HfApi, constants, hf_hub_download, snapshot_download
+from huggingface_hub.errors import (
+    GatedRepoError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
+
+from serve_app.models.errors import ModelLoadError
+
+TEXT_PATTERNS: Final = ("*.json", "*.txt", "*.jinja", "*.model")
+WEIGHTS_SUFFIX: Final = ".safetensors"
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+_TIMEOUT_S: Final = 20.0  # for one answer of the hub's API; files have huggingface_hub's own
+
+
+def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+    """Bring `repo` into the local cache; returns (folder, commit).
+
+    A branch or tag is resolved to its commit first, and only that commit is read.
+    When the hub cannot be reached, what the cache already holds is used.
+    ModelLoadError says whether it is missing, gated or unreachable.
+    """
+    if constants.HF_HUB_OFFLINE or (revision and _COMMIT.fullmatch(revision)):
+        try:
+            return _cached(repo, revision, progress)
+        except LocalEntryNotFoundError as error:
+            if constants.HF_HUB_OFFLINE:
+                raise ModelLoadError(
+                    f"model {repo!r} is not in the local cache and HF_HUB_OFFLINE forbids the network; "
+                    "unset it for the first start, or set `source` to a local folder"
+                ) from error
+        except HFValidationError as error:
+            raise _not_an_id(repo) from error
+    try:
+        info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
+        return _download(repo, info, progress)
+    except GatedRepoError as error:  # before its base class RepositoryNotFoundError
+        raise ModelLoadError(
+            f"model {repo!r} is gated: accept its licence on https://huggingface.co/{repo} and set HF_TOKEN "
+            "to a token of that account"
+        ) from error
+    except RepositoryNotFoundError as error:
+        raise ModelLoadError(
+            f"the hub has no model {repo!r}, or it is private: check `source`, or set HF_TOKEN"
+        ) from error
+    except RevisionNotFoundError as error:
+        raise ModelLoadError(f"model {repo!r} has no revision {revision!r}: check `revision`") from error
+    except HFValidationError as error:
+        raise _not_an_id(repo) from error
+    except (HfHubHTTPError, OSError, ConnectionError, TimeoutError, _http_error()) as error:
+        return _fall_back(repo, revision, progress, error)
+
+
+def _download(repo: str, info: Any, progress: Callable[[str], None]) -> tuple[Path, str]:
+    commit = str(info.sha)
+    sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
+    weights = wanted_weights(list(sizes))
+    total = sum(sizes[name] for name in weights)
+    progress(f"{repo} at commit {commit}: {len(weights)} weight files, {total / 2**30:.2f} GiB")
+    if not weights:
+        raise ModelLoadError(
+            f"model {repo!r} at {commit} has no {WEIGHTS_SUFFIX} files (it has: {', '.join(sorted(sizes))}); "
+            "choose a repository or revision with safetensors weights"
+        )
+    folder = Path(snapshot_download(repo, revision=commit, allow_patterns=list(TEXT_PATTERNS)))
+    for number, name in enumerate(weights, 1):
+        progress(f"{repo}: file {number} of {len(weights)}, {name}, {sizes[name] / 2**30:.2f} GiB")
+        hf_hub_download(repo, name, revision=commit)
+    return folder, commit
+
+
+def wanted_weights(names: list[str]) -> list[str]:
+    """The top-level safetensors files of `names`, without a second copy in another layout."""
+    found = sorted(name for name in names if name.endswith(WEIGHTS_SUFFIX) and "/" not in name)
+    return [name for name in found if not name.startswith("consolidated")] or found
+
+
+def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
+    folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    if not any(folder.glob("*" + WEIGHTS_SUFFIX)):
+        raise LocalEntryNotFoundError(f"no weights of {repo} in the cache")
+    progress(f"{repo} at commit {folder.name}, from the local cache")
+    return folder, folder.name
+
+
+def _fall_back(
+    repo: str, revision: str | None, progress: Callable[[str], None], error: BaseException
+) -> tuple[Path, str]:
+    try:
+        found = _cached(repo, revision, progress)
+    except LocalEntryNotFoundError:
+        raise ModelLoadError(
+            f"the hub could not be reached for model {repo!r} ({type(error).__name__}) and the local cache "
+            "does not hold it; check the network and HF_ENDPOINT, or set `source` to a local folder"
+        ) from error
+    progress(f"{repo}: the hub could not be reached, going on with the cache")
+    return found
+
+
+def _not_an_id(repo: str) -> ModelLoadError:
+    return ModelLoadError(
+        f"{repo!r} is neither a local folder nor a hub id (`owner/name`): check `source` of the model"
+    )
+
+
+def _http_error() -> type[Exception]:
+    """The base error of the HTTP library under huggingface_hub (httpx since 1.0)."""
+    try:
+        import httpx
+    except ImportError:
+        return OSError
+    return httpx.HTTPError

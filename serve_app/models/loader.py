@@ -1,0 +1,118 @@
+"""A model's name in the settings -> a module with its weights, ready for the engine.
+
+Safetensors only, and never code from a checkpoint. It does not know the engine:
+the attention of the module is whatever transformers chose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from serve_app.config import ModelConfig
+from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.files import check_files, eos_token_ids, locate, read_json
+from serve_app.models.guards import architecture_of, check_config, context_window, pin_rope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadedModel:
+    """A causal language model in eval mode on its device, and what the rest needs to know of it."""
+
+    name: str
+    architecture: str
+    module: PreTrainedModel
+    config: PreTrainedConfig
+    folder: Path  # with the tokenizer's files
+    revision: str | None  # the hub's commit
+    dtype: torch.dtype
+    device: torch.device
+    context_window: int  # tokens the positions allow; the cache may hold fewer
+    eos_token_ids: tuple[int, ...]
+
+
+def load_model(config: ModelConfig, progress: Callable[[str], None]) -> LoadedModel:
+    """Find, check and load the model of `config`; `progress` gets a line for each stage.
+
+    ModelLoadError when it cannot be had or must not be served; its message says what to do.
+    """
+    folder, revision = locate(config.source, config.revision, progress)
+    check_files(folder)
+    hf_config = _read_config(folder)
+    check_config(hf_config)
+    window = context_window(hf_config, config.engine.max_model_len)
+    text = hf_config.get_text_config()
+    device = choose_device(config.device)
+    dtype = choose_dtype(config.dtype, stored_dtype(folder, text.dtype or hf_config.dtype), device, progress)
+    architecture = architecture_of(hf_config)
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    progress(
+        f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
+        f"in {str(dtype).removeprefix('torch.')} on {device}"
+    )
+    module = _read_weights(folder, hf_config, dtype, architecture).to(device)
+    note = pin_rope(module, hf_config, window)
+    if note is not None:
+        progress(note)
+    progress(f"loaded {config.name}: context window {window} tokens")
+    return LoadedModel(
+        name=config.name,
+        architecture=architecture,
+        module=module,
+        config=hf_config,
+        folder=folder,
+        revision=revision,
+        dtype=dtype,
+        device=device,
+        context_window=window,
+        eos_token_ids=eos_token_ids(folder, text.vocab_size),
+    )
+
+
+def _read_config(folder: Path) -> PreTrainedConfig:
+    raw = read_json(folder / "config.json")
+    model_type = raw.get("model_type")
+    if model_type not in CONFIG_MAPPING:
+        name = (raw.get("architectures") or [model_type])[0]
+        reason = (
+            "it needs the Python code in its own repository, which is never run here"
+            if "auto_map" in raw
+            else "this release of transformers does not know its type"
+        )
+        raise ModelLoadError(f"{name} (model_type {model_type!r}) cannot be served: {reason}")
+    try:
+        return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ModelLoadError(f"the config.json in {folder} is not valid: {error}") from error
+
+
+def _read_weights(
+    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, architecture: str
+) -> PreTrainedModel:
+    try:
+        module, report = AutoModelForCausalLM.from_pretrained(
+            folder,
+            config=config,
+            dtype=dtype,
+            use_safetensors=True,
+            trust_remote_code=False,
+            local_files_only=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, RuntimeError, ImportError) as error:
+        raise ModelLoadError(
+            f"the weights of {architecture} in {folder} could not be read: {error}"
+        ) from error
+    missing = sorted(report["missing_keys"])
+    if missing:  # transformers would fill them with random numbers and serve those
+        raise ModelLoadError(
+            f"the weights in {folder} lack {len(missing)} tensors of {architecture}, such as {missing[0]}; "
+            "the download is incomplete or the checkpoint is of another architecture"
+        )
+    return module.eval()
