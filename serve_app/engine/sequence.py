@@ -14,7 +14,7 @@ class Status(Enum):
     FINISHED = auto()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
     """One line of tokens: the prompt of its request and what was generated after it.
 
@@ -34,6 +34,10 @@ class Sequence:
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
+    salt: str = ""  # of the prefix cache
+    block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
+    num_indexed: int = 0  # leading blocks offered to the prefix index
 
     @property
     def num_tokens(self) -> int:
@@ -42,6 +46,15 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.token_ids) - self.prompt_len
+
+    @property
+    def decoding(self) -> bool:
+        return self.num_computed == len(self.token_ids) - 1
+
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether some prompt position (the first has none) still lacks its log-probabilities."""
+        return self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1
 
     @property
     def output_ids(self) -> list[int]:
