@@ -1,0 +1,1 @@
+"""One model in one process: text and engine wired together. Knows neither Ray nor HTTP."""

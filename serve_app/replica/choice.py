@@ -1,0 +1,69 @@
+"""One choice of a request: engine outputs in, text deltas out.
+
+Knows tokens and text of a single sequence; not its siblings, the engine or the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from serve_app.text.output import OutputText
+from serve_app.types import EngineOutput, FinishReason, TextLogprob, Timing
+
+
+@dataclass(slots=True)
+class ChoiceStep:
+    """What one engine output meant for one choice."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TextLogprob, ...] | None
+    finish: FinishReason | None
+    stop: str | int | None
+    cut: bool  # the engine must be told to end the sequence at `Choice.num_tokens`
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """The running state of one sequence as its client sees it."""
+
+    output: OutputText
+    wants_logprobs: bool
+    num_tokens: int = 0  # tokens that count: shown, billed, or the end token
+    cumulative_logprob: float = 0.0
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    timing: Timing | None = None
+    text: list[str] = field(default_factory=list)  # kept for choices that answer in one piece
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)
+
+    def push(self, output: EngineOutput) -> ChoiceStep:
+        """Take one step's tokens. Must not be called once `finish` is set."""
+        ended = output.finish in (FinishReason.EOS, FinishReason.STOP)
+        step = self.output.push(output.token_ids, end_token=ended)
+        used = output.token_ids[: step.num_tokens_used]
+        positions = output.logprobs[: step.num_tokens_used]
+        self.num_tokens += len(used)
+        self.cumulative_logprob += sum(p.logprob for p in positions)
+        if output.timing is not None:
+            self.timing = output.timing
+        text = step.text
+        finish, stop, cut = output.finish, None, False
+        if step.stop is not None:
+            # A stop string wins over whatever ended the sequence in the same step.
+            cut = output.finish is None
+            finish, stop = FinishReason.STOP, step.stop
+        elif finish is not None:
+            text += self.output.flush()
+            if finish is FinishReason.STOP and used:
+                stop = used[-1]
+        self.finish, self.stop = finish, stop
+        described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
+        return ChoiceStep(text, used, described, finish, stop, cut)
+
+    def keep(self, step: ChoiceStep) -> None:
+        """Remember a step's content, for a choice that is delivered whole."""
+        self.text.append(step.text)
+        self.token_ids.extend(step.token_ids)
+        self.logprobs.extend(step.logprobs or ())

@@ -1,0 +1,85 @@
+"""A request's prompt -> token ids, and the engine request that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.text.fim import FillInTheMiddle
+from serve_app.text.template import ChatTemplate
+from serve_app.text.tokenizer import Tokenizer
+from serve_app.types import EngineRequest, GenerateRequest
+
+
+@dataclass(frozen=True, slots=True)
+class PromptEncoder:
+    """Everything a model has to turn prompts into ids."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    fim: FillInTheMiddle | None
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> PromptEncoder:
+        """What the tokenizer's own files offer."""
+        return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer))
+
+    async def encode(self, request: GenerateRequest) -> list[int]:
+        """Token ids of the prompt, at least one.
+
+        Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
+        template or no fill-in-the-middle tokens.
+        """
+        prompt = request.prompt
+        if prompt.messages is not None:
+            if self.template is None:
+                raise UnsupportedField(
+                    "messages: this model has no chat template; use completions instead", param="messages"
+                )
+            return await self.template.render_ids(list(prompt.messages), list(prompt.tools))
+        if prompt.suffix is not None:
+            if self.fim is None:
+                raise UnsupportedField("suffix: this model has no fill-in-the-middle tokens", param="suffix")
+            if prompt.text is None:
+                raise InvalidField("suffix: needs a text prompt", param="suffix")
+            return await self.fim.encode(prompt.text, prompt.suffix)
+        if prompt.text is not None:
+            ids = await self.tokenizer.encode(prompt.text)
+        else:
+            ids = list(prompt.token_ids or ())
+        if not ids:
+            raise InvalidField("prompt: must hold at least one token", param="prompt")
+        return ids
+
+    async def bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        """Token sequences that spell `words`, at the start of a text and after a space."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word, f" {word.lstrip()}"):
+                ids = tuple(await self.tokenizer.encode(text, add_special_tokens=False))
+                if ids:
+                    found[ids] = None
+        return tuple(found)
+
+    async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
+        """The token-level request. The engine sees `best_of` sequences and always one token."""
+        sampling = request.sampling
+        if request.bad_words:
+            sampling = replace(
+                sampling, bad_words=sampling.bad_words + await self.bad_words(request.bad_words)
+            )
+        if sampling.max_tokens == 0:  # echo only: the one token that is sampled is never shown
+            sampling = replace(sampling, max_tokens=1, min_tokens=0)
+        sequences = request.best_of or request.n
+        ranked = sequences > request.n
+        return EngineRequest(
+            id=request.id,
+            token_ids=tuple(token_ids),
+            sampling=sampling,
+            n=sequences,
+            logprobs=0 if request.logprobs is None and ranked else request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            priority=request.priority,
+            timeout_s=request.timeout_s,
+            salt=request.salt,
+        )

@@ -1,0 +1,195 @@
+"""One served model in one process: prompts in, text deltas out.
+
+Wires the text layer to the engine. Everything here runs on one event loop; the
+engine steps elsewhere (see `steps.py`) and hands each step's outputs over in
+one call. Knows neither Ray nor HTTP nor the wire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+from serve_app.config import ModelConfig
+from serve_app.errors import DeadlineExceeded, GenerationFailed, Unavailable
+from serve_app.replica.build import Loaded, load
+from serve_app.replica.generation import Generation
+from serve_app.replica.prompt import PromptEncoder
+from serve_app.replica.steps import Steps
+from serve_app.text.output import OutputText
+from serve_app.text.stop import StopStrings
+from serve_app.types import (
+    EngineOutput,
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    TextLogprob,
+    TokenDelta,
+)
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_LIMIT_S = 30.0  # a step that lasts longer means the engine hangs
+STOP_TIMEOUT_S = 10.0
+
+
+class DeltaSink(Protocol):
+    """Where the deltas of some requests go: a gateway's connection, a queue, a test's list."""
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        """Take all deltas of one step for this sink. Never blocks; called on the event loop."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A request between its admission to the engine and its last delta."""
+
+    generation: Generation
+    sink: DeltaSink
+    done: asyncio.Future[None]
+
+
+class ModelServer:
+    """A loaded model that answers `GenerateRequest`s.
+
+    >>> server = await ModelServer.start(ModelConfig(name="demo-chat"), print)
+    >>> await server.generate(request, sink)  # returns when the last delta was sent
+    """
+
+    def __init__(
+        self, loaded: Loaded, steps: Callable[[Callable[[list[EngineOutput]], None]], Steps]
+    ) -> None:
+        """`steps` makes the engine's stepper for a callback that it may call from any thread."""
+        self.info: ModelInfo = loaded.info
+        self._encoder: PromptEncoder = loaded.encoder
+        self._open: dict[str, _Open] = {}
+        self._loop = asyncio.get_running_loop()
+        self._steps = steps(self._from_engine)
+        self._stopping = False
+
+    @classmethod
+    async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> ModelServer:
+        """Load the model, warm it up and start stepping.
+
+        Raises ModelLoadError, whose message says what to do next.
+        """
+        loaded = await asyncio.to_thread(load, config, progress)
+        server = cls(loaded, loaded.steps)
+        await asyncio.to_thread(server._steps.start)
+        progress(f"{config.name}: ready")
+        return server
+
+    async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
+        """Send the deltas of `request` to `sink`; returns after the last one.
+
+        Raises ServeError only before the first delta; a later failure is a delta with
+        finish ERROR. Cancelling the call aborts the request and frees its blocks.
+        """
+        if self._stopping:
+            raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
+        started = time.monotonic()
+        token_ids = await self._encoder.encode(request)
+        engine_request = await self._encoder.engine_request(request, token_ids)
+        if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
+            raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
+        generation = Generation(
+            request,
+            token_ids,
+            new_output=partial(
+                OutputText,
+                self._encoder.tokenizer,
+                stop=StopStrings(request.stop, include_stop=request.include_stop),
+                skip_special_tokens=request.skip_special_tokens,
+                continues=request.prompt.messages is None,
+            ),
+            prompt_text=self._prompt_text(request, token_ids) if request.echo else None,
+            describe=self._encoder.tokenizer.describe,
+            first_prompt_token=self._first_prompt_token(request, token_ids),
+        )
+        entry = _Open(generation, sink, self._loop.create_future())
+        self._open[request.id] = entry
+        try:
+            self._steps.add(engine_request)
+            await entry.done
+        finally:
+            # Also the path of a cancelled call; aborting what has ended is harmless.
+            self._open.pop(request.id, None)
+            if not generation.done:
+                self._steps.abort(request.id)
+
+    def _prompt_text(self, request: GenerateRequest, token_ids: list[int]) -> str:
+        if request.prompt.text is not None:
+            return request.prompt.text
+        return self._encoder.tokenizer.decode(token_ids, skip_special_tokens=False)
+
+    def _first_prompt_token(self, request: GenerateRequest, token_ids: list[int]) -> TextLogprob | None:
+        if request.prompt_logprobs is None:
+            return None
+        tokenizer = self._encoder.tokenizer
+        first = token_ids[0]
+        return TextLogprob(first, tokenizer.token_text(first), tokenizer.token_bytes(first), None)
+
+    def _from_engine(self, outputs: list[EngineOutput]) -> None:
+        """One step's outputs, in the engine's thread."""
+        # A closed loop means the process is going down: nobody is left to tell.
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._on_outputs, outputs)
+
+    def _on_outputs(self, outputs: list[EngineOutput]) -> None:
+        by_sink: defaultdict[DeltaSink, list[TokenDelta]] = defaultdict(list)
+        ended: list[_Open] = []
+        for output in outputs:
+            entry = self._open.get(output.request_id)
+            if entry is None:
+                continue
+            try:
+                step = entry.generation.push(output)
+            except Exception:
+                # Text handling of one request must never stop the others.
+                logger.exception("request %s: text handling failed", output.request_id)
+                self._steps.abort(output.request_id)
+                by_sink[entry.sink].append(_internal_failure(entry.generation, output.index))
+                ended.append(entry)
+                continue
+            if step.cut is not None:
+                self._steps.finish(output.request_id, *step.cut)
+            if step.deltas:
+                by_sink[entry.sink] += step.deltas
+            if entry.generation.done:
+                ended.append(entry)
+        for sink, deltas in by_sink.items():
+            sink.send(deltas)
+        for entry in ended:
+            self._open.pop(entry.generation.request.id, None)
+            if not entry.done.done():
+                entry.done.set_result(None)
+
+    def stats(self) -> EngineStats:
+        return self._steps.stats()
+
+    def check_health(self) -> None:
+        """Raise Unavailable when the engine died or its heart stopped beating."""
+        self._steps.check_health(HEARTBEAT_LIMIT_S)
+
+    async def stop(self) -> None:
+        """Refuse new requests, wait for nobody, end the engine."""
+        self._stopping = True
+        await asyncio.to_thread(self._steps.stop, STOP_TIMEOUT_S)
+
+
+def _internal_failure(generation: Generation, index: int) -> TokenDelta:
+    return TokenDelta(
+        request_id=generation.request.id,
+        index=min(index, generation.request.n - 1),
+        finish=FinishReason.ERROR,
+        error=GenerationFailed("generation failed; the request may be retried").info(),
+        usage=generation.usage,
+    )
