@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import get_annotations
 from typing import Any
 
 import torch
@@ -95,17 +96,20 @@ def learn_layers(
 def _check_windows(calls: list[_Call], name: str, config: Any) -> None:
     """Each sliding layer must tell our attention its window: no mask is built that would hold it."""
     kinds = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    if kinds is None:
-        uses = window is not None and getattr(config, "use_sliding_window", True)
-        if uses and window < config.max_position_embeddings and all(call.window is None for call in calls):
-            raise UnsupportedModel(f"{name} keeps its sliding window of {window} tokens in a mask of its own")
+    windows = [call.window for call in calls]
+    if kinds is not None:
+        for layer, (kind, asked) in enumerate(zip(kinds, windows, strict=True)):
+            if (kind == "sliding_attention") != (asked is not None):
+                raise UnsupportedModel(f"{name} declares layer {layer} {kind} but asks for window {asked}")
         return
-    for call in calls:
-        if (kinds[call.layer] == "sliding_attention") != (call.window is not None):
-            raise UnsupportedModel(
-                f"{name} declares layer {call.layer} {kinds[call.layer]} but asks for window {call.window}"
-            )
+    # A checkpoint may carry the key although its architecture has no window: then it means nothing.
+    declared = any("sliding_window" in get_annotations(base) for base in type(config).__mro__)
+    window = getattr(config, "sliding_window", None) if declared else None
+    slides = window is not None and getattr(config, "use_sliding_window", True)
+    if slides and window < config.max_position_embeddings and not any(windows):
+        raise UnsupportedModel(f"{name} keeps its sliding window of {window} tokens in a mask of its own")
+    if not slides and any(windows):
+        raise UnsupportedModel(f"{name} asks for a window that its configuration does not have")
 
 
 def _forward(

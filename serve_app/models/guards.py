@@ -45,7 +45,7 @@ def architecture_of(config: PreTrainedConfig) -> str:
 
 def check_config(config: PreTrainedConfig) -> None:
     """Raise ModelLoadError, naming the architecture and the reason, unless the model can be served."""
-    name, text = architecture_of(config), config.get_text_config()
+    name = architecture_of(config)
     if config.is_encoder_decoder:
         raise _refused(name, "it is an encoder-decoder, this engine runs decoders")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -55,6 +55,7 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(
             name, f"the checkpoint is no causal language model (that would be {model_class.__name__})"
         )
+    text = config.get_text_config()
     if getattr(config, "quantization_config", None):
         raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
     if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):

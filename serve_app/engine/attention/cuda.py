@@ -1,0 +1,143 @@
+"""Paged attention in device-agnostic torch: no work per token in Python, made for a GPU.
+
+The cache is [blocks, block_size, Hkv, D] a layer. All sequences that compute one
+token share one padded gather and one call; each longer chunk is a call of its own.
+How the step is divided is the same in every layer and computed once a step.
+Softcap and sinks, which the fused kernels lack, go through plain matrix products.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.attention.reference import attend
+from serve_app.engine.batch import ForwardContext
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """S sequences with N query rows each, padded to the same number of blocks."""
+
+    rows: torch.Tensor  # [S*N] int64: their rows in the batch
+    num_queries: int  # N
+    tables: torch.Tensor  # [S, blocks] int64
+    lens: torch.Tensor  # [S, 1, 1] int64: tokens visible to the last row
+
+
+class CudaAttention:
+    """Keys and values in blocks of [block_size, Hkv, D]; runs on any device, for tests on a CPU too."""
+
+    def __init__(self) -> None:
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+        self._context: ForwardContext | None = None
+        self._groups: tuple[_Group, ...] = ()
+
+    def allocate(
+        self,
+        layers: tuple[LayerSpec, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def pool(heads: int, dim: int) -> torch.Tensor:
+            return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
+
+        self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
+        self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        keys, values = self._keys[layer], self._values[layer]
+        keys.flatten(0, 1).index_copy_(0, context.slots, key.to(keys.dtype))
+        values.flatten(0, 1).index_copy_(0, context.slots, value.to(values.dtype))
+        if context is not self._context:
+            self._groups, self._context = _divide(context), context
+        out = query.new_empty(*query.shape[:2], value.shape[-1])
+        for group in self._groups:
+            rows = query[group.rows].view(-1, group.num_queries, *query.shape[1:])
+            cached = keys[group.tables].flatten(1, 2), values[group.tables].flatten(1, 2)
+            visible = _visible(group, cached[0].shape[1], window)
+            if softcap is None and sinks is None:
+                result = _fused(rows, *cached, visible, scale)
+            else:
+                result = attend(rows, *cached, visible, scale=scale, softcap=softcap, sinks=sinks)
+            out[group.rows] = result.flatten(0, 1)
+        return out
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        sources, targets = (
+            torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)
+        )
+        for pool in (*self._keys, *self._values):
+            pool[targets] = pool[sources]
+
+
+def _divide(context: ForwardContext) -> tuple[_Group, ...]:
+    """One group of all sequences with a single token, then one group for each longer chunk."""
+    device = context.slots.device
+    starts = [0]
+    for length in context.query_lens:
+        starts.append(starts[-1] + length)
+    single = [s for s, length in enumerate(context.query_lens) if length == 1]
+    longer = [[s] for s, length in enumerate(context.query_lens) if length > 1]
+    groups = []
+    for members in ([single] if single else []) + longer:
+        num_queries = context.query_lens[members[0]]
+        first = torch.tensor([starts[s] for s in members], device=device)
+        blocks = -(-max(context.lens[s] for s in members) // context.block_size)
+        groups.append(
+            _Group(
+                rows=(first[:, None] + torch.arange(num_queries, device=device)).flatten(),
+                num_queries=num_queries,
+                tables=context.block_tables[members, :blocks].long(),
+                lens=torch.tensor([context.lens[s] for s in members], device=device)[:, None, None],
+            )
+        )
+    return tuple(groups)
+
+
+def _visible(group: _Group, length: int, window: int | None) -> torch.Tensor:
+    """[S, N, length] bool: what each query row sees of its sequence's padded cache."""
+    device = group.lens.device
+    # Of a row's own position and of its distance to each key; rows are the last N positions.
+    position = group.lens - group.num_queries + torch.arange(group.num_queries, device=device)[:, None]
+    distance = position - torch.arange(length, device=device)
+    return distance >= 0 if window is None else (distance >= 0) & (distance < window)
+
+
+def _fused(
+    query: torch.Tensor,  # [S, N, H, D]
+    keys: torch.Tensor,  # [S, L, Hkv, D]
+    values: torch.Tensor,  # [S, L, Hkv, Dv]
+    visible: torch.Tensor,  # [S, N, L]
+    scale: float,
+) -> torch.Tensor:
+    """[S, N, H, Dv] by one fused call."""
+    heads, kv_heads = query.shape[2], keys.shape[2]
+    query, keys, values = (t.to(query.dtype).transpose(1, 2) for t in (query, keys, values))
+    mask = visible[:, None]
+    if query.shape[2] == 1:  # one row a head: the heads of a group become the rows, nothing is repeated
+        query = query.view(query.shape[0], kv_heads, heads // kv_heads, -1)
+    elif heads != kv_heads:  # kernels with a mask want as many key heads as query heads
+        keys, values = (t.repeat_interleave(heads // kv_heads, dim=1) for t in (keys, values))
+    out = scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)
+    if visible.shape[1] == 1:
+        return out.reshape(out.shape[0], 1, heads, -1)
+    return out.transpose(1, 2)

@@ -1,0 +1,108 @@
+"""The CUDA backend's mathematics, on the CPU: equal to the reference in every option and any mix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.cuda import CudaAttention
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.attention.select import make_backend
+from serve_app.engine.batch import build_batch
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+CPU = torch.device("cpu")
+BLOCK, BLOCKS, HEADS = 4, 32, 4
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "window": {"window": 5},
+    "softcap": {"softcap": 1.5},
+    "sinks": {"sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+    "all": {"window": 3, "softcap": 1.5, "sinks": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+}
+# One tuple a step: the (sequence, tokens) that it computes.
+STEPS = (
+    ((0, 6), (1, 1), (2, 9)),
+    ((0, 1), (1, 1), (2, 1)),
+    ((1, 3), (0, 1), (2, 4)),
+    ((2, 1), (1, 1)),
+    ((0, 8),),
+)
+
+
+def sequences() -> list[Sequence]:
+    """Three with scattered blocks; blocks 30 and 31 stay free."""
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(3)).tolist()
+    return [
+        Sequence(
+            request_id=str(i),
+            index=0,
+            prompt_len=40,
+            token_ids=[0] * 40,
+            sampling=SamplingParams(),
+            seed=0,
+            block_table=order[i * 10 : i * 10 + 10],
+        )
+        for i in range(3)
+    ]
+
+
+@pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 8), (1, 8, 8), (4, 24, 16)], ids=str)
+@pytest.mark.parametrize("option", sorted(OPTIONS))
+def test_every_mix_of_chunks_and_decodes_equals_the_reference(
+    option: str, shape: tuple[int, int, int]
+) -> None:
+    torch.manual_seed(0)
+    spec = LayerSpec(*shape)
+    backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
+    for one in backends:
+        one.allocate((spec, spec), BLOCKS, BLOCK, torch.float32, CPU)
+    running = sequences()
+    for step in STEPS:
+        chunks = []
+        for index, length in step:
+            start = running[index].num_computed
+            chunks.append(Chunk(running[index], start, length, start + length))
+            running[index].num_computed += length
+        context = build_batch(chunks, BLOCK, CPU).context
+        tokens = context.slots.shape[0]
+        for layer in (0, 1):
+            q = torch.randn(tokens, HEADS, spec.key_dim)
+            k = torch.randn(tokens, spec.num_kv_heads, spec.key_dim)
+            v = torch.randn(tokens, spec.num_kv_heads, spec.value_dim)
+            want, got = (
+                one.forward(layer, q, k, v, context, scale=0.3, **OPTIONS[option]) for one in backends
+            )
+            torch.testing.assert_close(got, want, rtol=0, atol=2e-6)
+        for one in backends:  # a copy must not be felt: move the first sequence's first block
+            one.copy_blocks([(running[0].block_table[0], 31 if step is STEPS[0] else 30)])
+        running[0].block_table[0] = 31 if step is STEPS[0] else 30
+
+
+def test_bfloat16_stays_within_its_rounding() -> None:
+    torch.manual_seed(0)
+    spec = LayerSpec(2, 16, 16)
+    backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
+    sequence = sequences()[0]
+    context = build_batch([Chunk(sequence, 0, 20, 20)], BLOCK, CPU).context
+    q, k, v = (torch.randn(20, h, 16).bfloat16() for h in (4, 2, 2))
+    outputs = []
+    for one in backends:
+        one.allocate((spec,), BLOCKS, BLOCK, torch.bfloat16, CPU)
+        outputs.append(one.forward(0, q, k, v, context, scale=0.25))
+    assert outputs[1].dtype == torch.bfloat16
+    torch.testing.assert_close(outputs[1], outputs[0], rtol=0.02, atol=0.02)
+
+
+def test_backends_are_chosen_by_name() -> None:
+    assert isinstance(make_backend("reference", CPU), ReferenceAttention)
+    assert isinstance(make_backend("cuda", CPU), CudaAttention)
+    assert isinstance(make_backend("auto", torch.device("cuda")), CudaAttention)
+    with pytest.raises(ValueError, match="choose auto"):
+        make_backend("flash", CPU)
+    with pytest.raises(ValueError, match="on the CPU"):
+        make_backend("cpu", torch.device("cuda"))

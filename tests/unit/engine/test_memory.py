@@ -1,0 +1,97 @@
+"""The KV cache's size and the context window, from numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.memory import CachePlan, CacheTooSmall, cgroup_free, free_memory, plan_cache
+
+LAYERS = (LayerSpec(2, 64, 64),) * 4  # 2 heads x 128 numbers x 4 layers = 2048 bytes a token in bfloat16
+BLOCK_BYTES = 32 * 2048
+
+
+def plan(free: int = 2**30, window: int = 1024, **settings: Any) -> CachePlan:
+    config = EngineConfig(**{"max_sequences": 8, "block_size": 32, **settings})
+    return plan_cache(
+        LAYERS,
+        dtype=torch.bfloat16,
+        config=config,
+        context_window=window,
+        free_bytes=free,
+        share=0.5,
+        cap=400 * 2**20,
+    )
+
+
+def test_a_block_holds_keys_and_values_of_all_layers() -> None:
+    assert plan().block_bytes == BLOCK_BYTES
+
+
+def test_no_more_is_taken_than_all_sequences_can_fill() -> None:
+    made = plan(free=2**40)
+    assert made.num_blocks == 8 * (1024 // 32 + 1)
+    assert (made.max_model_len, made.lowered_from) == (1024, None)
+
+
+def test_a_share_of_free_memory_bounds_the_cache() -> None:
+    made = plan(free=200 * BLOCK_BYTES)
+    assert made.num_blocks == 100
+    assert made.cache_bytes == 100 * BLOCK_BYTES
+
+
+def test_the_cap_bounds_a_large_machine() -> None:
+    assert plan(free=2**40, window=2**20).cache_bytes == 400 * 2**20
+
+
+def test_a_window_that_does_not_fit_is_lowered_and_reported() -> None:
+    made = plan(free=40 * BLOCK_BYTES)
+    assert (made.num_blocks, made.max_model_len, made.lowered_from) == (20, 640, 1024)
+
+
+def test_a_window_asked_for_by_number_is_refused_instead() -> None:
+    with pytest.raises(CacheTooSmall, match="max_model_len asks for 1024"):
+        plan(free=40 * BLOCK_BYTES, max_model_len=1024)
+
+
+def test_a_window_beyond_the_models_own_is_refused() -> None:
+    with pytest.raises(CacheTooSmall, match="own context window of 1024"):
+        plan(max_model_len=1025)
+
+
+def test_settings_override_what_is_free() -> None:
+    assert plan(free=0, num_blocks=7).num_blocks == 7
+    assert plan(free=0, kv_cache_bytes=10 * BLOCK_BYTES + 1).num_blocks == 10
+    assert plan(max_model_len=100).max_model_len == 100
+
+
+def test_too_little_memory_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(CacheTooSmall, match="kv_cache_bytes"):
+        plan(free=2 * BLOCK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "left"), [("1000", "400", 600), ("max", "400", None), ("1000", "2000", 0)]
+)
+def test_a_containers_limit_is_read(tmp_path: Path, limit: str, usage: str, left: int | None) -> None:
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    (tmp_path / "memory.current").write_text(usage + "\n")
+    assert cgroup_free(tmp_path) == left
+
+
+def test_an_old_control_group_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712")
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("5")
+    assert cgroup_free(tmp_path) is None
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("105")
+    assert cgroup_free(tmp_path) == 100
+
+
+def test_this_machine_has_some_memory() -> None:
+    assert free_memory(torch.device("cpu")) > 2**20
