@@ -41,7 +41,7 @@ def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The first k tokens of each row of x [R, V]: values and ids, both [R, min(k, V)]."""
     width = x.shape[1]
-    if k * _TOP_BLOCK * 2 >= width:
+    if k * 4 >= width:  # not worth selecting before sorting
         values, ids = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[:, :k], ids[:, :k]
     values, ids = _any_largest(x, k + 1)
@@ -65,7 +65,7 @@ def _first(values: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
 def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     """`topk` with ties in any order: only the k blocks with the largest maxima can hold the k largest."""
     split = blocks(x, _TOP_BLOCK, NEVER)
-    if k >= split.shape[1]:
+    if k * 4 >= split.shape[1]:
         best = x.topk(k, dim=-1)
         return best.values, best.indices
     chosen = split.amax(-1).topk(k, dim=-1, sorted=False).indices  # [R, k]
