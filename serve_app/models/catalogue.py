@@ -51,7 +51,7 @@ def parse_app_name(app: str) -> tuple[str, str]:
         found = _unescape(model), _unescape(version)
     except UnicodeDecodeError:
         found = "", ""
-    if app_name(*found) != app:
+    if not found[0] or app_name(*found) != app:
         raise ValueError(f"{app!r} is not the application of a model")
     return found
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from serve_app.models.errors import ModelLoadError
 
@@ -54,9 +54,12 @@ def stored_dtype(folder: Path, declared: object) -> torch.dtype:
     if isinstance(declared, torch.dtype) and declared.is_floating_point:
         return declared if declared in _NAMED.values() else torch.float32
     largest = max(folder.glob("*.safetensors"), key=lambda path: path.stat().st_size)
-    with safe_open(largest, framework="pt") as weights:
-        for key in weights.keys():  # noqa: SIM118  # a handle, not a dict
-            part = weights.get_slice(key)
-            if len(part.get_shape()) > 1 and part.get_dtype() in _STORED:
-                return _STORED[part.get_dtype()]
+    try:
+        with safe_open(largest, framework="pt") as weights:
+            for key in weights.keys():  # noqa: SIM118  # a handle, not a dict
+                part = weights.get_slice(key)
+                if len(part.get_shape()) > 1 and part.get_dtype() in _STORED:
+                    return _STORED[part.get_dtype()]
+    except (SafetensorError, OSError) as error:
+        raise ModelLoadError(f"{largest} could not be read, fetch the model again: {error}") from error
     return torch.float32

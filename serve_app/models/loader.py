@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -105,7 +106,7 @@ def _read_weights(
             local_files_only=True,
             output_loading_info=True,
         )
-    except (OSError, ValueError, RuntimeError, ImportError) as error:
+    except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}"
         ) from error

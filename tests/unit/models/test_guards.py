@@ -1,0 +1,188 @@
+"""Models that we would answer for wrongly are refused, by name and with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import build_batch
+from serve_app.engine.runner import ModelRunner
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.guards import check_config, context_window, pin_rope
+from serve_app.types import SamplingParams
+
+BASE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+ORIGINAL = 16  # the trained window of the longrope models here, of 64
+
+
+def make_config(model_type: str, **settings: Any) -> PreTrainedConfig:
+    return AutoConfig.for_model(model_type, **{**BASE, **settings})
+
+
+def tiny(config: PreTrainedConfig) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0, 0.15)
+    return model
+
+
+def longrope() -> PreTrainedConfig:
+    return make_config(
+        "phi3",
+        original_max_position_embeddings=ORIGINAL,
+        rope_parameters={
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
+            "long_factor": [4.0] * 4,
+            "short_factor": [1.0] * 4,
+            "partial_rotary_factor": 1.0,
+            "original_max_position_embeddings": ORIGINAL,
+        },
+    )
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "reason"),
+    [
+        ("bloom", {}, "ALiBi"),
+        ("mpt", {}, "ALiBi"),
+        ("falcon", {"alibi": True}, "ALiBi"),
+        ("falcon", {}, "attention interface"),
+        ("gptj", {"rotary_dim": 8}, "attention interface"),
+        (
+            "gpt_neo",
+            {"num_layers": 4, "num_hidden_layers": 4, "attention_types": [[["global", "local"], 2]]},
+            "attention interface",
+        ),
+        ("codegen", {"rotary_dim": 8}, "attention interface"),
+        ("qwen3_next", {}, "linear_attention"),
+        ("qwen3_5_text", {}, "linear_attention"),
+        ("lfm2", {"layer_types": ["conv", "full_attention"] * 2}, "conv"),
+        ("llama4_text", {"attention_chunk_size": 6}, "chunked"),
+        ("mamba", {}, "cannot be served"),
+        ("falcon_h1", {}, "cannot be served"),
+        ("t5", {}, "encoder-decoder"),
+        ("vit", {}, "no causal language model"),
+        ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM"),
+        ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        ("gemma3_text", {"use_bidirectional_attention": True}, "bidirectional"),
+    ],
+)
+def test_a_model_we_would_get_wrong_is_refused(
+    model_type: str, settings: dict[str, Any], reason: str
+) -> None:
+    config = make_config(model_type, **settings)
+    with pytest.raises(ModelLoadError, match=reason) as caught:
+        check_config(config)
+    assert (config.architectures or [model_type])[0] in str(caught.value)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gemma2", "mistral", "gpt2", "olmo3", "phi3"])
+def test_a_decoder_with_causal_and_sliding_attention_passes(model_type: str) -> None:
+    check_config(make_config(model_type, **({"sliding_window": 8} if model_type != "gpt2" else {})))
+
+
+def test_the_window_is_the_models_own() -> None:
+    assert context_window(make_config("llama"), None) == 64
+    assert context_window(make_config("gpt2", n_positions=48), None) in (48, 64)
+    with pytest.raises(ModelLoadError, match="64 tokens; lower it"):
+        context_window(make_config("llama"), 65)
+
+
+def test_a_model_that_states_no_window_is_refused() -> None:
+    config = PreTrainedConfig(architectures=["NoWindowForCausalLM"])
+    with pytest.raises(ModelLoadError, match=r"NoWindow.*no context window"):
+        context_window(config, None)
+
+
+def test_longrope_keeps_to_its_original_window_unless_asked_for_more() -> None:
+    assert context_window(longrope(), None) == ORIGINAL
+    assert context_window(longrope(), 12) == ORIGINAL
+    assert context_window(longrope(), 40) == 64
+
+
+def run_whole(runner: ModelRunner, *texts: list[int]) -> list[torch.Tensor]:
+    """All logits of each text, computed in one packed batch."""
+    chunks = []
+    for index, text in enumerate(texts):
+        sequence = Sequence(
+            request_id=str(index),
+            index=0,
+            prompt_len=len(text),
+            token_ids=text,
+            sampling=SamplingParams(),
+            seed=0,
+            block_table=list(range(index * 16, index * 16 + 16)),
+        )
+        chunks.append(Chunk(sequence, 0, len(text), 0))
+    return list(runner.run(build_batch(chunks, 4, runner.device)).split([len(text) for text in texts]))
+
+
+def make_runner(module: PreTrainedModel, window: int) -> ModelRunner:
+    return ModelRunner(
+        module,
+        backend=ReferenceAttention(),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        config=EngineConfig(block_size=4, num_blocks=32),
+        context_window=window,
+    )
+
+
+@pytest.mark.parametrize(
+    ("config", "wanted", "lengths"),
+    [
+        (
+            make_config("llama", rope_parameters={"rope_type": "dynamic", "factor": 4.0, "rope_theta": 1e4}),
+            None,
+            (10, 64),
+        ),
+        (longrope(), None, (10, 16)),
+        (longrope(), 64, (10, 60)),
+    ],
+    ids=["dynamic", "longrope-short", "longrope-long"],
+)
+def test_a_long_neighbour_does_not_move_the_positions_of_a_short_sequence(
+    config: PreTrainedConfig, wanted: int | None, lengths: tuple[int, int]
+) -> None:
+    window = context_window(config, wanted)
+    module = tiny(config)
+    pin_rope(module, config, window)
+    runner = make_runner(module, window)
+    texts = [torch.randint(3, 96, (n,)).tolist() for n in lengths]
+    together = run_whole(runner, *texts)
+    # The longest sequence alone is what transformers itself computes for it.
+    want = tiny(config)(torch.tensor([texts[1]]), use_cache=False).logits[0]
+    torch.testing.assert_close(together[1], want, rtol=0, atol=1e-4)
+    for text, packed in zip(texts, together, strict=True):
+        torch.testing.assert_close(run_whole(runner, text)[0], packed, rtol=0, atol=1e-4)
+    if wanted is None:  # within the original window the short one is transformers' own too
+        want = tiny(config)(torch.tensor([texts[0]]), use_cache=False).logits[0]
+        torch.testing.assert_close(together[0], want, rtol=0, atol=1e-4)
+
+
+def test_the_operator_is_told_which_factors_are_pinned() -> None:
+    config = longrope()
+    assert "short factors" in str(pin_rope(tiny(config), config, ORIGINAL))
+    assert "long factors" in str(pin_rope(tiny(config), config, 64))
+    assert pin_rope(tiny(make_config("llama")), make_config("llama"), 64) is None
