@@ -1,0 +1,1 @@
+"""Text <-> token ids: tokenising, templates, detokenising, stop strings. Knows no engine, HTTP or Ray."""
