@@ -107,8 +107,8 @@ class IsolatingRunner:
         for chunk in chunks:
             try:
                 ran.append(Ran([chunk], self._forward([chunk])))
-            except Exception:
-                log.exception("request %s failed alone", chunk.sequence.request_id)
+            except Exception as error:
+                log.error("request %s failed alone: %s", chunk.sequence.request_id, type(error).__name__)
                 failed.append(chunk)
         return ran, failed
 

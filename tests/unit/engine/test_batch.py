@@ -1,0 +1,70 @@
+"""Packing chunks into a step's tensors."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+
+from serve_app.engine.batch import build_batch
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+CPU = torch.device("cpu")
+
+
+def chunk(tokens: list[int], table: list[int], start: int, length: int, first_logit: int) -> Chunk:
+    made = Sequence("r", 0, len(tokens), tokens, SamplingParams(), 0, block_table=table)
+    return Chunk(made, start, length, first_logit)
+
+
+def test_a_mixed_batch_is_packed_sequence_after_sequence() -> None:
+    batch = build_batch(
+        [
+            chunk([10, 11, 12, 13, 14], [7, 2], 4, 1, 4),  # a decode
+            chunk([20, 21, 22, 23, 24, 25, 26], [5, 1, 9], 1, 5, 6),  # inside its prompt: no logits
+            chunk([30, 31, 32], [3], 0, 3, 1),  # two rows of logits
+        ],
+        block_size=4,
+        device=CPU,
+    )
+    assert batch.input_ids.tolist() == [14, 21, 22, 23, 24, 25, 30, 31, 32]
+    assert batch.positions.tolist() == [4, 1, 2, 3, 4, 5, 0, 1, 2]
+    assert batch.logit_rows.tolist() == [0, 7, 8]
+    context = batch.context
+    assert context.slots.tolist() == [8, 21, 22, 23, 4, 5, 12, 13, 14]
+    assert context.query_start.tolist() == [0, 1, 6, 9]
+    assert context.context_lens.tolist() == list(context.lens) == [5, 6, 3]
+    assert context.query_lens == (1, 5, 3)
+    assert context.block_tables.tolist() == [[7, 2], [5, 1], [3, 0]]
+    assert not context.decode_only
+
+
+def test_dtypes_are_those_the_attention_kernels_expect() -> None:
+    batch = build_batch([chunk([1, 2], [0], 1, 1, 1)], block_size=4, device=CPU)
+    assert {t.dtype for t in (batch.input_ids, batch.positions, batch.logit_rows, batch.context.slots)} == {
+        torch.int64
+    }
+    context = batch.context
+    assert {t.dtype for t in (context.query_start, context.context_lens, context.block_tables)} == {
+        torch.int32
+    }
+    assert context.decode_only
+
+
+def test_a_step_may_want_no_logits() -> None:
+    batch = build_batch([chunk([1, 2, 3], [0], 0, 2, 2)], block_size=4, device=CPU)
+    assert batch.logit_rows.shape == (0,)
+
+
+@pytest.mark.parametrize("block_size", [1, 3, 16])
+def test_slots_follow_the_block_table_token_by_token(block_size: int) -> None:
+    rng = random.Random(block_size)
+    for _ in range(50):
+        end = rng.randrange(1, 50)
+        start = rng.randrange(end)
+        table = rng.sample(range(100), -(-end // block_size))
+        batch = build_batch([chunk([0] * end, table, start, end - start, end)], block_size, CPU)
+        expected = [table[p // block_size] * block_size + p % block_size for p in range(start, end)]
+        assert batch.context.slots.tolist() == expected
