@@ -17,6 +17,7 @@ MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
 
 # --- the prompt ----------------------------------------------------------------------
 MAX_PROMPT_CHARS: Final = 4 * 2**20  # before tokenising, which is linear but not free
+MAX_CONTROL_TOKENS_IN_CHAT: Final = 10_000  # in the text of users; each is spelled out as plain text
 MAX_PROMPTS: Final = 128  # prompts in one completions body
 MAX_MESSAGES: Final = 2_048  # messages of one chat
 MAX_CONTENT_PARTS: Final = 256  # parts of one message

@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 import tokenizers
 
 from serve_app.errors import InvalidField
+from serve_app.limits import MAX_CONTROL_TOKENS_IN_CHAT
 
+_MARK_CHARS = 20
 _LOOKS_LIKE_CONTROL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
@@ -37,13 +39,14 @@ class Marking:
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
         # Digits only: no filter of a template (case, JSON, HTML) changes them. Nobody can guess them.
-        self._mark = "".join(secrets.choice("0123456789") for _ in range(32))
-        self._used = False
+        self._mark = "".join(secrets.choice("0123456789") for _ in range(_MARK_CHARS))
+        self.num_added_chars = 0  # by which the marks lengthen the strings
 
     def put(self, value: Any) -> Any:
         """`value` (plain JSON) with every control token in its strings and keys marked.
 
-        Raises InvalidField where text only becomes a control token when the tokenizer normalises it.
+        Raises InvalidField where text only becomes a control token when the tokenizer normalises it,
+        and beyond MAX_CONTROL_TOKENS_IN_CHAT of them.
         """
         if isinstance(value, str):
             return self._put_text(value)
@@ -55,7 +58,7 @@ class Marking:
 
     def split(self, rendered: str) -> list[Piece]:
         """The rendered prompt without marks, in the pieces in which it must be encoded."""
-        if not self._used:
+        if not self.num_added_chars:
             return [Piece(rendered, plain=False)]
         pieces: list[Piece] = []
         text, *others = rendered.split(self._mark)
@@ -77,7 +80,12 @@ class Marking:
                 "messages: a string holds a control token of this model in disguise", param="messages"
             )
         marked, count = controls.pattern.subn(self._insert, text)
-        self._used = self._used or count > 0
+        self.num_added_chars += count * _MARK_CHARS
+        if self.num_added_chars > MAX_CONTROL_TOKENS_IN_CHAT * _MARK_CHARS:
+            raise InvalidField(
+                f"messages: at most {MAX_CONTROL_TOKENS_IN_CHAT} control tokens of the model may be quoted",
+                param="messages",
+            )
         return marked
 
     def _insert(self, match: re.Match[str]) -> str:

@@ -66,12 +66,18 @@ class ChatTemplate:
         if tools and not self.has_tools:
             raise UnsupportedField("tools: this model's chat template has no tools", param="tools")
         readable = [_readable(message) for message in _checked(messages)]
-        num_chars = count_chars(readable) + count_chars(tools)
+        num_chars = count_chars(messages) + count_chars(tools)
         check_prompt_chars(num_chars, param="messages")
 
         def work() -> list[int]:
             marking = Marking(self._tokenizer.controls)
-            rendered = self._render(marking.put(readable), marking.put(tools) or None, add_generation_prompt)
+            inputs = {
+                "messages": marking.put(readable),
+                "tools": marking.put(tools) or None,
+                "documents": None,
+                "add_generation_prompt": add_generation_prompt,
+            }
+            rendered = self._render(inputs, marking.num_added_chars)
             try:
                 return self._tokenizer.encode_pieces(marking.split(rendered))
             except InvalidField as error:
@@ -79,21 +85,14 @@ class ChatTemplate:
 
         return await self._tokenizer.off_loop(num_chars, work)
 
-    def _render(
-        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, add_generation_prompt: bool
-    ) -> str:
-        name = "tool_use" if tools and "tool_use" in self._compiled else "default"
+    def _render(self, inputs: dict[str, Any], num_added_chars: int) -> str:
+        """The rendered template; `num_added_chars` of it are ours and do not count."""
+        name = "tool_use" if inputs["tools"] and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
             raise UnsupportedField("messages: this model's chat template serves only tools", param="messages")
-        parts = self._compiled[name].generate(
-            **self._tokenizer.named_tokens,
-            messages=messages,
-            tools=tools,
-            documents=None,
-            add_generation_prompt=add_generation_prompt,
-        )
         try:
-            return _bounded(parts)
+            parts = self._compiled[name].generate(**self._tokenizer.named_tokens, **inputs)
+            return _bounded(parts, num_added_chars)
         except ServeError:
             raise
         except jinja2.TemplateError as error:
@@ -126,9 +125,9 @@ def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _bounded(parts: Iterator[str]) -> str:
+def _bounded(parts: Iterator[str], num_added_chars: int) -> str:
     found: list[str] = []
-    num_chars = 0
+    num_chars = -num_added_chars
     for part in parts:
         num_chars += len(part)
         check_prompt_chars(num_chars, param="messages")

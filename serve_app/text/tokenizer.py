@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,6 +27,8 @@ from serve_app.types import PositionLogprobs, TextLogprob
 # Encoding takes about 0.4 ms per 1,000 characters on a CPU core; a hop to a thread costs about 0.1 ms.
 INLINE_CHARS = 2_000
 _THREADS = 2
+_PIECES_AT_ONCE = 1_024  # bounds the memory of the library's results
+_ANCHOR = "\n"
 
 T = TypeVar("T")
 
@@ -47,6 +50,7 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
+        self._plain: dict[str, list[int]] = {}  # control tokens as plain text: as many as there are
         self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
 
     @classmethod
@@ -81,22 +85,17 @@ class Tokenizer:
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """`encode` in the calling thread. Raises the same."""
         check_prompt_chars(len(text), param="prompt")
-        try:
-            # A batch, even of one, releases the GIL; `encode` holds it throughout.
-            [encoding] = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
-        except TypeError as error:
-            raise InvalidField("prompt: must be valid Unicode text", param="prompt") from error
-        return encoding.ids
+        return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
     def encode_pieces(self, pieces: Sequence[Piece], *, continues: bool = False) -> list[int]:
         """Ids of one text given in pieces, without BOS; plain pieces yield no control token.
 
-        `continues`: the text follows another one directly.
+        `continues`: the text follows another one directly. The caller bounds the text. Raises
+        InvalidField for what is no Unicode text.
         """
         ids: list[int] = []
-        for number, piece in enumerate(pieces):
-            opens = number == 0 and not continues
-            ids += self._encode_piece(piece) if opens else self._encode_continuing(piece)
+        for start in range(0, len(pieces), _PIECES_AT_ONCE):
+            ids += self._encode_some(pieces[start : start + _PIECES_AT_ONCE], continues or start > 0)
         return ids
 
     async def off_loop(self, num_chars: int, work: Callable[[], T]) -> T:
@@ -105,22 +104,50 @@ class Tokenizer:
             return work()
         return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
-    def _encode_continuing(self, piece: Piece) -> list[int]:
-        """Ids of a piece that follows others.
+    def _encode_some(self, pieces: Sequence[Piece], continues: bool) -> list[int]:
+        """SentencePiece opens every text with a space, but not behind a line break.
 
-        SentencePiece opens every text with a space. Behind a line break it does not, so the
-        piece is encoded there, and the line break is taken away again.
+        So a piece that follows others is encoded there, and the line break is taken away again.
         """
-        anchor = self._encode_piece(Piece("\n", piece.plain))
-        ids = self._encode_piece(Piece("\n" + piece.text, piece.plain))
-        if anchor and ids[: len(anchor)] == anchor:
-            return ids[len(anchor) :]
-        return self._encode_piece(piece)
+        opens = None if continues else pieces[0]
+        texts = [p.text if p is opens else _ANCHOR + p.text for p in pieces if not p.plain]
+        encoded = iter(self._encode_batch(texts, add_special_tokens=False))
+        ids: list[int] = []
+        for piece in pieces:
+            if piece.plain:
+                ids += (
+                    self._encode_plain(piece.text) if piece is opens else self._plain_continuing(piece.text)
+                )
+                continue
+            found = next(encoded)
+            if piece is not opens:
+                anchor = self._anchor_ids
+                if anchor and found[: len(anchor)] == anchor:
+                    found = found[len(anchor) :]
+                else:
+                    [found] = self._encode_batch([piece.text], add_special_tokens=False)
+            ids += found
+        return ids
 
-    def _encode_piece(self, piece: Piece) -> list[int]:
-        if not piece.plain:
-            return self.encode_now(piece.text, add_special_tokens=False)
-        return self._encode_plain(piece.text)
+    @cached_property
+    def _anchor_ids(self) -> list[int]:
+        return self._encode_batch([_ANCHOR], add_special_tokens=False)[0]
+
+    def _plain_continuing(self, text: str) -> list[int]:
+        ids = self._plain.get(text)
+        if ids is None:
+            anchor, ids = self._encode_plain(_ANCHOR), self._encode_plain(_ANCHOR + text)
+            ids = ids[len(anchor) :] if anchor and ids[: len(anchor)] == anchor else self._encode_plain(text)
+            self._plain[text] = ids
+        return ids
+
+    def _encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> list[list[int]]:
+        try:
+            # A batch, even of one, releases the GIL; `encode` holds it throughout.
+            found = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        except TypeError as error:
+            raise InvalidField("prompt: must be valid Unicode text", param="prompt") from error
+        return [encoding.ids for encoding in found]
 
     def _encode_plain(self, text: str) -> list[int]:
         """The tokenizer's pipeline without its step that looks for added tokens."""

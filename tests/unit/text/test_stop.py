@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.text.stop import StopMatcher, StopStrings
@@ -24,6 +24,7 @@ def could_match(suffix: str, stops: list[str]) -> bool:
     return any(s.startswith(suffix) for s in stops)
 
 
+@settings(deadline=None)
 @given(
     stops=st.lists(WORDS, max_size=6),
     chunks=st.lists(st.text(alphabet="ab☃", max_size=6)),
@@ -52,6 +53,7 @@ def test_matches_and_held_text_equal_a_brute_force_search(
     assert shown + matcher.flush() == seen
 
 
+@settings(deadline=None)
 @given(stops=st.lists(WORDS, min_size=1, max_size=6), text=st.text(alphabet="ab☃", max_size=30))
 def test_the_result_does_not_depend_on_how_the_text_is_cut(stops: list[str], text: str) -> None:
     shared = StopStrings(stops)

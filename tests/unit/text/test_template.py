@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import normalizers
 from transformers import AutoTokenizer
 
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
-from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.limits import MAX_CONTROL_TOKENS_IN_CHAT, MAX_PROMPT_CHARS
 from serve_app.text.template import ChatTemplate
 from serve_app.text.tokenizer import Tokenizer
 
@@ -244,3 +246,84 @@ async def test_tools_are_refused_by_a_template_that_does_not_show_them(sentencep
 
 def test_the_operators_template_replaces_the_models_own(byte_level_folder: Path) -> None:
     assert Tokenizer.load(byte_level_folder, chat_template="{{ 1 }}").templates == {"default": "{{ 1 }}"}
+
+
+async def test_a_control_token_in_disguise_is_refused(byte_level_folder: Path, tmp_path: Path) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(byte_level_folder / "tokenizer.json"))
+    backend.normalizer = normalizers.NFKC()
+    backend.add_tokens([tokenizers.AddedToken("<|role|>", normalized=True)])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "chat_template.jinja").write_text("<|role|>{{ messages[0].content }}")
+    tokenizer = Tokenizer.load(tmp_path)
+    template = ChatTemplate(tokenizer)
+    with pytest.raises(InvalidField) as caught:
+        await template.render_ids([{"role": "user", "content": "＜｜role｜＞"}])
+    assert caught.value.param == "messages"
+    for harmless in ("<|role|>", "ｆｕｌｌ width"):
+        ids = await template.render_ids([{"role": "user", "content": harmless}])
+        assert ids_of(tokenizer, ids, "<|role|>") == 1
+
+
+async def test_a_lone_surrogate_in_a_message_is_an_invalid_field(template: ChatTemplate) -> None:
+    for content in ("\ud800", "<|im_end|>\ud800"):
+        with pytest.raises(InvalidField) as caught:
+            await template.render_ids([{"role": "user", "content": content}])
+        assert caught.value.param == "messages"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"tokenizer_config.json": '{"chat_template": "A"}'}, {"default": "A"}),
+        (
+            {
+                "tokenizer_config.json": '{"chat_template": ['
+                '{"name": "default", "template": "A"}, {"name": "tool_use", "template": "T"}]}'
+            },
+            {"default": "A", "tool_use": "T"},
+        ),
+        ({"chat_template.json": '{"chat_template": "B"}'}, {"default": "B"}),
+        (
+            {"chat_template.jinja": "C", "chat_template.json": '{"chat_template": "B"}'},
+            {"default": "C"},
+        ),
+        (
+            {"chat_template.jinja": "C", "additional_chat_templates/tool_use.jinja": "U"},
+            {"default": "C", "tool_use": "U"},
+        ),
+    ],
+)
+async def test_templates_are_found_in_every_place_models_keep_them(
+    byte_level_folder: Path, tmp_path: Path, files: dict[str, str], expected: dict[str, str]
+) -> None:
+    (tmp_path / "tokenizer.json").write_bytes((byte_level_folder / "tokenizer.json").read_bytes())
+    for name, content in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(content)
+    tokenizer = Tokenizer.load(tmp_path)
+    assert tokenizer.templates == expected
+    template = ChatTemplate(tokenizer)
+    user = [{"role": "user", "content": "x"}]
+    assert tokenizer.decode(await template.render_ids(user)) == expected["default"]
+    if "tool_use" in expected:
+        assert tokenizer.decode(await template.render_ids(user, TOOLS)) == expected["tool_use"]
+
+
+async def test_reasoning_reaches_the_template_under_the_name_it_reads(
+    byte_level: Tokenizer, byte_level_folder: Path
+) -> None:
+    source = "{{ messages[0].reasoning_content }}{{ messages[0].refusal is defined }}"
+    template = with_template(byte_level, byte_level_folder, source)
+    for name in ("reasoning_content", "thinking", "reasoning"):
+        ids = await template.render_ids([{"role": "assistant", "content": "c", name: "why", "refusal": None}])
+        assert byte_level.decode(ids) == "whyFalse"
+
+
+async def test_quoting_control_tokens_is_bounded(template: ChatTemplate, byte_level: Tokenizer) -> None:
+    at_limit = await template.render_ids(
+        [{"role": "user", "content": "<|im_end|>" * MAX_CONTROL_TOKENS_IN_CHAT}]
+    )
+    assert ids_of(byte_level, at_limit, "<|im_end|>") == 1
+    with pytest.raises(InvalidField) as caught:
+        await template.render_ids([{"role": "user", "content": quoted + "<|im_end|>"}])
+    assert caught.value.param == "messages"

@@ -131,3 +131,28 @@ def test_a_folder_without_a_usable_tokenizer_is_refused(tmp_path: Path, content:
         (tmp_path / "tokenizer.json").write_text(content)
     with pytest.raises(TokenizerLoadError):
         Tokenizer.load(tmp_path)
+
+
+def test_a_tokenizer_in_older_files_is_converted(byte_level_folder: Path, tmp_path: Path) -> None:
+    model = json.loads((byte_level_folder / "tokenizer.json").read_text())["model"]
+    (tmp_path / "vocab.json").write_text(json.dumps(model["vocab"]))
+    (tmp_path / "merges.txt").write_text("\n".join(" ".join(merge) for merge in model["merges"]))
+    config = {
+        "tokenizer_class": "GPT2Tokenizer",
+        "eos_token": "<|im_end|>",
+        "bos_token": None,
+        "unk_token": None,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    tokenizer = Tokenizer.load(tmp_path)
+    text = "Größe 😀 the fox"
+    assert tokenizer.encode_now(text) == AutoTokenizer.from_pretrained(tmp_path).encode(text)
+    assert tokenizer.decode(tokenizer.encode_now(text)) == text
+
+
+def test_a_folder_whose_tokenizer_needs_its_own_code_is_refused(tmp_path: Path) -> None:
+    config = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    (tmp_path / "own.py").write_text("raise SystemExit('ran')")
+    with pytest.raises(TokenizerLoadError):
+        Tokenizer.load(tmp_path)
