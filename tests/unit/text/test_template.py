@@ -320,9 +320,8 @@ async def test_reasoning_reaches_the_template_under_the_name_it_reads(
 
 
 async def test_quoting_control_tokens_is_bounded(template: ChatTemplate, byte_level: Tokenizer) -> None:
-    at_limit = await template.render_ids(
-        [{"role": "user", "content": "<|im_end|>" * MAX_CONTROL_TOKENS_IN_CHAT}]
-    )
+    quoted = "<|im_end|>" * MAX_CONTROL_TOKENS_IN_CHAT
+    at_limit = await template.render_ids([{"role": "user", "content": quoted}])
     assert ids_of(byte_level, at_limit, "<|im_end|>") == 1
     with pytest.raises(InvalidField) as caught:
         await template.render_ids([{"role": "user", "content": quoted + "<|im_end|>"}])
