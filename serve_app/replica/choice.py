@@ -49,7 +49,8 @@ class Choice:
         if output.timing is not None:
             self.timing = output.timing
         text = step.text
-        finish, stop, cut = output.finish, None, False
+        finish, cut = output.finish, False
+        stop: str | int | None = None
         if step.stop is not None:
             # A stop string wins over whatever ended the sequence in the same step.
             cut = output.finish is None

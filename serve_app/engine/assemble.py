@@ -1,0 +1,85 @@
+"""A loaded module -> an engine over it, with the fastest paths this device has, warmed up.
+
+Knows devices and settings; not where the weights came from, nor text.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.engine.attention.select import make_backend
+from serve_app.engine.engine import Engine
+from serve_app.engine.runner import ModelRunner
+from serve_app.types import EngineRequest, SamplingParams
+
+Progress = Callable[[str], None]
+
+WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
+
+
+def assemble(
+    module: PreTrainedModel,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    context_window: int,
+    eos_token_ids: tuple[int, ...],
+    config: ModelConfig,
+    progress: Progress,
+) -> Engine:
+    """Choose attention and linears, size the cache, build the engine and run it once.
+
+    Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
+    """
+    backend = make_backend(config.attention, device)
+    if device.type == "cpu":
+        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+        if config.attention in ("auto", "cpu"):
+            from serve_app.engine.fused import accelerate_cpu
+
+            progress("preparing the CPU kernels (the first start on a machine compiles them)")
+            module = accelerate_cpu(module, dtype)
+    runner = ModelRunner(
+        module,
+        backend=backend,
+        dtype=dtype,
+        device=device,
+        config=config.engine,
+        context_window=context_window,
+    )
+    plan = runner.plan
+    progress(
+        f"KV cache of {plan.cache_bytes / 2**20:,.0f} MiB: {plan.num_blocks} blocks of "
+        f"{plan.block_size} tokens, context window {plan.max_model_len}"
+    )
+    engine = Engine(
+        runner,
+        config.engine,
+        eos_token_ids=frozenset(eos_token_ids),
+        max_model_len=runner.max_model_len,
+    )
+    started = time.monotonic()
+    warm_up(engine)
+    progress(f"warmed up in {time.monotonic() - started:.1f} s")
+    return engine
+
+
+def warm_up(engine: Engine) -> None:
+    """Run a short prompt and a few decodes, so that the first client does not pay for it."""
+    length = max(1, min(WARM_UP_TOKENS, engine.max_model_len - 4))
+    engine.add(
+        EngineRequest(
+            id="warm-up",
+            token_ids=tuple(i % engine.vocab_size for i in range(length)),
+            sampling=SamplingParams(temperature=0.0, max_tokens=3, ignore_eos=True),
+        )
+    )
+    while engine.has_work():
+        engine.step()
+    engine.check_integrity()
