@@ -52,8 +52,8 @@ def plan_cache(
 ) -> CachePlan:
     """Choose the number of blocks and the window.
 
-    `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`
-    (at most `cap`), and never more than `max_sequences` full windows. A window
+    `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`,
+    at most `cap` and no more than `max_sequences` full windows fill. A window
     that nobody asked for by number is lowered to what the blocks hold; one that
     `config.max_model_len` asks for raises CacheTooSmall instead.
     """
@@ -68,12 +68,10 @@ def plan_cache(
     if config.num_blocks is not None:
         num_blocks = config.num_blocks
     else:
-        budget = config.kv_cache_bytes
-        if budget is None:
-            budget = int(free_bytes * share)
-            budget = budget if cap is None else min(budget, cap)
         # One block a sequence above its window: a fork copies before it lets go.
-        num_blocks = min(budget // block_bytes, config.max_sequences * (blocks_per_window + 1))
+        enough = config.max_sequences * (blocks_per_window + 1) * block_bytes
+        chosen = min(int(free_bytes * share), enough, enough if cap is None else cap)
+        num_blocks = (chosen if config.kv_cache_bytes is None else config.kv_cache_bytes) // block_bytes
     capacity = num_blocks * config.block_size
     if num_blocks < 2:
         raise CacheTooSmall(
@@ -101,15 +99,21 @@ def plan_for_device(
     device: torch.device,
     config: EngineConfig,
     context_window: int,
+    vocab_size: int,
 ) -> CachePlan:
-    """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded."""
+    """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
+
+    On a GPU the logits of a whole step, in the model's type and in float32, are kept free:
+    prompt log-probabilities want them all, and there is nothing to swap to.
+    """
     on_cpu = device.type == "cpu"
+    logits_bytes = 0 if on_cpu else config.max_step_tokens * vocab_size * (dtype.itemsize + 4)
     return plan_cache(
         layers,
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=free_memory(device),
+        free_bytes=max(free_memory(device) - logits_bytes, 0),
         share=CPU_SHARE if on_cpu else CUDA_SHARE,
         cap=CPU_CACHE_CAP if on_cpu else None,
     )

@@ -60,6 +60,7 @@ class ModelRunner:
             device=device,
             config=config,
             context_window=context_window or int(text_config.max_position_embeddings),
+            vocab_size=self.vocab_size,
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks

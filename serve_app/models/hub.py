@@ -7,6 +7,8 @@ that is downloaded is executed.
 
 from __future__ import annotations
 
+import errno
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -95,8 +97,11 @@ def wanted_weights(names: list[str]) -> list[str]:
 
 def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
     folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
-    if not any(folder.glob("*" + WEIGHTS_SUFFIX)):
-        raise LocalEntryNotFoundError(f"no weights of {repo} in the cache")
+    index = folder / "model.safetensors.index.json"
+    wanted = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
+    present = {path.name for path in folder.glob("*" + WEIGHTS_SUFFIX)}
+    if not present or wanted - present:  # a download that was interrupted
+        raise LocalEntryNotFoundError(f"the weights of {repo} are not all in the cache")
     progress(f"{repo} at commit {folder.name}, from the local cache")
     return folder, folder.name
 
@@ -104,6 +109,10 @@ def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) ->
 def _fall_back(
     repo: str, revision: str | None, progress: Callable[[str], None], error: BaseException
 ) -> tuple[Path, str]:
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        raise ModelLoadError(
+            f"the disk is full: model {repo!r} could not be stored; make room, or set HF_HOME to another disk"
+        ) from error
     try:
         found = _cached(repo, revision, progress)
     except LocalEntryNotFoundError:

@@ -67,6 +67,7 @@ def test_a_window_beyond_the_models_own_is_refused() -> None:
 def test_settings_override_what_is_free() -> None:
     assert plan(free=0, num_blocks=7).num_blocks == 7
     assert plan(free=0, kv_cache_bytes=10 * BLOCK_BYTES + 1).num_blocks == 10
+    assert plan(free=0, kv_cache_bytes=2000 * BLOCK_BYTES).num_blocks == 2000  # room for prefixes
     assert plan(max_model_len=100).max_model_len == 100
 
 

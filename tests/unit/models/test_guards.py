@@ -6,44 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 
 from serve_app.config import EngineConfig
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.runner import ModelRunner
-from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.sequence import Chunk
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.guards import check_config, context_window, pin_rope
-from serve_app.types import SamplingParams
+from tests.tiny_models import BASE, make_model, make_sequence
 
-BASE: dict[str, Any] = {
-    "vocab_size": 96,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
 ORIGINAL = 16  # the trained window of the longrope models here, of 64
 
 
 def make_config(model_type: str, **settings: Any) -> PreTrainedConfig:
     return AutoConfig.for_model(model_type, **{**BASE, **settings})
-
-
-def tiny(config: PreTrainedConfig) -> PreTrainedModel:
-    torch.manual_seed(0)
-    model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim > 1:
-                parameter.normal_(0, 0.15)
-    return model
 
 
 def longrope() -> PreTrainedConfig:
@@ -125,15 +103,7 @@ def run_whole(runner: ModelRunner, *texts: list[int]) -> list[torch.Tensor]:
     """All logits of each text, computed in one packed batch."""
     chunks = []
     for index, text in enumerate(texts):
-        sequence = Sequence(
-            request_id=str(index),
-            index=0,
-            prompt_len=len(text),
-            token_ids=text,
-            sampling=SamplingParams(),
-            seed=0,
-            block_table=list(range(index * 16, index * 16 + 16)),
-        )
+        sequence = make_sequence(str(index), text, list(range(index * 16, index * 16 + 16)))
         chunks.append(Chunk(sequence, 0, len(text), 0))
     return list(runner.run(build_batch(chunks, 4, runner.device)).split([len(text) for text in texts]))
 
@@ -166,23 +136,23 @@ def test_a_long_neighbour_does_not_move_the_positions_of_a_short_sequence(
     config: PreTrainedConfig, wanted: int | None, lengths: tuple[int, int]
 ) -> None:
     window = context_window(config, wanted)
-    module = tiny(config)
+    module = make_model(config)
     pin_rope(module, config, window)
     runner = make_runner(module, window)
     texts = [torch.randint(3, 96, (n,)).tolist() for n in lengths]
     together = run_whole(runner, *texts)
     # The longest sequence alone is what transformers itself computes for it.
-    want = tiny(config)(torch.tensor([texts[1]]), use_cache=False).logits[0]
+    want = make_model(config)(torch.tensor([texts[1]]), use_cache=False).logits[0]
     torch.testing.assert_close(together[1], want, rtol=0, atol=1e-4)
     for text, packed in zip(texts, together, strict=True):
         torch.testing.assert_close(run_whole(runner, text)[0], packed, rtol=0, atol=1e-4)
     if wanted is None:  # within the original window the short one is transformers' own too
-        want = tiny(config)(torch.tensor([texts[0]]), use_cache=False).logits[0]
+        want = make_model(config)(torch.tensor([texts[0]]), use_cache=False).logits[0]
         torch.testing.assert_close(together[0], want, rtol=0, atol=1e-4)
 
 
 def test_the_operator_is_told_which_factors_are_pinned() -> None:
     config = longrope()
-    assert "short factors" in str(pin_rope(tiny(config), config, ORIGINAL))
-    assert "long factors" in str(pin_rope(tiny(config), config, 64))
-    assert pin_rope(tiny(make_config("llama")), make_config("llama"), 64) is None
+    assert "short factors" in str(pin_rope(make_model(config), config, ORIGINAL))
+    assert "long factors" in str(pin_rope(make_model(config), config, 64))
+    assert pin_rope(make_model(make_config("llama")), make_config("llama"), 64) is None

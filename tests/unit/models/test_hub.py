@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -119,6 +121,7 @@ def test_a_repository_without_safetensors_is_refused_before_any_download(fake: F
         (HFValidationError("bad"), "neither a local folder nor a hub id"),
         (httpx.ConnectError("no route"), "check the network"),
         (TimeoutError(), "check the network"),
+        (OSError(errno.ENOSPC, "no space"), "the disk is full"),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -134,6 +137,15 @@ def test_an_unreachable_hub_is_replaced_by_the_cache(fake: FakeHub, tmp_path: Pa
     lines: list[str] = []
     assert hub.fetch("owner/model", None, lines.append) == (folder, COMMIT)
     assert "could not be reached" in lines[-1]
+
+
+def test_a_cache_with_half_a_model_is_not_used(fake: FakeHub, tmp_path: Path) -> None:
+    fake.error = httpx.ConnectError("no route")
+    folder = in_cache(fake, tmp_path)
+    index = {"weight_map": {"a": "model.safetensors", "b": "other.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(ModelLoadError, match="does not hold it"):
+        hub.fetch("owner/model", None, print)
 
 
 def test_a_pinned_commit_in_the_cache_needs_no_network(fake: FakeHub, tmp_path: Path) -> None:
