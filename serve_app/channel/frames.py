@@ -13,7 +13,7 @@ from typing import Final
 import msgspec
 
 from serve_app.errors import GenerationFailed
-from serve_app.types import EngineStats, FinishReason, GenerateRequest, TokenDelta
+from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateRequest, TokenDelta
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 2**20  # the prompt logprobs of about 13,000 tokens, 20 alternatives each
@@ -52,6 +52,12 @@ class End(msgspec.Struct, tag=True, array_like=True):
     request_id: str
 
 
+class Refused(msgspec.Struct, tag=True, array_like=True):
+    """Why a request ended before its first delta. The answer of a call, never a frame."""
+
+    error: ErrorInfo
+
+
 class Beat(msgspec.Struct, tag=True, array_like=True):
     """A sign of life, about once a second in both directions; a replica adds its statistics."""
 
@@ -64,6 +70,8 @@ encoder = msgspec.msgpack.Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 from_gateway: msgspec.msgpack.Decoder[Beat] = msgspec.msgpack.Decoder(Beat)
 request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(GenerateRequest)
+refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
+answer_decoder: msgspec.msgpack.Decoder[Refused | Step] = msgspec.msgpack.Decoder(Refused | Step)
 ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, cast
 
 from serve_app.channel.frames import LENGTH_BYTES, MAX_FRAME_BYTES
 
@@ -48,9 +48,7 @@ class Link(asyncio.Protocol):
     # --- asyncio.Protocol ------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        if not isinstance(transport, asyncio.Transport):
-            raise TypeError("a link needs a stream transport")
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # by behaviour: uvloop has its own class
         self._loop = asyncio.get_running_loop()
         self._heard = self._loop.time()
         self._watch_at = self._heard + self._beat_s

@@ -103,24 +103,28 @@ class Peer:
 
 
 class Receiver:
-    """Listens on one port of one interface; only holders of `ticket` get in."""
+    """Listens for replicas; only holders of `ticket` get in."""
 
-    def __init__(self, ticket: Ticket) -> None:
-        self.ticket = ticket
+    def __init__(self, gateway: str, token: bytes) -> None:
+        self.ticket = Ticket("", 0, gateway, token)
+        self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
         self._links: set[Link] = set()
         self._inboxes: dict[str, Inbox] = {}
 
     @classmethod
     async def start(cls, host: str) -> Receiver:
-        """Listen on `host`, an address of this machine, at a port the system picks."""
-        receiver = cls(Ticket(host, 0, secrets.token_hex(8), secrets.token_bytes(32)))
-        receiver._server = await asyncio.get_running_loop().create_server(receiver._link, host, 0)
-        port = receiver._server.sockets[0].getsockname()[1]
-        receiver.ticket = Ticket(host, port, receiver.ticket.gateway, receiver.ticket.token)
+        """A receiver that listens on `host`, at a port the system picks."""
+        receiver = cls(secrets.token_hex(8), secrets.token_bytes(32))
+        await receiver.listen(host)
         return receiver
 
-    _server: asyncio.Server
+    async def listen(self, host: str) -> None:
+        """Listen on `host`, an address of this machine, too; tickets name it from now on."""
+        server = await asyncio.get_running_loop().create_server(self._link, host, 0)
+        self._servers.append(server)
+        port = server.sockets[0].getsockname()[1]
+        self.ticket = Ticket(host, port, self.ticket.gateway, self.ticket.token)
 
     def open(self, key: str) -> Inbox:
         """The inbox of the request that replicas know as `key`."""
@@ -134,7 +138,8 @@ class Receiver:
         return [peer.stats for peer in self.peers.values() if peer.model == model and peer.stats is not None]
 
     async def close(self) -> None:
-        self._server.close()
+        for server in self._servers:
+            server.close()
         for link in tuple(self._links):
             link.drop("the gateway stops")
 

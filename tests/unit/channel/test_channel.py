@@ -45,7 +45,7 @@ async def read_all(inbox: Inbox) -> list[str]:
 async def until(condition: Callable[[], object]) -> None:
     """Wait until `condition` holds; the only clock in these tests."""
     async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110  the condition is another party's state
+        while not condition():
             await asyncio.sleep(0.005)
 
 

@@ -1,0 +1,54 @@
+# `make serve` and `make test` set up .venv on first use and are quick afterwards.
+PYTHON ?= python3
+# torch comes first, so that extras of the index you choose apply to it alone. Without a GPU,
+# TORCH_PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu" avoids the CUDA libraries.
+TORCH ?= torch==2.13.0
+TORCH_PIP_FLAGS ?=
+FILE ?= deploy/local.yaml
+SERVE_FLAGS ?=
+PYTEST_FLAGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+UNIT := not ray and not full and not gpu
+RAY := ray and not full and not gpu
+
+.PHONY: serve test test-all test-gpu lint bench bench-gpu clean
+
+serve: $(STAMP)
+	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS)
+
+test-all: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not ray and not gpu" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS)
+
+test-gpu: $(STAMP)
+	$(BIN)/python -m pytest -m gpu $(PYTEST_FLAGS)
+
+lint: $(STAMP)
+	$(BIN)/ruff check serve_app tests benchmarks
+	$(BIN)/ruff format --check serve_app tests benchmarks
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python -m benchmarks.run
+
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.run --gpu
+
+clean:
+	rm -rf $(VENV)
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
+	@command -v c++ >/dev/null || echo "note: no C++ compiler (c++) found: the engine's native kernels stay off and the CPU is slower; install g++ or clang to have them"
+	@echo "setting up $(VENV) (once; a few minutes) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet $(TORCH_PIP_FLAGS) "$(TORCH)"
+	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@

@@ -1,0 +1,168 @@
+"""Generation from Python code inside the Ray cluster, over Serve handles, without HTTP.
+
+    client = Client("demo-chat")
+    for delta in client.stream(messages=[{"role": "user", "content": "Hello!"}]):
+        print(delta.text, end="", flush=True)
+
+    answer = await AsyncClient("demo-chat").generate(text="2 + 2 =", sampling=SamplingParams(max_tokens=4))
+    print(answer.text, answer.usage)
+
+Both take the model's name and, as keywords, the fields of `Prompt` that say what to
+answer (`text`, `messages`, `token_ids`, `tools`, `suffix`) and any field of
+`GenerateRequest` (`sampling`, `n`, `stop`, ...). They raise the errors of errors.py.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.channel.frames import Refused, answer_decoder, encoder
+from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
+from serve_app.models.catalogue import app_name
+from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
+
+_PROMPT_FIELDS = ("text", "messages", "token_ids", "tools", "suffix")
+_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
+
+
+@dataclass(slots=True)
+class Answer:
+    """All of one choice."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    usage: Usage = field(default_factory=Usage)  # of the whole request, all choices
+
+
+class AsyncClient:
+    """For code on an event loop, such as another deployment."""
+
+    def __init__(self, model: str) -> None:
+        """Raises ModelNotFound unless `model` is deployed in this cluster."""
+        self._model = model
+        self._handle = _handle(model)
+
+    async def stream(self, **fields: Any) -> AsyncIterator[TokenDelta]:
+        """The deltas of one request as they are generated. Closing the iterator aborts it."""
+        response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
+        done = False
+        try:
+            async for item in response:
+                for delta in _deltas(item):
+                    yield delta
+            done = True
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
+        finally:
+            if not done:
+                response.cancel()
+
+    async def generate(self, **fields: Any) -> Answer:
+        """The first choice of one request, whole."""
+        (answer, *_) = await self.choices(**fields)
+        return answer
+
+    async def choices(self, **fields: Any) -> list[Answer]:
+        """All `n` choices of one request, whole."""
+        answers = [Answer() for _ in range(fields.get("n", 1))]
+        async for delta in self.stream(**{"stream": False, **fields}):
+            _add(answers, delta)
+        return answers
+
+    async def info(self) -> ModelInfo:
+        """What the model is: context window, vocabulary, device."""
+        return _info_decoder.decode(await self._handle.info.remote())
+
+
+class Client:
+    """For plain code, such as a script or a notebook; not for use on an event loop."""
+
+    def __init__(self, model: str) -> None:
+        """Raises ModelNotFound unless `model` is deployed in this cluster."""
+        self._model = model
+        self._handle = _handle(model)
+
+    def stream(self, **fields: Any) -> Iterator[TokenDelta]:
+        """The deltas of one request as they are generated. Closing the iterator aborts it."""
+        response = self._handle.options(stream=True).stream.remote(_payload(self._model, fields))
+        done = False
+        try:
+            for item in response:
+                yield from _deltas(item)
+            done = True
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
+        finally:
+            if not done:
+                response.cancel()
+
+    def generate(self, **fields: Any) -> Answer:
+        """The first choice of one request, whole."""
+        return self.choices(**fields)[0]
+
+    def choices(self, **fields: Any) -> list[Answer]:
+        """All `n` choices of one request, whole."""
+        answers = [Answer() for _ in range(fields.get("n", 1))]
+        for delta in self.stream(**{"stream": False, **fields}):
+            _add(answers, delta)
+        return answers
+
+    def info(self) -> ModelInfo:
+        """What the model is: context window, vocabulary, device."""
+        return _info_decoder.decode(self._handle.info.remote().result())
+
+
+def _handle(model: str) -> DeploymentHandle:
+    try:
+        return serve.get_app_handle(app_name(model))
+    except RayServeException as error:
+        raise ModelNotFound(f"model: {model!r} is not deployed here", param="model") from error
+
+
+def _payload(model: str, fields: Mapping[str, Any]) -> bytes:
+    prompt = {name: fields[name] for name in _PROMPT_FIELDS if name in fields}
+    rest = {name: value for name, value in fields.items() if name not in _PROMPT_FIELDS}
+    tuples = {name: tuple(value) for name, value in prompt.items() if isinstance(value, list)}
+    request = GenerateRequest(
+        id=f"py-{secrets.token_hex(16)}", model=model, prompt=Prompt(**{**prompt, **tuples}), **rest
+    )
+    return encoder.encode(request)
+
+
+def _deltas(item: bytes) -> Sequence[TokenDelta]:
+    message = answer_decoder.decode(item)
+    if isinstance(message, Refused):
+        raise from_info(message.error)
+    for delta in message.deltas:
+        if delta.error is not None:
+            raise from_info(delta.error)
+    return message.deltas
+
+
+def _add(answers: list[Answer], delta: TokenDelta) -> None:
+    answer = answers[delta.index]
+    answer.text += delta.text
+    answer.token_ids += delta.token_ids
+    if delta.finish is not None:
+        answer.finish, answer.stop = delta.finish, delta.stop
+    for each in answers:
+        each.usage = delta.usage
+
+
+def _public(error: Exception) -> ServeError:
+    if isinstance(error, BackPressureError):
+        return Overloaded("the model's queue is full; try again", retry_after_s=1.0)
+    if isinstance(error, RayServeException):
+        return Unavailable("the model is not available; try again", retry_after_s=1.0)
+    return GenerationFailed("the model's process ended; the answer is incomplete")

@@ -1,0 +1,65 @@
+"""The environment that Ray and its Serve components start with: fast, quiet and private.
+
+Ray reads these variables once, when a process starts, so they must be set before
+`import ray`. Whatever the operator has set already wins.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Final
+
+DRAIN_S: Final = 900  # an old proxy may finish its longest answers
+
+COMMON: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AUTH_MODE": "token",  # Ray's own ports run code, and listen on every interface
+    "RAY_SERVE_THROUGHPUT_OPTIMIZED": "1",
+    # Calls between deployments stay on Ray's own transport: it asks for the token, and has
+    # no cap on a message; Serve's second one does neither. Tokens travel by our channel.
+    "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
+    "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
+    "RAY_DEDUP_LOGS": "0",
+}
+
+
+def haproxy(folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101) -> dict[str, str]:
+    """Variables that put HAProxy in front, with its sockets and files in `folder`."""
+    return {
+        "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(DRAIN_S),
+        "RAY_SERVE_HAPROXY_NBTHREAD": "1",
+        "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
+        "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
+        "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
+        "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
+        "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
+        "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+    }
+
+
+def private_folder() -> Path:
+    """A new folder for this user alone, of a path that leaves room in a socket's 97 characters."""
+    return Path(tempfile.mkdtemp(prefix="sa-", dir="/tmp"))
+
+
+def apply(variables: dict[str, str], environ: MutableMapping[str, str] = os.environ) -> None:
+    """Set what is not set yet."""
+    for name, value in variables.items():
+        environ.setdefault(name, value)
+
+
+def token_file(path: Path) -> Path:
+    """The file with this cluster's token, owner-only, made on first use."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(secrets.token_hex(32))
+    except FileExistsError:
+        path.chmod(0o600)
+    return path

@@ -1,0 +1,103 @@
+"""The way from a gateway to the replicas of one model."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, Final
+
+from ray.exceptions import ActorDiedError, RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.channel.frames import encoder, refusal_decoder
+from serve_app.channel.receiver import BROKEN, Inbox, Receiver
+from serve_app.deployments.quarantine import Quarantine
+from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
+from serve_app.types import FinishReason, GenerateRequest, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3  # a request moves to another replica at most twice
+LAST_DELTA_WAIT_S: Final = 5.0  # the call may return before the channel delivered all
+LOST: Final = "the model's process ended; try again"
+
+
+class Route:
+    """Sends requests to one model, and moves them while nothing was delivered."""
+
+    def __init__(self, handle: DeploymentHandle, receiver: Receiver, quarantine: Quarantine) -> None:
+        self._handle = handle
+        self._receiver = receiver
+        self._quarantine = quarantine
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        """The deltas of `request`, all that arrived at once in one list, as they arrive.
+
+        Raises ServeError. Fails over only before the first delta. Closing the iterator
+        aborts the request.
+        """
+        self._quarantine.check(request)
+        for attempt in range(ATTEMPTS):
+            # A fresh key: a replica that was given up may still send under the old one.
+            key = request.id if attempt == 0 else f"{request.id}~{attempt}"
+            inbox = self._receiver.open(key)
+            try:
+                async with aclosing(self._attempt(replace(request, id=key), inbox)) as steps:
+                    async for deltas in steps:
+                        yield deltas if attempt == 0 else [replace(d, request_id=request.id) for d in deltas]
+                self._quarantine.clear(request)
+                return
+            except Unavailable:
+                self._quarantine.check(request)
+                if inbox.started or attempt == ATTEMPTS - 1:
+                    raise
+                logger.warning(
+                    "request %s: attempt %d failed before its first token", request.id, attempt + 1
+                )
+
+    async def _attempt(
+        self, request: GenerateRequest, inbox: Inbox
+    ) -> AsyncGenerator[list[TokenDelta], None]:
+        ticket = encoder.encode(self._receiver.ticket)
+        response = self._handle.generate.remote(encoder.encode(request), ticket)
+        call = asyncio.ensure_future(self._watch(request, response, inbox))
+        self._calls.add(call)
+        call.add_done_callback(self._calls.discard)
+        open_choices = set(range(request.n))
+        try:
+            while deltas := await inbox.get():
+                open_choices -= {d.index for d in deltas if d.finish and d.finish is not FinishReason.ERROR}
+                yield deltas
+            open_choices.clear()
+        finally:
+            inbox.close()
+            if open_choices and not call.done():
+                response.cancel()
+
+    async def _watch(self, request: GenerateRequest, response: Any, inbox: Inbox) -> None:
+        """Learn how the call ended; the channel has told already if all went well."""
+        try:
+            answer = await response
+        except asyncio.CancelledError:
+            inbox.fail(GenerationFailed("the request was cancelled"))
+        except BackPressureError:
+            inbox.fail(Overloaded("the model's queue is full; try again", retry_after_s=1.0))
+        except (RayError, RayServeException) as error:
+            logger.warning("request %s: the call to the model failed: %s", request.id, type(error).__name__)
+            if isinstance(error, ActorDiedError):
+                self._quarantine.blame(request, error.actor_id or "")
+            inbox.fail(GenerationFailed(BROKEN) if inbox.started else Unavailable(LOST, retry_after_s=1.0))
+        except Exception:
+            logger.exception("request %s: the call to the model failed", request.id)
+            inbox.fail(GenerationFailed("generation failed; the request may be retried"))
+        else:
+            if answer is None:
+                late = GenerationFailed(BROKEN)
+                asyncio.get_running_loop().call_later(LAST_DELTA_WAIT_S, inbox.fail, late)
+            else:
+                inbox.fail(from_info(refusal_decoder.decode(answer).error))

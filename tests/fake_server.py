@@ -1,0 +1,93 @@
+"""A model server without a model: numbered tokens at a fixed pace, steered by the prompt.
+
+The prompt is `key=value` words: `tokens=20 step=0.01 first=0 die=1 refuse=Overloaded`.
+The text of token i is `"i "`; its id is the process id of the server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from serve_app.config import ModelConfig
+from serve_app.errors import KINDS, Unavailable
+from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta, Usage
+
+if TYPE_CHECKING:  # the real server loads torch, which a replica of this one does without
+    from serve_app.replica.server import DeltaSink
+
+
+class FakeServer:
+    """Has the interface of `ModelServer`."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.info = ModelInfo(
+            name=config.name,
+            created=int(time.time()),
+            context_window=4096,
+            vocab_size=1000,
+            has_chat_template=True,
+            has_fim=False,
+            dtype="float32",
+            device="cpu",
+        )
+        self._config = config
+        self._running = 0
+        self._aborted = 0
+        self._stopped = False
+
+    @classmethod
+    async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> FakeServer:
+        progress(f"{config.name}: ready")
+        return cls(config)
+
+    async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
+        if self._stopped:
+            raise Unavailable("stopped")
+        text = request.prompt.text or " ".join(str(m["content"]) for m in request.prompt.messages or ())
+        options = dict(word.split("=", 1) for word in text.split() if "=" in word)
+        if "refuse" in options:
+            raise KINDS[options["refuse"]]("refused")
+        if "die" in options:
+            os.kill(os.getpid(), signal.SIGKILL)
+        count, step = int(options.get("tokens", "5")), float(options.get("step", "0.005"))
+        count = min(count, request.sampling.max_tokens or count)
+        self._running += request.n
+        try:
+            await asyncio.sleep(float(options.get("first", "0")))
+            for number in range(count):
+                usage = Usage(prompt_tokens=3, completion_tokens=(number + 1) * request.n)
+                last = FinishReason.LENGTH if number == count - 1 else None
+                delta = TokenDelta(
+                    request_id=request.id,
+                    index=0,
+                    text=f"{number} ",
+                    token_ids=(os.getpid(),),
+                    finish=last,
+                    usage=usage,
+                )
+                sink.send([replace(delta, index=index) for index in range(request.n)])
+                await asyncio.sleep(step)
+        except asyncio.CancelledError:
+            self._aborted += 1
+            raise
+        finally:
+            self._running -= request.n
+
+    def stats(self) -> EngineStats:
+        return EngineStats(
+            running=self._running,
+            max_sequences=self._config.engine.max_sequences,
+            preemptions=self._aborted,  # the only counter that can carry it
+        )
+
+    def check_health(self) -> None:
+        return None
+
+    async def stop(self) -> None:
+        self._stopped = True

@@ -1,0 +1,183 @@
+"""What happens to requests when model replicas refuse, die, drain or fill up. Real Ray, fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import pytest
+import pytest_asyncio
+
+from serve_app.channel.receiver import Receiver
+from serve_app.config import ModelConfig
+from serve_app.deployments.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.build import model_deployment
+from serve_app.errors import (
+    EngineRefused,
+    GenerationFailed,
+    InvalidField,
+    ModelNotFound,
+    Overloaded,
+    Unavailable,
+)
+from serve_app.models.catalogue import app_name
+from serve_app.types import GenerateRequest, Prompt, TokenDelta
+from tests.fake_server import FakeServer
+from tests.ray_cluster import Cluster
+
+# One event loop for all: a Serve handle belongs to the loop that first used it.
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
+
+WAIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def models(ray_cluster: Cluster) -> Iterator[None]:
+    """`pair`: two replicas. `narrow`: one replica that takes one request and queues one."""
+    from ray import serve
+
+    pair = ModelConfig(name="pair")
+    narrow = ModelConfig(name="narrow")
+    options = {"graceful_shutdown_timeout_s": 20, "health_check_period_s": 1}
+    deployments = {
+        pair: model_deployment(pair).options(num_replicas=2, **options),
+        narrow: model_deployment(narrow).options(max_ongoing_requests=1, max_queued_requests=1, **options),
+    }
+    for config, deployment in deployments.items():
+        app = deployment.bind(config, FakeServer.start)
+        serve.run(app, name=app_name(config.name), route_prefix=None)
+    yield
+    for config in deployments:
+        serve.delete(app_name(config.name))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def backend(models: None) -> AsyncIterator[ServeBackend]:
+    """A gateway's backend in this process."""
+    backend = ServeBackend(("pair", "narrow", "absent"), await Receiver.start(LOOPBACK))
+    await until(lambda: len(backend.models()) == 2)
+    yield backend
+    await backend.close()
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def request(text: str, *, model: str = "pair", n: int = 1) -> GenerateRequest:
+    return GenerateRequest(id=f"t-{secrets.token_hex(8)}", model=model, prompt=Prompt(text=text), n=n)
+
+
+async def collect(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
+    async with asyncio.timeout(WAIT_S):
+        return [delta async for deltas in backend.generate(asked) for delta in deltas]
+
+
+async def drain(stream: AsyncIterator[list[TokenDelta]]) -> None:
+    async for _ in stream:
+        pass
+
+
+def aborted(backend: ServeBackend, model: str) -> int:
+    return backend.stats()[model].preemptions
+
+
+def running(backend: ServeBackend, model: str) -> int:
+    return backend.stats()[model].running
+
+
+async def test_all_deltas_of_every_choice_arrive_in_order(backend: ServeBackend) -> None:
+    deltas = await collect(backend, request("tokens=20", n=2))
+    for index in range(2):
+        assert [d.text for d in deltas if d.index == index] == [f"{i} " for i in range(20)]
+    assert deltas[-1].usage.completion_tokens == 40
+
+
+async def test_many_requests_share_the_channel_without_mixing(backend: ServeBackend) -> None:
+    asked = [request("tokens=30 step=0.001") for _ in range(64)]
+    for one, deltas in zip(asked, await asyncio.gather(*(collect(backend, r) for r in asked)), strict=True):
+        assert {d.request_id for d in deltas} == {one.id}
+        assert [d.text for d in deltas] == [f"{i} " for i in range(30)]
+
+
+async def test_closing_the_stream_aborts_the_request_in_the_replica(backend: ServeBackend) -> None:
+    stream = backend.generate(request("tokens=10000 step=0.01"))
+    await anext(stream)
+    before = aborted(backend, "pair")
+    await stream.aclose()
+    await until(lambda: aborted(backend, "pair") > before)
+    await until(lambda: running(backend, "pair") == 0)
+
+
+async def test_a_refusal_of_the_replica_is_raised_as_it_was(backend: ServeBackend) -> None:
+    with pytest.raises(InvalidField, match="refused"):
+        await collect(backend, request("refuse=InvalidField"))
+
+
+async def test_models_that_are_not_there_are_told_apart(backend: ServeBackend) -> None:
+    with pytest.raises(Unavailable):
+        await collect(backend, request("", model="absent"))
+    with pytest.raises(ModelNotFound):
+        await collect(backend, request("", model="never-heard-of"))
+
+
+async def test_a_full_queue_refuses_at_once(backend: ServeBackend) -> None:
+    asked = [request("tokens=50 step=0.02", model="narrow") for _ in range(8)]
+    results = await asyncio.gather(*(collect(backend, r) for r in asked), return_exceptions=True)
+    refused = [r for r in results if isinstance(r, Overloaded)]
+    answered = [r for r in results if isinstance(r, list)]
+    assert len(refused) + len(answered) == 8
+    assert answered
+    assert refused
+    assert all(error.retry_after_s for error in refused)
+
+
+async def test_a_killed_replica_loses_only_what_it_had_begun(backend: ServeBackend) -> None:
+    begun = [request("tokens=1000 step=0.01") for _ in range(8)]
+    streams = [backend.generate(r) for r in begun]
+    firsts = [(await anext(stream))[0] for stream in streams]
+    waiting = [asyncio.ensure_future(collect(backend, request("first=1 tokens=5"))) for _ in range(8)]
+    await until(lambda: running(backend, "pair") >= 16)
+    victim = firsts[0].token_ids[0]
+    os.kill(victim, signal.SIGKILL)
+    for stream, first in zip(streams, firsts, strict=True):
+        if first.token_ids[0] == victim:
+            with pytest.raises(GenerationFailed):
+                await asyncio.wait_for(drain(stream), WAIT_S)
+        else:
+            await anext(stream)
+            await stream.aclose()
+    for deltas in await asyncio.gather(*waiting):
+        assert [d.text for d in deltas] == [f"{i} " for i in range(5)]
+        assert deltas[0].token_ids[0] != victim
+
+
+async def test_a_request_that_kills_replicas_is_refused_in_the_end(backend: ServeBackend) -> None:
+    poison = request("die=1")
+    with pytest.raises(EngineRefused):
+        await collect(backend, poison)
+    with pytest.raises(EngineRefused):
+        await collect(backend, request("die=1"))  # a retry has a new id
+    assert await collect(backend, request("tokens=3"))
+
+
+async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) -> None:
+    from ray import serve
+
+    drained = ModelConfig(name="drained")
+    app = model_deployment(drained).options(graceful_shutdown_timeout_s=30).bind(drained, FakeServer.start)
+    serve.run(app, name=app_name("drained"), route_prefix=None)
+    other = ServeBackend(("drained",), await Receiver.start("127.0.0.1"))
+    await until(other.models)
+    stream = other.generate(request("tokens=150 step=0.02", model="drained"))
+    texts = [delta.text for delta in await anext(stream)]
+    await asyncio.to_thread(serve.delete, app_name("drained"), _blocking=False)
+    async for deltas in stream:
+        texts += [delta.text for delta in deltas]
+    assert texts == [f"{i} " for i in range(150)]
+    await other.close()
