@@ -1,0 +1,243 @@
+"""The same request gives the same tokens, alone or among others. Exact, in float32.
+
+Every engine here runs real modules on real attention; what varies is everything
+that must not matter: neighbours, arrivals, aborts, chunk sizes, preemption, prefix
+hits and the number of blocks.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.assemble import assemble
+from serve_app.engine.engine import Engine
+from serve_app.types import EngineRequest, FinishReason, SamplingParams
+from tests.tiny_model import make_tiny_model
+
+WINDOW = 256
+EOS = (2,)
+VOCAB = 384
+
+
+@dataclass(frozen=True)
+class Answer:
+    """All that a client would see of one request, by choice."""
+
+    tokens: tuple[tuple[int, ...], ...]
+    finish: tuple[FinishReason, ...]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def attention(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+def new_engine(folder: Path, attention: str, **engine: object) -> Engine:
+    settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
+    config = ModelConfig(
+        name="tiny",
+        source=str(folder),
+        attention=attention,  # type: ignore[arg-type]
+        threads=1,
+        engine=EngineConfig(**settings),  # type: ignore[arg-type]
+    )
+    module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    return assemble(
+        module,
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        context_window=WINDOW,
+        eos_token_ids=EOS,
+        config=config,
+        progress=lambda _: None,
+    )
+
+
+def settings(rng: random.Random) -> SamplingParams:
+    """Greedy or seeded, with a few of the options that change logits."""
+    base = SamplingParams(
+        max_tokens=rng.randint(1, 40), seed=rng.getrandbits(64), ignore_eos=rng.random() < 0.5
+    )
+    if rng.random() < 0.4:
+        base = replace(base, temperature=0.0)
+    else:
+        base = replace(base, temperature=rng.choice([0.3, 0.8, 1.3]))
+    options: list[dict[str, object]] = [
+        {"top_k": rng.randint(2, 60)},
+        {"top_p": rng.uniform(0.3, 0.99)},
+        {"min_p": rng.uniform(0.01, 0.3)},
+        {"typical_p": rng.uniform(0.3, 0.95)},
+        {"repetition_penalty": rng.uniform(1.05, 1.6)},
+        {"presence_penalty": rng.uniform(-1, 1.5), "frequency_penalty": rng.uniform(-0.5, 1.0)},
+        {"logit_bias": tuple((rng.randrange(VOCAB), rng.uniform(-9, 9)) for _ in range(5))},
+        {"bad_words": ((rng.randrange(VOCAB),), (rng.randrange(VOCAB), rng.randrange(VOCAB)))},
+        {"min_tokens": 8},
+        {"stop_token_ids": tuple(rng.sample(range(VOCAB), 20))},
+    ]
+    for option in rng.sample(options, rng.randint(0, 3)):
+        base = replace(base, **option)  # type: ignore[arg-type]
+    return base
+
+
+def requests(count: int, seed: int) -> list[EngineRequest]:
+    """Prompts of many lengths; a third of them begin alike, so that prefixes can be hit."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(6, VOCAB) for _ in range(70)]
+    made = []
+    for number in range(count):
+        own = [rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 100))]
+        prompt = shared[: rng.randint(20, 70)] + own if number % 3 == 0 else own
+        made.append(
+            EngineRequest(
+                id=f"r{number}",
+                token_ids=tuple(prompt),
+                sampling=settings(rng),
+                n=rng.choice([1, 1, 1, 2, 3]),
+                logprobs=rng.choice([None, None, 0, 4]),
+                prompt_logprobs=rng.choice([None] * 5 + [1]),
+                salt=rng.choice(["", "", "tenant"]),
+            )
+        )
+    return made
+
+
+class Collected:
+    """Outputs of an engine, put together by request."""
+
+    def __init__(self) -> None:
+        self._tokens: dict[tuple[str, int], list[int]] = {}
+        self._finish: dict[tuple[str, int], FinishReason] = {}
+
+    def step(self, engine: Engine) -> None:
+        for output in engine.step():
+            key = output.request_id, output.index
+            self._tokens.setdefault(key, []).extend(output.token_ids)
+            if output.finish is not None:
+                assert key not in self._finish
+                self._finish[key] = output.finish
+        engine.check_integrity()
+
+    def answer(self, request: EngineRequest) -> Answer:
+        keys = [(request.id, index) for index in range(request.n)]
+        return Answer(tuple(tuple(self._tokens[k]) for k in keys), tuple(self._finish[k] for k in keys))
+
+
+def alone(engine: Engine, request: EngineRequest) -> Answer:
+    engine.add(request)
+    collected = Collected()
+    while engine.has_work():
+        collected.step(engine)
+    return collected.answer(request)
+
+
+def mixed(engine: Engine, wanted: list[EngineRequest], noise: list[EngineRequest], seed: int) -> Collected:
+    """Requests arrive in random order between steps; noise arrives too and is aborted half-way."""
+    rng = random.Random(seed)
+    arriving = [*wanted, *noise]
+    rng.shuffle(arriving)
+    aborted = {r.id for r in noise}
+    alive: list[str] = []
+    collected = Collected()
+    while arriving or engine.has_work():
+        for _ in range(min(len(arriving), rng.choice([0, 0, 1, 3, 8]))):
+            request = arriving.pop()
+            engine.add(replace(request, priority=rng.choice([0, 0, 1])))
+            if request.id in aborted:
+                alive.append(request.id)
+        if alive and rng.random() < 0.3:
+            engine.abort(alive.pop(rng.randrange(len(alive))))
+        if engine.has_work():
+            collected.step(engine)
+    return collected
+
+
+MIXES: dict[str, dict[str, object]] = {
+    "plenty": {},
+    "small chunks": {"max_step_tokens": 24},
+    "few blocks": {"num_blocks": 24},
+    "few blocks, odd chunks": {"num_blocks": 20, "max_step_tokens": 37, "max_sequences": 9},
+    "no prefix cache": {"prefix_cache": False, "max_step_tokens": 64},
+    "tiny blocks": {"block_size": 4, "num_blocks": 130, "max_step_tokens": 50},
+}
+
+
+@pytest.fixture(scope="module")
+def lone_answers(folder: Path, attention: str) -> Iterator[dict[str, Answer]]:
+    engine = new_engine(folder, attention, prefix_cache=False)
+    yield {request.id: alone(engine, request) for request in requests(50, seed=1)}
+    assert engine.stats().blocks_used == 0
+
+
+def check_mix(folder: Path, attention: str, lone: dict[str, Answer], mix: str, seed: int) -> Engine:
+    engine = new_engine(folder, attention, **MIXES[mix])
+    wanted = requests(50, seed=1)
+    noise = [replace(r, id=f"noise-{r.id}") for r in requests(20, seed=100 + seed)]
+    collected = mixed(engine, wanted, noise, seed)
+    for request in wanted:
+        assert collected.answer(request) == lone[request.id], request
+    assert engine.stats().blocks_used == 0
+    return engine
+
+
+@pytest.mark.parametrize("mix", ["small chunks", "few blocks, odd chunks"])
+def test_fifty_prompts_give_the_same_tokens_in_a_mix(
+    folder: Path, attention: str, lone_answers: dict[str, Answer], mix: str
+) -> None:
+    engine = check_mix(folder, attention, lone_answers, mix, seed=7)
+    if mix.startswith("few blocks"):
+        assert engine.stats().preemptions > 0
+    assert engine.stats().cached_tokens > 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("mix", MIXES)
+def test_fifty_prompts_give_the_same_tokens_in_every_mix(
+    folder: Path, attention: str, lone_answers: dict[str, Answer], mix: str, seed: int
+) -> None:
+    check_mix(folder, attention, lone_answers, mix, seed)
+
+
+def test_an_answer_of_a_chat_finds_its_prefix_again(folder: Path, attention: str) -> None:
+    engine = new_engine(folder, attention)
+    first = EngineRequest(
+        id="turn-1",
+        token_ids=tuple(range(10, 90)),
+        sampling=SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True),
+    )
+    answer = alone(engine, first)
+    longer = replace(first, id="turn-2", token_ids=(*first.token_ids, *answer.tokens[0], 50, 51, 52))
+    with_hit = alone(engine, longer)
+    assert engine.stats().cached_tokens >= 96
+    assert with_hit == alone(new_engine(folder, attention, prefix_cache=False), longer)
+    other_tenant = alone(engine, replace(longer, id="turn-3", salt="other"))
+    assert other_tenant == with_hit
+
+
+def test_another_tenant_never_hits(folder: Path, attention: str) -> None:
+    engine = new_engine(folder, attention)
+    request = EngineRequest(
+        id="a",
+        token_ids=tuple(range(10, 120)),
+        sampling=SamplingParams(temperature=0.0, max_tokens=2),
+        salt="a",
+    )
+    alone(engine, request)
+    alone(engine, replace(request, id="b", salt="b"))
+    assert engine.stats().cached_tokens == 0
+    alone(engine, replace(request, id="c"))
+    assert engine.stats().cached_tokens > 0
