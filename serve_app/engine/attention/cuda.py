@@ -72,7 +72,7 @@ class CudaAttention:
         out = query.new_empty(*query.shape[:2], value.shape[-1])
         for group in self._groups:
             rows = query[group.rows].view(-1, group.num_queries, *query.shape[1:])
-            cached = keys[group.tables].flatten(1, 2), values[group.tables].flatten(1, 2)
+            cached = _gather(keys, group), _gather(values, group)
             visible = _visible(group, cached[0].shape[1], window)
             if softcap is None and sinks is None:
                 result = _fused(rows, *cached, visible, scale)
@@ -113,10 +113,21 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
     return tuple(groups)
 
 
+def _gather(pool: torch.Tensor, group: _Group) -> torch.Tensor:
+    """[S, L, Hkv, D]: each sequence's cache, zeros behind its end.
+
+    A block keeps what its last owner wrote. A mask alone would not keep that out: a weight
+    of zero times a NaN is a NaN, and one broken request would break another.
+    """
+    cached = pool[group.tables].flatten(1, 2)
+    beyond = torch.arange(cached.shape[1], device=pool.device) >= group.lens[:, 0]
+    return cached.masked_fill_(beyond[..., None, None], 0)
+
+
 def _visible(group: _Group, length: int, window: int | None) -> torch.Tensor:
     """[S, N, length] bool: what each query row sees of its sequence's padded cache."""
     device = group.lens.device
-    # Of a row's own position and of its distance to each key; rows are the last N positions.
+    # The rows are the last N positions of their sequence.
     position = group.lens - group.num_queries + torch.arange(group.num_queries, device=device)[:, None]
     distance = position - torch.arange(length, device=device)
     return distance >= 0 if window is None else (distance >= 0) & (distance < window)

@@ -83,6 +83,31 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
         running[0].block_table[0] = 31 if step is STEPS[0] else 30
 
 
+@pytest.mark.parametrize("option", ["plain", "all"])
+@pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
+def test_what_a_broken_request_left_in_a_block_reaches_nobody(
+    kind: type[AttentionBackend], option: str
+) -> None:
+    broken, healthy, longer = sequences()
+    backend = kind()
+    backend.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, CPU)
+
+    def step(*chunks: Chunk, fill: float | None = None) -> torch.Tensor:
+        context = build_batch(chunks, BLOCK, CPU).context
+        torch.manual_seed(0)
+        shape = context.slots.shape[0]
+        q, k, v = (torch.randn(shape, heads, 8) for heads in (HEADS, 2, 2))
+        if fill is not None:
+            k, v = torch.full_like(k, fill), torch.full_like(v, fill)
+        return backend.forward(0, q, k, v, context, scale=0.3, **OPTIONS[option])
+
+    broken.block_table = list(range(BLOCKS))[: len(broken.block_table)]
+    healthy.block_table, longer.block_table = broken.block_table[:2], list(range(10, 20))
+    step(Chunk(broken, 0, 40, 40), fill=float("nan"))
+    assert step(Chunk(healthy, 0, 5, 5), Chunk(longer, 0, 17, 17)).isfinite().all()
+    assert step(Chunk(healthy, 5, 1, 6), Chunk(longer, 17, 1, 18)).isfinite().all()
+
+
 def test_bfloat16_stays_within_its_rounding() -> None:
     torch.manual_seed(0)
     spec = LayerSpec(2, 16, 16)
