@@ -1,0 +1,80 @@
+"""Generation over Serve handles from Python, without HTTP. Real Ray, fake engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from ray import serve
+
+from serve_app.config import ModelConfig
+from serve_app.deployments.build import model_deployment
+from serve_app.deployments.client import AsyncClient
+from serve_app.errors import InvalidField, ModelNotFound
+from serve_app.models.catalogue import app_name
+from serve_app.types import FinishReason
+from tests.fake_server import FakeServer
+from tests.ray_cluster import Cluster
+
+# One event loop for all: a Serve handle belongs to the loop that first used it.
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+
+PLAIN_SCRIPT = """
+import sys
+import ray
+from serve_app.deployments.client import Client
+
+ray.init(address=sys.argv[1], log_to_driver=False)
+client = Client("spoken-to")
+print("".join(delta.text for delta in client.stream(text="tokens=4")))
+print(client.generate(messages=[{"role": "user", "content": "tokens=2"}]).text)
+print(client.info().name)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(ray_cluster: Cluster) -> Iterator[None]:
+    config = ModelConfig(name="spoken-to")
+    app = model_deployment(config).bind(config, FakeServer.start)
+    serve.run(app, name=app_name(config.name), route_prefix=None)
+    yield
+    serve.delete(app_name(config.name))
+
+
+async def test_a_handle_streams_tokens_as_they_are_made(model: None) -> None:
+    arrived = [delta.text async for delta in AsyncClient("spoken-to").stream(text="tokens=5")]
+    assert arrived == ["0 ", "1 ", "2 ", "3 ", "4 "]
+
+
+async def test_choices_are_whole_and_separate(model: None) -> None:
+    answers = await AsyncClient("spoken-to").choices(text="tokens=3", n=2)
+    assert [answer.text for answer in answers] == ["0 1 2 ", "0 1 2 "]
+    assert answers[0].finish is FinishReason.LENGTH
+    assert answers[0].usage.completion_tokens == 6
+
+
+async def test_a_refusal_is_the_error_of_the_replica(model: None) -> None:
+    with pytest.raises(InvalidField):
+        await AsyncClient("spoken-to").generate(text="refuse=InvalidField")
+
+
+async def test_an_unknown_model_is_not_found(model: None) -> None:
+    with pytest.raises(ModelNotFound):
+        AsyncClient("never-heard-of")
+
+
+async def test_a_plain_script_streams_without_an_event_loop(model: None, ray_cluster: Cluster) -> None:
+    script = await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-c", PLAIN_SCRIPT, ray_cluster.gcs_address],
+        env={**os.environ, "RAY_SERVE_THROUGHPUT_OPTIMIZED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert script.stdout.splitlines() == ["0 1 2 3 ", "0 1 ", "spoken-to"], script.stderr[-2000:]
