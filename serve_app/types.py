@@ -247,3 +247,19 @@ class ModelInfo:
     dtype: str
     device: str
     eos_token_ids: tuple[int, ...] = ()
+
+
+class Scope(StrEnum):
+    """What an API key may be allowed to do. Every route that is not open needs one."""
+
+    INFERENCE = "inference"  # list models, generate
+    METRICS = "metrics"  # read the server's metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sent a request, as far as the server is concerned."""
+
+    key_id: str  # name of the key, safe for logs
+    scopes: frozenset[Scope]  # what the key may do
+    salt: str  # tenant salt of the prefix cache: from the key, never from the client's input

@@ -1,0 +1,1 @@
+"""Who may call: API keys. Knows no HTTP, no engine and no Ray."""
