@@ -1,0 +1,84 @@
+"""The ASGI app: the table of routes and the layers around it. Wiring only.
+
+Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped -> route
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from serve_app.api.admission import Admission
+from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
+from serve_app.api.backend import Accounts, Backend
+from serve_app.api.dialects.openai_chat import ChatDialect
+from serve_app.api.dialects.openai_completions import CompletionDialect
+from serve_app.api.generate import GenerateRoute, Services
+from serve_app.api.health import Live, MetricsPage, Ready
+from serve_app.api.middleware import Edge
+from serve_app.api.models import ModelList, ModelPage
+from serve_app.config import GatewayConfig
+from serve_app.telemetry import Metrics
+from serve_app.types import Scope
+
+ALIAS: Final = "/openai"  # forces the dialect of the routes behind it
+
+
+class Entry(NamedTuple):
+    """One route. A scope is not optional: None must be written where a route is open."""
+
+    method: str
+    path: str
+    app: ASGIApp
+    scope: Scope | None
+
+
+def build_app(
+    backend: Backend, accounts: Accounts, config: GatewayConfig, *, peer_of: PeerOf = peer_of
+) -> Starlette:
+    """The gateway's HTTP interface. `peer_of` tells the client's address where a proxy hides it."""
+    metrics = Metrics(backend.stats)
+    services = Services(backend, config, metrics, Admission(config.max_in_flight))
+    metrics.in_flight(lambda: services.admission.in_flight)
+    ready = Ready(backend, accounts, peer_of)
+    openai = [
+        Entry("GET", "/v1/models", ModelList(backend), Scope.INFERENCE),
+        Entry("GET", "/v1/models/{name:path}", ModelPage(backend), Scope.INFERENCE),
+        Entry("POST", "/v1/chat/completions", GenerateRoute(ChatDialect(), services), Scope.INFERENCE),
+        Entry("POST", "/v1/completions", GenerateRoute(CompletionDialect(), services), Scope.INFERENCE),
+    ]
+    entries = [
+        Entry("GET", "/livez", Live(), None),
+        Entry("GET", "/readyz", ready, None),
+        Entry("GET", "/health", ready, None),
+        Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
+        *openai,
+        *(entry._replace(path=ALIAS + entry.path) for entry in openai),
+    ]
+    app = Starlette(
+        routes=list(_routes(entries)),
+        middleware=[
+            Middleware(Edge, metrics=metrics),
+            Middleware(Authentication, accounts=accounts, peer_of=peer_of),
+        ],
+        # Starlette would answer these itself, in its own shape: `Edge` answers everything.
+        exception_handlers={404: _reraise, 405: _reraise},
+    )
+    app.router.redirect_slashes = False  # a redirect would be built from the Host header
+    return app
+
+
+def _routes(entries: list[Entry]) -> Iterator[Route]:
+    for entry in entries:
+        yield Route(entry.path, Scoped(entry.app, entry.scope, entry.path), methods=[entry.method])
+
+
+async def _reraise(request: Request, error: Exception) -> Response:
+    raise error

@@ -1,0 +1,63 @@
+"""Who may call what: pure ASGI, deny by default.
+
+Covered: every path but `OPEN_PATHS` needs a caller, including paths nobody serves; the
+path is `scope["path"]` alone, as the router sees it, never a URL built from headers.
+Each route names the scope it needs when the table of routes is made (see app.py).
+Not covered: quotas, and who the peer is behind a proxy: that is `peer_of`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.backend import Accounts
+from serve_app.api.context import context_of, header
+from serve_app.errors import PermissionDenied
+from serve_app.types import Scope
+
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
+
+PeerOf = Callable[[AsgiScope], str | None]
+
+
+def peer_of(scope: AsgiScope) -> str | None:
+    """The address of the other end of the socket; None when the server does not tell."""
+    client = scope.get("client")
+    return client[0] if client else None
+
+
+class Authentication:
+    """Finds the caller of every request to a path that is not open."""
+
+    def __init__(self, app: ASGIApp, accounts: Accounts, peer_of: PeerOf = peer_of) -> None:
+        self._app = app
+        self._accounts = accounts
+        self._peer_of = peer_of
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises Unauthenticated or PermissionDenied."""
+        if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
+            caller = self._accounts.authenticate(header(scope, b"authorization"), self._peer_of(scope))
+            context_of(scope).caller = caller
+        await self._app(scope, receive, send)
+
+
+class Scoped:
+    """An ASGI app for callers whose key has `needed`; the route's template goes to the metrics."""
+
+    def __init__(self, app: ASGIApp, needed: Scope | None, route: str) -> None:
+        self._app = app
+        self.needed = needed  # None: open to everyone
+        self._route = route
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises PermissionDenied."""
+        context = context_of(scope)
+        context.route = self._route
+        if self.needed is not None and (context.caller is None or self.needed not in context.caller.scopes):
+            raise PermissionDenied(f"the API key lacks the scope '{self.needed}'")
+        await self._app(scope, receive, send)

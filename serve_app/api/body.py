@@ -1,0 +1,145 @@
+"""From a socket to a checked wire model: capped reading, then strict JSON.
+
+Covered: size (declared and real), slow senders, encodings, nesting, NaN and overflow in
+any value, lone surrogates, byte-order marks, UTF-16; errors never repeat the input.
+Of duplicate keys the last one wins, as everywhere in Python. Not covered: the meaning
+of fields, which belongs to the dialects.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.types import Receive, Scope
+
+from serve_app.api.context import header
+from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
+from serve_app.limits import BODY_READ_TIMEOUT_S, MAX_BODY_BYTES, MAX_BODY_READ_S, MAX_JSON_DEPTH
+
+
+class ClientGone(Exception):
+    """The client closed the connection; there is nobody to answer."""
+
+
+class WireModel(BaseModel):
+    """Base of all wire models: unknown fields are kept aside, to be listed but not used."""
+
+    model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
+
+
+Wire = TypeVar("Wire", bound=WireModel)
+
+
+async def read_body(
+    scope: Scope,
+    receive: Receive,
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+    idle_s: float = BODY_READ_TIMEOUT_S,
+    total_s: float = MAX_BODY_READ_S,
+) -> bytes:
+    """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone."""
+    _check_headers(scope, max_bytes)
+    loop = asyncio.get_running_loop()
+    end = loop.time() + total_s
+    body = bytearray()
+    more = True
+    try:
+        while more:
+            async with asyncio.timeout_at(min(end, loop.time() + idle_s)):
+                message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            body += message.get("body", b"")
+            if len(body) > max_bytes:
+                raise BodyTooLarge(f"the body must not exceed {max_bytes} bytes")
+            more = message.get("more_body", False)
+    except TimeoutError:
+        raise ReadTimeout("the body did not arrive in time") from None
+    return bytes(body)
+
+
+def _check_headers(scope: Scope, max_bytes: int) -> None:
+    encoding = header(scope, b"content-encoding")
+    if encoding is not None and encoding.strip().lower() not in ("", "identity"):
+        raise InvalidBody("Content-Encoding must be identity: send the body uncompressed")
+    kind = header(scope, b"content-type")
+    if kind and kind.partition(";")[0].strip().lower() != "application/json":
+        raise InvalidBody("Content-Type must be application/json")
+    length = header(scope, b"content-length")
+    if length is None:
+        return
+    if not (length.isascii() and length.isdigit()):
+        raise InvalidBody("Content-Length must be a number")
+    # Before int(): a header may hold more digits than Python converts.
+    if len(length.lstrip("0")) > 12 or int(length) > max_bytes:
+        raise BodyTooLarge(f"the body must not exceed {max_bytes} bytes")
+
+
+def parse_body(model: type[Wire], raw: bytes) -> Wire:
+    """`raw` as a `model`. Raises InvalidBody (not JSON, not an object) or InvalidField."""
+    _check_depth(raw)
+    try:
+        body = model.model_validate_json(raw)
+    except ValidationError as error:
+        # `input` is left out on purpose: an error must not grow with, or repeat, the body.
+        raise _public(
+            error.errors(include_url=False, include_input=False, include_context=False)[0]
+        ) from None
+    check_finite(body.__pydantic_extra__)
+    return body
+
+
+def _public(error: Any) -> InvalidBody | InvalidField:
+    if error["type"] == "json_invalid":
+        return InvalidBody("the body is not valid JSON (UTF-8, no NaN, no lone surrogates, limited nesting)")
+    if not error["loc"]:
+        return InvalidBody("the body must be a JSON object")
+    field = str(error["loc"][0])
+    if error["type"] == "missing":
+        return InvalidField(f"{field}: is required", param=field)
+    return InvalidField(f"{field}: {error['msg']}", param=field)
+
+
+_STRUCTURE: Final = b'"[]{}'
+_REST: Final = bytes(set(range(256)) - set(_STRUCTURE))
+
+
+def _check_depth(raw: bytes) -> None:
+    """Refuse what nests too deep, before a recursive parser sees it.
+
+    Works on the brackets alone: each pass removes the innermost pairs, so the number of
+    passes is the depth. Unbalanced bodies that survive are left to the parser.
+    """
+    if raw.count(b"[") + raw.count(b"{") <= MAX_JSON_DEPTH:
+        return
+    brackets = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
+    brackets = b"".join(brackets.split(b'"')[::2])  # even pieces are outside of strings
+    for _ in range(MAX_JSON_DEPTH):
+        before = len(brackets)
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if not brackets:
+            return
+        if len(brackets) == before:
+            break
+    raise InvalidBody(f"the body must be balanced JSON that nests at most {MAX_JSON_DEPTH} deep")
+
+
+def check_finite(value: Any) -> None:
+    """Refuse numbers that are not finite anywhere in a free-form `value`. Raises InvalidBody.
+
+    The parser keeps NaN, Infinity and 1e400 in values of no declared type.
+    """
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float):
+            if not math.isfinite(item):
+                raise InvalidBody("the body is not valid JSON: numbers must be finite")
+        elif isinstance(item, dict):
+            pending += item.values()
+        elif isinstance(item, list):
+            pending += item

@@ -1,0 +1,56 @@
+"""What the layers of one HTTP request tell one another, kept in the ASGI scope."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from starlette.types import Scope
+
+from serve_app.limits import MAX_HEADER_ID_CHARS
+from serve_app.types import Caller
+
+_KEY: Final = "serve_app.context"
+_CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
+
+
+@dataclass(slots=True, eq=False)
+class RequestContext:
+    """One HTTP request. `id` is ours; the client's is only echoed and logged."""
+
+    client_id: str | None = None
+    id: str = field(default_factory=lambda: secrets.token_hex(16))
+    started: float = field(default_factory=time.monotonic)
+    caller: Caller | None = None
+    route: str = "unknown"  # the route's template, bounded, for metrics
+    model: str = "unknown"  # a name of the catalogue, for metrics
+    outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
+
+    @property
+    def public_id(self) -> str:
+        return self.client_id or f"req_{self.id}"
+
+
+def open_context(scope: Scope) -> RequestContext:
+    """Begin the context of an HTTP request. A malformed X-Request-Id counts as none."""
+    given = header(scope, b"x-request-id")
+    client_id = given if given is not None and _CLIENT_ID.fullmatch(given) else None
+    context = RequestContext(client_id)
+    scope[_KEY] = context
+    return context
+
+
+def context_of(scope: Scope) -> RequestContext:
+    found: RequestContext = scope[_KEY]
+    return found
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """The first header called `name` (lower case), or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None

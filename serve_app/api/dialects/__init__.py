@@ -1,0 +1,1 @@
+"""One protocol a module: parse a body, render deltas, render errors. Knows no sockets and no backend."""

@@ -1,0 +1,87 @@
+"""What every dialect is to the HTTP layer: a body becomes a `Call`, deltas become bytes.
+
+Knows no protocol, no sockets and no backend.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, GenerateRequest, ModelInfo, TextLogprob, TokenDelta, Usage
+
+
+@dataclass(slots=True)
+class Choice:
+    """All of one choice, for answers that are sent whole."""
+
+    text: str = ""
+    logprobs: list[TextLogprob] = field(default_factory=list)
+    prompt_text: str | None = None
+    prompt_logprobs: tuple[TextLogprob, ...] | None = None
+    finish: FinishReason | None = None
+
+    def add(self, delta: TokenDelta) -> None:
+        self.text += delta.text
+        self.logprobs += delta.logprobs or ()
+        if delta.prompt_text is not None:
+            self.prompt_text = delta.prompt_text
+        if delta.prompt_logprobs is not None:
+            self.prompt_logprobs = delta.prompt_logprobs
+        self.finish = delta.finish or self.finish
+
+
+class Renderer(Protocol):
+    """Writes the answer to one body. May keep state between events."""
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        """The wire events of one delta of the body's `prompt`-th prompt; may be empty."""
+        ...
+
+    def end(self, usage: Usage) -> bytes:
+        """What closes a complete stream."""
+        ...
+
+    def broken(self, error: ServeError) -> bytes:
+        """What closes a stream that failed."""
+        ...
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        """The body of an answer that is not streamed; `choices` in the order of their index."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A checked body: what to generate and how to answer.
+
+    `requests` lack what only the server knows: ids, the tenant's salt and the deadline.
+    """
+
+    model: str
+    requests: tuple[GenerateRequest, ...]
+    stream: bool
+    timeout_s: float | None
+    ignored: tuple[str, ...]  # names of top-level fields nobody understood, as sent
+    renderer: Callable[[str, ModelInfo], Renderer]  # for a request id and its model
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorReply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Dialect(Protocol):
+    """One route's protocol."""
+
+    stream_type: str  # Content-Type of streams
+
+    def parse(self, raw: bytes) -> Call:
+        """Raises InvalidBody or InvalidField."""
+        ...
+
+    def render_error(self, error: ServeError) -> ErrorReply: ...

@@ -1,0 +1,130 @@
+"""POST /v1/chat/completions of the OpenAI protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated, Any
+
+from serve_app import limits
+from serve_app.api.body import parse_body
+from serve_app.api.dialects import openai_wire as wire
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.openai_errors import render_error
+from serve_app.api.dialects.openai_fields import SharedFields
+from serve_app.api.dialects.openai_messages import parse_messages
+from serve_app.api.fields import Boolean, Integer
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+
+
+class ChatBody(SharedFields):
+    messages: Any = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    logprobs: Annotated[bool | None, Boolean] = None
+    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+        limits_given = {v for v in (self.max_tokens, self.max_completion_tokens) if v is not None}
+        if len(limits_given) > 1:
+            raise InvalidField(
+                "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
+            )
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class ChatDialect:
+    """Chat: messages in, assistant messages out."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def parse(self, raw: bytes) -> Call:
+        """Raises InvalidBody or InvalidField."""
+        body = parse_body(ChatBody, raw)
+        body.check()
+        model = body.model or ""  # `check` saw to it
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=Prompt(messages=parse_messages(body.messages)),
+            sampling=body.sampling(body.token_limit),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=body.prompt_logprobs,
+            **body.options(),
+        )
+        return Call(
+            model=model,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=body.timeout,
+            ignored=body.ignored,
+            renderer=lambda id, info: ChatRenderer(id, info, body),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+class ChatRenderer:
+    """Writes chat completions and their chunks."""
+
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._head = wire.Head(kind, f"chatcmpl-{id}", info)
+        self._body = body
+        self._open: dict[int, bytes] = {}  # a choice's chunks up to their delta's content
+        # An answer with usage has the member in every chunk, and null in all but the last.
+        self._tail = b'}],"usage":null}\n\n' if body.include_usage else b"}]}\n\n"
+        self._text_tail = b'},"logprobs":null,"finish_reason":null' + self._tail
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        index = delta.index
+        opening = self._open.get(index)
+        events = b""
+        if opening is None:
+            start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
+            events = start + b'"role":"assistant","content":""' + self._text_tail
+            opening = self._open[index] = start
+        if self._body.logprobs and delta.logprobs:
+            logprobs = wire.encode(_logprobs(delta.logprobs))
+            content = wire.encode(delta.text)
+            events += (
+                opening + b'"content":' + content + b'},"logprobs":' + logprobs + b',"finish_reason":null'
+            ) + self._tail
+        elif delta.text:
+            events += opening + b'"content":' + wire.encode(delta.text) + self._text_tail
+        if delta.finish is not None:
+            reason = wire.FINISH[delta.finish].encode()
+            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + self._tail
+        return events
+
+    def end(self, usage: Usage) -> bytes:
+        return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+
+    def broken(self, error: ServeError) -> bytes:
+        return wire.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
+        return wire.encode({**self._head.fields, "choices": rendered, "usage": wire.usage_fields(usage)})
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
+            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
+        }
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs)
+        return fields
+
+
+def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+    return {"content": [wire.token_with_alternatives(token) for token in tokens], "refusal": None}

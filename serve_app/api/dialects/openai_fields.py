@@ -1,0 +1,144 @@
+"""Fields that both OpenAI bodies share, with their ranges, and what they mean to a request."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from serve_app import limits
+from serve_app.api.body import WireModel
+from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.types import SamplingParams
+
+MAX_TOKEN_ID = 2**31 - 1
+
+# Fields of `SamplingParams` under the same name, with the same default.
+_SAME = (
+    "temperature",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "stop_token_ids",
+    "ignore_eos",
+)
+
+# Known fields that would change the answer if they were ignored.
+_UNAVAILABLE = (
+    "tools",
+    "functions",
+    "function_call",
+    "logits_processors",
+    "use_beam_search",
+    "guided_json",
+    "guided_regex",
+    "guided_choice",
+    "guided_grammar",
+    "structured_outputs",
+)
+
+
+class StreamOptions(WireModel):
+    include_usage: Annotated[bool | None, Boolean] = None
+
+
+class SharedFields(WireModel):
+    """Everything but the prompt, its length and log-probabilities. None: absent."""
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
+    top_p: Annotated[float | None, Number(0, 1, above=True)] = None
+    top_k: Annotated[int | None, Integer(-1, limits.MAX_TOKENS)] = None
+    min_p: Annotated[float | None, Number(0, 1)] = None
+    typical_p: Annotated[float | None, Number(0, 1, above=True)] = None
+    repetition_penalty: Annotated[float | None, Number(0, limits.MAX_REPETITION_PENALTY, above=True)] = None
+    presence_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
+    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...] | None,
+        Biases(limits.MAX_LOGIT_BIAS, MAX_TOKEN_ID, limits.MAX_ABS_LOGIT_BIAS),
+    ] = None
+    seed: Annotated[int | None, Integer(-(2**63), 2**63 - 1)] = None
+    stop: Annotated[
+        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)
+    ] = None
+    stop_token_ids: Annotated[
+        tuple[int, ...] | None, Integers(limits.MAX_STOP_TOKEN_IDS, 0, MAX_TOKEN_ID)
+    ] = None
+    bad_words: Annotated[tuple[str, ...] | None, Texts(limits.MAX_BAD_WORDS, limits.MAX_STOP_CHARS)] = None
+    min_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    ignore_eos: Annotated[bool | None, Boolean] = None
+    include_stop_str_in_output: Annotated[bool | None, Boolean] = None
+    skip_special_tokens: Annotated[bool | None, Boolean] = None
+    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
+    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    stream: Annotated[bool | None, Boolean] = None
+    stream_options: StreamOptions | None = None
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
+
+    def check(self) -> None:
+        """What single fields cannot tell. Raises InvalidField."""
+        if self.model is None:
+            raise InvalidField("model: is required", param="model")
+        self._check_available()
+        n, best_of = self.n or 1, self.best_of
+        if best_of is not None and best_of < n:
+            raise InvalidField("best_of: must be at least n", param="best_of")
+        if best_of is not None and best_of > n and self.stream:
+            raise InvalidField("best_of: cannot be streamed when it is greater than n", param="best_of")
+        if self.prompt_logprobs is not None and self.stream:
+            raise InvalidField("prompt_logprobs: cannot be streamed", param="prompt_logprobs")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+
+    def _check_available(self) -> None:
+        extra = self.__pydantic_extra__ or {}
+        for name in _UNAVAILABLE:
+            if extra.get(name):
+                raise UnsupportedField(f"{name}: is not available on this server", param=name)
+        form = extra.get("response_format")
+        if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
+            raise UnsupportedField(
+                "response_format: only {'type': 'text'} is available on this server", param="response_format"
+            )
+        if extra.get("tool_choice") not in (None, "none", "auto"):
+            raise UnsupportedField("tool_choice: tools are not available on this server", param="tool_choice")
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Unknown fields with a value, as the client spelt them."""
+        understood = ("response_format", "tool_choice", *_UNAVAILABLE)
+        extra = self.__pydantic_extra__ or {}
+        return tuple(name for name, value in extra.items() if value is not None and name not in understood)
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def sampling(self, max_tokens: int | None) -> SamplingParams:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return SamplingParams(
+            **given,
+            top_k=max(self.top_k or 0, 0),  # -1 also means off
+            seed=None if self.seed is None else self.seed % 2**64,
+            max_tokens=max_tokens,
+        )
+
+    def options(self) -> dict[str, Any]:
+        """The fields of a `GenerateRequest` that are equal for every prompt of the body."""
+        return {
+            "n": self.n or 1,
+            "best_of": self.best_of,
+            "stop": self.stop or (),
+            "include_stop": bool(self.include_stop_str_in_output),
+            "skip_special_tokens": self.skip_special_tokens is not False,
+            "bad_words": self.bad_words or (),
+            "stream": bool(self.stream),
+        }

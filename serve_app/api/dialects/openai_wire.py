@@ -1,0 +1,104 @@
+"""Pieces of OpenAI's answers: events, usage, finish words, log-probabilities.
+
+Streams are written from an envelope that is serialised once per choice; an event
+encodes only what changes. Knows neither bodies nor sockets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from serve_app.api.dialects.openai_errors import error_object
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, ModelInfo, TextLogprob, Usage
+
+STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+DONE: Final = b"data: [DONE]\n\n"
+LOWEST_LOGPROB: Final = -9999.0  # JSON has no -Infinity
+
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
+    {
+        FinishReason.EOS: "stop",
+        FinishReason.STOP: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.CONTEXT: "length",
+        FinishReason.ABORT: "stop",
+    }
+)
+
+
+def sse(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
+
+
+def broken(error: ServeError) -> bytes:
+    """The end of a stream that failed: the error, then the terminator."""
+    return sse(error_object(error)) + DONE
+
+
+def fingerprint(info: ModelInfo) -> str:
+    """Changes when a model, its precision, its device or its replica does."""
+    text = f"{info.name}|{info.dtype}|{info.device}|{info.created}"
+    return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+class Head:
+    """The members every object of one answer begins with."""
+
+    def __init__(self, kind: str, id: str, info: ModelInfo) -> None:
+        self.fields: dict[str, Any] = {
+            "id": id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": info.name,
+            "system_fingerprint": fingerprint(info),
+        }
+
+    def open(self) -> bytes:
+        """The object up to where its next member would stand."""
+        return encode(self.fields)[:-1]
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def usage_chunk(head: Head, usage: Usage) -> bytes:
+    """The extra last chunk of `stream_options.include_usage`."""
+    return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
+
+
+def logprob_value(value: float) -> float:
+    return max(value, LOWEST_LOGPROB)
+
+
+def token_entry(token: TextLogprob) -> dict[str, Any]:
+    """A token as the chat protocol lists it; alternatives have no alternatives."""
+    return {
+        "token": token.text,
+        "logprob": None if token.logprob is None else logprob_value(token.logprob),
+        "bytes": list(token.data),
+    }
+
+
+def token_with_alternatives(token: TextLogprob) -> dict[str, Any]:
+    return {**token_entry(token), "top_logprobs": [token_entry(other) for other in token.top]}
+
+
+def prompt_entries(tokens: tuple[TextLogprob, ...] | None) -> list[dict[str, Any] | None]:
+    """The extension `prompt_logprobs`: null where nothing predicts the token."""
+    return [None if t.logprob is None else token_with_alternatives(t) for t in tokens or ()]

@@ -1,0 +1,95 @@
+"""A POST route that generates: body, model, permit, deltas, answer. The same for every dialect."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.admission import Admission, deadline_s
+from serve_app.api.backend import Backend
+from serve_app.api.body import read_body
+from serve_app.api.connection import Writer, while_connected
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.base import Call, Dialect
+from serve_app.api.merge import Generation
+from serve_app.api.stream import collect, send_stream
+from serve_app.config import GatewayConfig
+from serve_app.telemetry import Metrics
+from serve_app.types import GenerateRequest
+
+MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What every route of one gateway shares."""
+
+    backend: Backend
+    config: GatewayConfig
+    metrics: Metrics
+    admission: Admission
+
+
+class GenerateRoute:
+    """An ASGI app for one dialect."""
+
+    def __init__(self, dialect: Dialect, services: Services) -> None:
+        self._dialect = dialect
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        raw = await read_body(scope, receive)
+        call = self._dialect.parse(raw)
+        del raw  # up to megabytes, which would live as long as the stream
+        with self._services.admission.permits(len(call.requests)):
+            await while_connected(receive, self._answer(call, context_of(scope), send))
+
+    async def _answer(self, call: Call, context: RequestContext, send: Send) -> None:
+        services = self._services
+        limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
+        info = await services.backend.model(call.model)
+        context.model = info.name
+        generation = Generation(services.backend, _complete(call, context, limit))
+        renderer = call.renderer(context.id, info)
+        headers = _headers(call, self._dialect.stream_type if call.stream else "application/json")
+        try:
+            with Writer(send) as writer:
+                if call.stream:
+                    await send_stream(
+                        writer, generation, renderer, headers, context, services.metrics, deadline
+                    )
+                    return
+                n = call.requests[0].n
+                choices = await collect(generation, n, context, services.metrics, deadline)
+                body = renderer.whole(choices, generation.usage)
+                await writer.start(200, {**headers, "content-length": str(len(body))})
+                await writer.body(body)
+        finally:
+            services.metrics.tokens(info.name, generation.usage)
+
+
+def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[GenerateRequest]:
+    """The requests with what only the server knows: ids, the tenant's salt, the deadline."""
+    salt = context.caller.salt if context.caller else ""
+    if len(call.requests) == 1:
+        return [replace(call.requests[0], id=context.id, salt=salt, timeout_s=timeout_s)]
+    return [
+        replace(request, id=f"{context.id}-{i}", parent_id=context.id, salt=salt, timeout_s=timeout_s)
+        for i, request in enumerate(call.requests)
+    ]
+
+
+def _headers(call: Call, content_type: str) -> dict[str, str]:
+    headers = {"content-type": content_type}
+    if call.ignored:
+        names = [name if _SAFE_NAME.fullmatch(name) else "?" for name in call.ignored[:MAX_IGNORED_NAMES]]
+        more = ["..."] if len(call.ignored) > MAX_IGNORED_NAMES else []
+        headers["x-ignored-fields"] = ", ".join(names + more)
+    return headers

@@ -1,0 +1,59 @@
+"""Whether the gateway lives and is ready, and its metrics."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.auth import PeerOf
+from serve_app.api.backend import Accounts, Backend
+from serve_app.api.connection import reply
+from serve_app.api.context import header
+from serve_app.errors import ServeError
+from serve_app.telemetry import CONTENT_TYPE, Metrics
+
+_JSON = {"content-type": "application/json", "cache-control": "no-store"}
+
+
+class Live:
+    """GET /livez: the process answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, _JSON, b'{"status":"live"}')
+
+
+class Ready:
+    """GET /readyz and /health: 200 when every model can answer, else 503.
+
+    The reasons name models, so only those get them who could also list the models.
+    """
+
+    def __init__(self, backend: Backend, accounts: Accounts, peer_of: PeerOf) -> None:
+        self._backend = backend
+        self._accounts = accounts
+        self._peer_of = peer_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        reasons = await self._backend.not_ready()
+        body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
+        if reasons and self._may_know(scope):
+            body["reasons"] = reasons
+        headers = {**_JSON, "retry-after": "1"} if reasons else _JSON
+        await reply(send, 503 if reasons else 200, headers, msgspec.json.encode(body))
+
+    def _may_know(self, scope: Scope) -> bool:
+        try:
+            self._accounts.authenticate(header(scope, b"authorization"), self._peer_of(scope))
+        except ServeError:
+            return False
+        return True
+
+
+class MetricsPage:
+    """GET /metrics in Prometheus' text format."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, {"content-type": CONTENT_TYPE}, self._metrics.render())

@@ -1,0 +1,114 @@
+"""The outermost layer of every HTTP request: ids, refused headers, the last resort, the access log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.api.body import ClientGone
+from serve_app.api.connection import reply
+from serve_app.api.context import RequestContext, header, open_context
+from serve_app.api.dialects.openai_errors import render_error
+from serve_app.errors import (
+    GenerationFailed,
+    InvalidField,
+    MethodNotAllowed,
+    RouteNotFound,
+    ServeError,
+)
+from serve_app.telemetry import Metrics, log_request
+
+logger = logging.getLogger(__name__)
+
+# Ray Serve's proxies obey these before our code runs: a client could switch off the
+# detection of its own disconnect, or our deadlines.
+REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
+DIALECTS: Final = frozenset({"openai"})
+INTERNAL: Final = "an internal error occurred; the request may be retried"
+
+
+class Edge:
+    """Every request gets a context and every failure a public answer."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # Lifespan passes; there is no websocket route, and its default answer is a refusal.
+            await self._app(scope, receive, send)
+            return
+        context = open_context(scope)
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message["headers"], (b"x-request-id", context.public_id.encode())]
+            await send(message)
+
+        try:
+            _check_headers(scope)
+            await self._app(scope, receive, send_with_id)
+        except ClientGone:
+            context.outcome = "cancelled"
+        except Exception as error:
+            public = _public(error)
+            if isinstance(public, GenerationFailed) and public is not error:
+                logger.exception("request %s: unexpected error", context.id)
+            if status:
+                raise  # too late for an answer: the server closes the connection uncleanly
+            answer = render_error(public)
+            headers = {**answer.headers, **_http_headers(error)}
+            await reply(send_with_id, answer.status, headers, answer.body)
+        finally:
+            self._done(context, scope["method"], status)
+
+    def _done(self, context: RequestContext, method: str, status: int) -> None:
+        seconds = time.monotonic() - context.started
+        outcome = context.outcome or (str(status) if status else "cancelled")
+        self._metrics.request_done(context.model, context.route, outcome, seconds)
+        log_request(
+            logger,
+            request_id=context.id,
+            client_request_id=context.client_id,
+            key_id=context.caller.key_id if context.caller else None,
+            method=method if method in ("GET", "HEAD", "POST") else "other",
+            route=context.route,
+            model=context.model,
+            status=status,
+            outcome=outcome,
+            seconds=round(seconds, 4),
+        )
+
+
+def _check_headers(scope: Scope) -> None:
+    for name in REFUSED_HEADERS:
+        if header(scope, name.encode()) is not None:
+            raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
+    dialect = header(scope, b"x-api-dialect")
+    if dialect is not None and dialect not in DIALECTS:
+        raise InvalidField(f"the header X-API-Dialect must be one of: {', '.join(sorted(DIALECTS))}")
+
+
+def _public(error: Exception) -> ServeError:
+    """What may be said of any exception."""
+    if isinstance(error, ServeError):
+        return error
+    if isinstance(error, HTTPException) and error.status_code == 404:
+        return RouteNotFound("there is no such route")
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        return MethodNotAllowed("this route does not have this method")
+    return GenerationFailed(INTERNAL)
+
+
+def _http_headers(error: Exception) -> dict[str, str]:
+    """`Allow` of a 405, which the router knows."""
+    allow = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
+    return {} if allow is None else {"allow": allow}

@@ -1,0 +1,151 @@
+"""Metric names and JSON logs. Knows no HTTP, no engine and no model.
+
+Labels are bounded: model names come from the catalogue, routes are templates. No
+string of a client becomes a label; no prompt and no key is ever logged.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serve_app.types import EngineStats, TokenDelta, Usage
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+_LONG: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
+_SHORT: Final = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 10)
+
+# (name, help, attribute of EngineStats, is a counter)
+_ENGINE: Final = (
+    ("running_sequences", "Sequences in the engine's batch.", "running", False),
+    ("waiting_sequences", "Sequences waiting for a step.", "waiting", False),
+    ("waiting_tokens", "Prompt tokens not yet computed.", "waiting_tokens", False),
+    ("kv_blocks", "Blocks of the KV cache.", "blocks_total", False),
+    ("kv_blocks_used", "Blocks referenced by live sequences.", "blocks_used", False),
+    ("kv_blocks_cached", "Free blocks that hold a prefix.", "blocks_cached", False),
+    ("heartbeat_age_seconds", "Time since the engine last stepped or idled.", "heartbeat_age_s", False),
+    ("engine_steps", "Steps of the engine.", "steps", True),
+    ("engine_prompt_tokens", "Prompt tokens the engine took.", "prompt_tokens", True),
+    ("prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cached_tokens", True),
+    ("engine_generated_tokens", "Tokens the engine generated.", "generated_tokens", True),
+    ("preemptions", "Sequences put back to wait for lack of blocks.", "preemptions", True),
+)
+
+
+class Metrics:
+    """What a gateway measures, in a registry of its own."""
+
+    def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
+        """`stats` gives the latest snapshot of every model; it is asked at each scrape."""
+        self.registry = CollectorRegistry()
+
+        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"serve_app_{name}", help, ["model"], buckets=buckets, registry=self.registry)
+
+        def counter(name: str, help: str, labels: list[str]) -> Counter:
+            return Counter(f"serve_app_{name}", help, labels, registry=self.registry)
+
+        self._first_token = histogram("time_to_first_token_seconds", "From request to first token.", _LONG)
+        self._inter_token = histogram("inter_token_latency_seconds", "Between two steps of a stream.", _SHORT)
+        self._end_to_end = histogram("request_seconds", "From request to last byte.", _LONG)
+        self._queue = histogram("queue_seconds", "From the engine's door to its first step.", _LONG)
+        self._requests = counter("requests", "HTTP requests.", ["model", "route", "status"])
+        self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", ["model"])
+        self._completion = counter("completion_tokens", "Tokens generated for requests.", ["model"])
+        self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", ["model"])
+        self._in_flight = Gauge(
+            "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
+        )
+        self.registry.register(_EngineCollector(stats))
+        self._timings: dict[str, Timings] = {}
+
+    def timings(self, model: str) -> Timings:
+        """The latency recorders of a model of the catalogue."""
+        found = self._timings.get(model)
+        if found is None:
+            found = Timings(*(h.labels(model) for h in (self._first_token, self._inter_token, self._queue)))
+            self._timings[model] = found
+        return found
+
+    def in_flight(self, count: Callable[[], int]) -> None:
+        """Read the number of prompts under way from `count` at each scrape."""
+        self._in_flight.set_function(lambda: float(count()))
+
+    def request_done(self, model: str, route: str, status: str, seconds: float) -> None:
+        self._requests.labels(model, route, status).inc()
+        if model != "unknown":
+            self._end_to_end.labels(model).observe(seconds)
+
+    def tokens(self, model: str, usage: Usage) -> None:
+        """What one body used in the end, complete or not."""
+        self._prompt.labels(model).inc(usage.prompt_tokens)
+        self._completion.labels(model).inc(usage.completion_tokens)
+        self._cached.labels(model).inc(usage.cached_tokens)
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self.registry)
+
+
+class Timings:
+    """Latency recorders of one model, looked up once a request instead of once an event."""
+
+    def __init__(self, first: Histogram, between: Histogram, queue: Histogram) -> None:
+        self.first = first.observe
+        self.next = between.observe
+        self._queue = queue.observe
+
+    def engine(self, step: Iterable[tuple[int, TokenDelta]]) -> None:
+        """Note what the engine itself measured, where a delta says so."""
+        for _, delta in step:
+            if delta.timing is not None:
+                self._queue(delta.timing.queue_s)
+
+
+class _EngineCollector(Collector):
+    """Engine snapshots as metrics, made anew at each scrape."""
+
+    def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # asked at registration, when there may be no snapshot yet
+
+    def collect(self) -> Iterator[Metric]:
+        snapshots = self._stats()
+        for name, help, attribute, counts in _ENGINE:
+            family: GaugeMetricFamily | CounterMetricFamily
+            kind = CounterMetricFamily if counts else GaugeMetricFamily
+            family = kind(f"serve_app_{name}", help, labels=["model"])
+            for model, stats in snapshots.items():
+                family.add_metric([model], float(getattr(stats, attribute)))
+            yield family
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line. Line breaks and terminal escapes in values stay escaped."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        fields |= getattr(record, "fields", {})
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)
+        return json.dumps(fields, default=str)
+
+
+def log_request(logger: logging.Logger, **fields: str | int | float | None) -> None:
+    """One line for one HTTP request; `fields` must hold no prompt and no key."""
+    logger.info("request", extra={"fields": fields})

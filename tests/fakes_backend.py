@@ -1,0 +1,174 @@
+"""A deterministic backend and accounts for tests of the HTTP layer.
+
+The answer to every prompt is the word list below, one word a step, the same for each
+choice but for the first word, which names the prompt and the choice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass, field
+
+from serve_app.errors import ModelNotFound, ServeError, Unavailable
+from serve_app.types import (
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    TextLogprob,
+    Timing,
+    TokenDelta,
+    Usage,
+)
+
+WORDS = ("Grüße", " aus", ' "Köln"', " 😀", "\n", "end")
+PROMPT_TOKENS = 5
+CACHED_TOKENS = 3
+
+
+def model_info(name: str = "demo") -> ModelInfo:
+    return ModelInfo(
+        name=name,
+        created=1_700_000_000,
+        context_window=256,
+        vocab_size=1000,
+        has_chat_template=True,
+        has_fim=False,
+        dtype="float32",
+        device="cpu",
+    )
+
+
+def logprob_of(text: str, num_top: int, value: float = -0.5) -> TextLogprob:
+    """`text` as a token, with `num_top` alternatives of which it is the first."""
+    others = [
+        TextLogprob(100 + k, f"{text}~{k}", f"{text}~{k}".encode(), value - k) for k in range(1, num_top)
+    ]
+    own = [TextLogprob(99, text, text.encode(), value)][:num_top]
+    return TextLogprob(99, text, text.encode(), value, tuple(own + others))
+
+
+@dataclass
+class FakeBackend:
+    """Answers with WORDS. What it is asked and what goes wrong can be read and set."""
+
+    infos: list[ModelInfo] = field(default_factory=lambda: [model_info(), model_info("org/other")])
+    loading: set[str] = field(default_factory=set)
+    words: tuple[str, ...] = WORDS
+    refuse: ServeError | None = None  # raised before the first delta
+    fail_after: int | None = None  # words delivered before `failure`
+    failure: Exception | None = None  # None: the stream just ends
+    error_delta: ServeError | None = None  # delivered as a delta after `fail_after` words
+    hang_after: int | None = None  # words delivered before it waits for ever
+    burst: bool = False  # all words in one list
+    gate: Callable[[], object] | None = None  # awaited before each word
+    reasons: list[str] = field(default_factory=list)
+    requests: list[GenerateRequest] = field(default_factory=list)
+    running: int = 0
+    aborted: list[str] = field(default_factory=list)
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def last(self) -> GenerateRequest:
+        return self.requests[-1]
+
+    def models(self) -> list[ModelInfo]:
+        return [info for info in self.infos if info.name not in self.loading]
+
+    async def model(self, name: str) -> ModelInfo:
+        if name in self.loading:
+            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        for info in self.infos:
+            if info.name == name:
+                return info
+        raise ModelNotFound("model: no such model", param="model")
+
+    async def not_ready(self) -> list[str]:
+        return self.reasons
+
+    def stats(self) -> dict[str, EngineStats]:
+        return {"demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)}
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        self.requests.append(request)
+        if self.refuse is not None:
+            raise self.refuse
+        self.running += 1
+        done = False
+        try:
+            async for deltas in self._deltas(request):
+                yield deltas
+            done = True
+        finally:
+            self.running -= 1
+            if not done:
+                self.aborted.append(request.id)
+            self.closed.set()
+
+    async def _deltas(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        steps = [self._step(request, k) for k in range(len(self.words))]
+        if self.burst:
+            yield [delta for step in steps for delta in step]
+            return
+        if not request.stream:
+            steps = [[_merge([step[i] for step in steps]) for i in range(request.n)]]
+        for k, step in enumerate(steps):
+            if self.hang_after is not None and k >= self.hang_after:
+                await asyncio.Event().wait()
+            if self.fail_after is not None and k >= self.fail_after:
+                if self.error_delta is not None:
+                    info = self.error_delta.info()
+                    yield [TokenDelta(request_id=request.id, index=0, finish=FinishReason.ERROR, error=info)]
+                if self.failure is not None:
+                    raise self.failure
+                return
+            await asyncio.sleep(0)
+            yield step
+
+    def _step(self, request: GenerateRequest, k: int) -> list[TokenDelta]:
+        last = k == len(self.words) - 1
+        deltas = []
+        for index in range(request.n):
+            word = self.words[k] if index == 0 or k else f"{self.words[k]}{index}"
+            listed = None if request.logprobs is None else (logprob_of(word, request.logprobs),)
+            prompt = ("The", " question")
+            prompt_logprobs = None
+            if k == 0 and request.prompt_logprobs is not None:
+                first = TextLogprob(1, prompt[0], prompt[0].encode(), None)
+                prompt_logprobs = (first, logprob_of(prompt[1], request.prompt_logprobs))
+            deltas.append(
+                TokenDelta(
+                    request_id=request.id,
+                    index=index,
+                    text=word,
+                    token_ids=(10 + k,),
+                    logprobs=listed,
+                    prompt_text="".join(prompt) if k == 0 and request.echo else None,
+                    prompt_logprobs=prompt_logprobs,
+                    finish=FinishReason.LENGTH if last else None,
+                    usage=Usage(
+                        prompt_tokens=PROMPT_TOKENS,
+                        completion_tokens=(k + 1) * request.n,
+                        cached_tokens=CACHED_TOKENS,
+                    ),
+                    timing=Timing(queue_s=0.01, first_token_s=0.02) if k == 0 else None,
+                )
+            )
+        return deltas
+
+
+def _merge(deltas: list[TokenDelta]) -> TokenDelta:
+    first, last = deltas[0], deltas[-1]
+    return TokenDelta(
+        request_id=first.request_id,
+        index=first.index,
+        text="".join(d.text for d in deltas),
+        token_ids=tuple(t for d in deltas for t in d.token_ids),
+        logprobs=None if first.logprobs is None else tuple(p for d in deltas for p in d.logprobs or ()),
+        prompt_text=first.prompt_text,
+        prompt_logprobs=first.prompt_logprobs,
+        finish=last.finish,
+        usage=last.usage,
+        timing=first.timing,
+    )
