@@ -1,0 +1,96 @@
+"""Paged attention on a CPU: native functions over a cache of their own layout, or plain torch.
+
+It alone knows what a block looks like inside. Without the native functions (or
+with a block size or type that they do not take) the cache holds one row a token, and
+each sequence attends through torch over its own gathered rows.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import ForwardContext
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import NativeCache
+
+
+class CpuAttention:
+    """An `AttentionBackend`. With the native functions a row's result depends, bit for bit, only on its
+    own sequence: not on the batch, the chunks, the blocks or the number of threads."""
+
+    def __init__(self) -> None:
+        self._native = native()
+        self._caches: list[NativeCache] = []
+        self._plain: ReferenceAttention | None = None
+
+    def allocate(
+        self,
+        layers: tuple[LayerSpec, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._caches, self._plain = [], None
+        if self._native is None or not NativeCache.supports(block_size, dtype):
+            self._plain = ReferenceAttention()
+            self._plain.allocate(layers, num_blocks, block_size, dtype, device)
+            return
+        self._caches = [
+            NativeCache.allocate(
+                num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, dtype
+            )
+            for spec in layers
+        ]
+
+    def native_cache(self, layer: int) -> NativeCache | None:
+        """The layer's cache, for code that writes to it with the native functions; None: use `forward`."""
+        return None if self._plain is not None else self._caches[layer]
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if self._plain is not None or self._native is None:
+            if self._plain is None:
+                raise RuntimeError("attention needs its cache allocated first")
+            return self._plain.forward(
+                *(layer, query, key, value, context),
+                scale=scale,
+                window=window,
+                softcap=softcap,
+                sinks=sinks,
+            )
+        cache = self._caches[layer]
+        self._native.write_cache(key, value, cache, context.slots)
+        if query.stride(2) != 1:
+            query = query.contiguous()
+        return self._native.attend(
+            query,
+            cache,
+            context,
+            scale=scale,
+            window=window,
+            softcap=softcap,
+            sinks=None if sinks is None else sinks.float().contiguous(),
+        )
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        if self._plain is not None:
+            self._plain.copy_blocks(pairs)
+            return
+        for cache in self._caches:
+            for source, target in pairs:
+                cache.keys[target] = cache.keys[source]
+                cache.values[target] = cache.values[source]

@@ -1,0 +1,39 @@
+"""The few native functions of the engine on a CPU, and the decision whether to use them.
+
+`native()` is the library, or None when plain torch must do: switched off by
+`SERVE_APP_KERNELS=off`, no compiler, or wrong results in the self-check.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from functools import cache
+from typing import Final
+
+from serve_app.engine.kernels.build import BuildError, library
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.selfcheck import wrong_results
+
+log = logging.getLogger(__name__)
+
+SWITCH: Final = "SERVE_APP_KERNELS"
+
+
+def native() -> Native | None:
+    """The native functions, or None; the answer of the first call holds until the switch changes."""
+    return None if os.environ.get(SWITCH, "").lower() == "off" else _load()
+
+
+@cache
+def _load() -> Native | None:
+    try:
+        loaded = Native(library())
+    except (BuildError, OSError, AttributeError) as error:
+        log.warning("no native CPU kernels, plain torch instead (slower, same results): %s", error)
+        return None
+    wrong = wrong_results(loaded)
+    if wrong:
+        log.error("native CPU kernels compute wrong results (%s), plain torch instead", ", ".join(wrong))
+        return None
+    return loaded

@@ -1,0 +1,112 @@
+"""Source -> shared library, once per machine: compile, cache, and load by path.
+
+The cache is a folder that only its owner may enter; a library's name is the hash of
+the sources, the compiler, its flags and the processor, so a stale one is never
+loaded. It knows nothing of what the functions do.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+SOURCES: Final = Path(__file__).parent / "src"
+FLAGS: Final = (
+    *("-O3", "-march=native", "-pthread", "-std=c++17", "-shared", "-fPIC"),
+    *("-Wno-psabi", "-Wno-unknown-pragmas"),
+)
+COMPILE_TIMEOUT_S: Final = 300
+
+
+class BuildError(Exception):
+    """No library can be had here: no compiler, no private folder, or the compiler failed."""
+
+
+def library() -> Path:
+    """The path of the compiled kernels, building them if needed; BuildError if that is impossible."""
+    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        raise BuildError("no C++ compiler found")
+    try:
+        folder = _private_folder()
+        path = folder / f"{_key(compiler)}.so"
+        if not path.exists():
+            with (folder / "lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
+                if not path.exists():
+                    _compile(compiler, path)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise BuildError(str(error)) from error
+    return path
+
+
+def cache_folder() -> Path:
+    """Where libraries are kept: `XDG_CACHE_HOME` or `~/.cache`, then serve_app/kernels."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "serve_app" / "kernels"
+
+
+def cpu_flags() -> frozenset[str]:
+    """What the processor can do, in Linux's names (`avx512f`, `amx_bf16`); empty if unknown."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return frozenset(value.split())
+    return frozenset()
+
+
+def _private_folder() -> Path:
+    """The cache folder, ours alone: whoever can write here runs code in our process."""
+    folder = cache_folder()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.geteuid():
+        raise BuildError(f"{folder} belongs to another user")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        folder.chmod(0o700)
+    return folder
+
+
+def _key(compiler: str) -> str:
+    """Hash of everything that decides what the library contains."""
+    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
+    digest = hashlib.sha256(version)
+    for part in (*FLAGS, *sorted(cpu_flags())):
+        digest.update(part.encode() + b"\0")
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
+    return digest.hexdigest()[:32]
+
+
+def _compile(compiler: str, path: Path) -> None:
+    """Build into a temporary file and rename: nobody ever sees half a library."""
+    log.info("building the CPU kernels with %s (once on this machine)", compiler)
+    began = time.monotonic()
+    sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
+    with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
+        target = Path(scratch) / "kernels.so"
+        done = subprocess.run(
+            [compiler, *FLAGS, *sources, "-o", str(target)],
+            capture_output=True,
+            text=True,
+            timeout=COMPILE_TIMEOUT_S,
+        )
+        if done.returncode != 0:
+            raise BuildError(f"{compiler} failed: {done.stderr.strip()[-2000:]}")
+        target.rename(path)
+    log.info("built the CPU kernels in %.0f s", time.monotonic() - began)

@@ -1,0 +1,254 @@
+"""The native functions as typed calls on tensors.
+
+Every call checks what the C side cannot: type, contiguity and size. Activations are
+float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter
+lock during a call. It knows no model.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from serve_app.engine.batch import ForwardContext
+
+LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
+TYPES: Final = (torch.float32, torch.bfloat16)
+
+_P, _L, _I, _F = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
+
+
+class CacheStruct(ctypes.Structure):
+    """`Cache` in cache.h."""
+
+    _fields_ = (
+        *((name, _P) for name in ("keys", "values")),
+        *((name, _L) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size", "wide")),
+    )
+
+
+class _AttentionStruct(ctypes.Structure):
+    """`Attention` in attention.cpp."""
+
+    _fields_ = (
+        *((name, _P) for name in ("query", "out", "start", "length", "tables", "sinks")),
+        *((name, _L) for name in ("sequences", "table_width", "heads", "query_row", "query_head")),
+        *((name, _L) for name in ("wide_query", "window")),
+        *((name, _F) for name in ("scale", "softcap")),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NativeCache:
+    """One layer's cache in the native layout."""
+
+    keys: torch.Tensor  # [blocks, Hkv, D, block_size]
+    values: torch.Tensor  # [blocks, Hkv, block_size, Dv rounded up to LANES]
+    struct: CacheStruct
+    address: int
+
+    @staticmethod
+    def supports(block_size: int, dtype: torch.dtype) -> bool:
+        """Keys are read sixteen at a time, and parts of 1024 must be whole blocks."""
+        return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024)
+
+    @classmethod
+    def allocate(
+        cls, num_blocks: int, block_size: int, kv_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype
+    ) -> NativeCache:
+        """Zeroed, and touched by nobody until written, so the memory is taken as it fills."""
+        pad = -(-value_dim // LANES) * LANES
+        keys = torch.zeros(num_blocks, kv_heads, key_dim, block_size, dtype=dtype)
+        values = torch.zeros(num_blocks, kv_heads, block_size, pad, dtype=dtype)
+        struct = CacheStruct(
+            *(keys.data_ptr(), values.data_ptr(), kv_heads, key_dim, value_dim, pad, block_size),
+            dtype == torch.float32,
+        )
+        return cls(keys, values, struct, ctypes.addressof(struct))
+
+
+class Native:
+    """The loaded library. Make it through `kernels.native()`, which also checks its results."""
+
+    def __init__(self, path: Path) -> None:
+        library = ctypes.CDLL(str(path))
+        signatures = {
+            "pack_weight": (_P, _P, _L, _L, _I, _I),
+            "linear": (_P, _P, _P, _P, _L, _L, _L, _I, _I, _I),
+            "add_rmsnorm": (_P, _P, _P, _P, _L, _L, _F, _I),
+            "rope_and_cache": (_P, _P, _P, _P, _P, _F, _P, _P, _L, _L, _I),
+            "write_cache": (_P, _P, _P, _P, _L, _I),
+            "gated": (_P, _P, _L, _L, _I, _I),
+            "widen": (_P, _P, _L, _I),
+            "attend": (_P, _P, _I),
+        }
+        for name, arguments in signatures.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, None
+        self._library = library
+
+    def pack_weight(self, weight: torch.Tensor) -> torch.Tensor:
+        """[N, K] -> panels of sixteen rows, flat, zero-padded."""
+        _check(weight, *TYPES)
+        n, k = weight.shape
+        packed = weight.new_empty(-(-n // LANES) * LANES * (k + k % 2))
+        wide = weight.dtype == torch.float32
+        self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
+        return packed
+
+    def linear(
+        self,
+        x: torch.Tensor,  # [M, K] float32, K even
+        packed: torch.Tensor,  # of pack_weight
+        bias: torch.Tensor | None,  # float32, N rounded up to LANES
+        features: int,  # N
+        dtype: torch.dtype = torch.float32,
+    ) -> torch.Tensor:
+        """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows."""
+        _check(x, torch.float32)
+        m, k = x.shape
+        out = torch.empty(m, features, dtype=dtype)
+        if k % 2 or packed.numel() != -(-features // LANES) * LANES * k or dtype not in TYPES:
+            raise ValueError("the packed weight does not fit the input")
+        self._library.linear(
+            x.data_ptr(),
+            packed.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            out.data_ptr(),
+            *(m, features, k),
+            packed.dtype == torch.float32,
+            dtype == torch.float32,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def widen(self, x: torch.Tensor) -> torch.Tensor:
+        """bfloat16 -> float32; contiguous float32 as it is."""
+        if x.dtype == torch.float32:
+            return x.contiguous()
+        x = x.contiguous()
+        _check(x, torch.bfloat16)
+        out = torch.empty(x.shape, dtype=torch.float32)
+        self._library.widen(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
+        return out
+
+    def add_rmsnorm(
+        self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """residual [T, N] += delta, in place; returns its RMS norm times `weight`."""
+        _check(residual, torch.float32)
+        _check(weight, torch.float32)
+        if delta is not None:
+            _check(delta, torch.float32)
+            if delta.shape != residual.shape:
+                raise ValueError("residual and delta differ in shape")
+        out = torch.empty_like(residual)
+        self._library.add_rmsnorm(
+            residual.data_ptr(),
+            None if delta is None else delta.data_ptr(),
+            weight.data_ptr(),
+            out.data_ptr(),
+            *residual.shape,
+            eps,
+            torch.get_num_threads(),
+        )
+        return out
+
+    def rope_and_cache(
+        self,
+        qkv: torch.Tensor,  # [T, (H + 2 Hkv) * D] float32
+        cos: torch.Tensor,  # [T, D / 2] float32
+        sin: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor] | None,  # of query and key heads, [D] float32
+        eps: float,
+        cache: NativeCache,
+        slots: torch.Tensor,  # [T] int64
+        heads: int,
+    ) -> None:
+        """Norm (if any) and rotate the q and k heads in place; k and v go to the cache."""
+        for tensor in (qkv, cos, sin, *(norms or ())):
+            _check(tensor, torch.float32)
+        _check(slots, torch.int64)
+        struct = cache.struct
+        if qkv.shape[1] != (heads + 2 * struct.kv_heads) * struct.key_dim or len(slots) != len(qkv):
+            raise ValueError("qkv does not fit the cache or the slots")
+        q_norm, k_norm = (norm.data_ptr() for norm in norms) if norms else (None, None)
+        self._library.rope_and_cache(
+            *(qkv.data_ptr(), cos.data_ptr(), sin.data_ptr(), q_norm, k_norm, eps, cache.address),
+            *(slots.data_ptr(), len(qkv), heads, torch.get_num_threads()),
+        )
+
+    def write_cache(
+        self, key: torch.Tensor, value: torch.Tensor, cache: NativeCache, slots: torch.Tensor
+    ) -> None:
+        """key [T, Hkv, D], value [T, Hkv, Dv] -> the cache at slots [T] int64."""
+        _check(slots, torch.int64)
+        key, value = self.widen(key), self.widen(value)
+        struct = cache.struct
+        expected = (len(slots), struct.kv_heads)
+        if key.shape != (*expected, struct.key_dim) or value.shape != (*expected, struct.value_dim):
+            raise ValueError("keys or values do not fit the cache or the slots")
+        self._library.write_cache(
+            *(key.data_ptr(), value.data_ptr(), cache.address, slots.data_ptr(), len(slots)),
+            torch.get_num_threads(),
+        )
+
+    def attend(
+        self,
+        query: torch.Tensor,  # [T, H, D], any strides but the last
+        cache: NativeCache,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,  # [H] float32
+    ) -> torch.Tensor:
+        """[T, H, Dv] of the query's type, from what the cache holds already."""
+        tokens, heads, dim = query.shape
+        struct = cache.struct
+        if (
+            query.dtype not in TYPES
+            or query.stride(2) != 1
+            or dim != struct.key_dim
+            or heads % struct.kv_heads
+        ):
+            raise ValueError("the query does not fit the cache")
+        if sum(context.query_lens) != tokens or context.block_size != struct.block_size:
+            raise ValueError("the context does not fit the query or the cache")
+        if sinks is not None:
+            _check(sinks, torch.float32)
+        for tensor in (context.query_start, context.context_lens, context.block_tables):
+            _check(tensor, torch.int32)
+        out = torch.empty(tokens, heads, struct.value_dim, dtype=query.dtype)
+        attention = _AttentionStruct(
+            query.data_ptr(),
+            out.data_ptr(),
+            context.query_start.data_ptr(),
+            context.context_lens.data_ptr(),
+            context.block_tables.data_ptr(),
+            None if sinks is None else sinks.data_ptr(),
+            *(context.num_sequences, context.block_tables.shape[1], heads, query.stride(0), query.stride(1)),
+            *(query.dtype == torch.float32, window or 0, scale, softcap or 0.0),
+        )
+        self._library.attend(ctypes.addressof(attention), cache.address, torch.get_num_threads())
+        return out
+
+    def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
+        """[T, 2N] -> [T, N]: silu(gate) * up, or with the tanh form of GELU."""
+        _check(gate_up, torch.float32)
+        tokens, both = gate_up.shape
+        out = torch.empty(tokens, both // 2, dtype=torch.float32)
+        self._library.gated(
+            *(gate_up.data_ptr(), out.data_ptr(), tokens, both // 2, gelu, torch.get_num_threads())
+        )
+        return out
+
+
+def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
+    if tensor.dtype not in dtypes or not tensor.is_contiguous() or tensor.device.type != "cpu":
+        raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")

@@ -1,0 +1,127 @@
+// The work between matrix products, row by row in float32: norms, rotary positions, gated activations, and
+// the writing of keys and values into the cache. A row never sees another.
+#include <cmath>
+
+#include "cache.h"
+#include "pool.h"
+
+namespace {
+
+float mean_square(const float* x, long n) {
+  F16 total = {};
+  long i = 0;
+  for (; i + LANES <= n; i += LANES) total += load(x + i) * load(x + i);
+  if (i < n) total += load_some(x + i, n - i) * load_some(x + i, n - i);
+  return sum(total) / n;
+}
+
+void normalise(const float* x, const float* weight, float* out, long n, float eps) {
+  const float scale = 1.f / std::sqrt(mean_square(x, n) + eps);
+  for (long i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
+}
+
+void rotate(float* x, const float* cos, const float* sin, long half) {
+  for (long i = 0; i < half; i++) {
+    const float a = x[i], b = x[i + half];
+    x[i] = a * cos[i] - b * sin[i];
+    x[i + half] = b * cos[i] + a * sin[i];
+  }
+}
+
+template <class T>
+void write_key(T* block, const float* key, long dim, long size, long offset) {
+  for (long d = 0; d < dim; d++) put(block + d * size + offset, key[d]);
+}
+
+template <class T>
+void write_value(T* block, const float* value, long dim, long padded, long offset) {
+  for (long d = 0; d < dim; d++) put(block + offset * padded + d, value[d]);
+}
+
+template <class T>
+void write_token(const Cache& cache, const float* key, long key_head, const float* value, long value_head,
+                 long slot) {
+  const long block = slot / cache.block_size, offset = slot % cache.block_size;
+  for (long h = 0; h < cache.kv_heads; h++) {
+    write_key(cache.key_block<T>(block, h), key + h * key_head, cache.key_dim, cache.block_size, offset);
+    write_value(cache.value_block<T>(block, h), value + h * value_head, cache.value_dim, cache.value_pad,
+                offset);
+  }
+}
+
+}  // namespace
+
+extern "C" {
+
+// residual [t, n] += delta (if any); out = RMSNorm(residual) * weight.
+void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
+                 int threads) {
+  parallel_rows(t, n, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) {
+      float* r = residual + row * n;
+      if (delta)
+        for (long i = 0; i < n; i++) r[i] += delta[row * n + i];
+      normalise(r, weight, out + row * n, n, eps);
+    }
+  });
+}
+
+// qkv [t, heads + 2 kv_heads, dim]: norm q and k heads (where weights are given), rotate them in place by
+// cos, sin [t, dim/2], and put k and v into the cache at slots [t].
+void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
+                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
+  const long dim = cache->key_dim, kv = cache->kv_heads, half = dim / 2;
+  parallel_rows(t, (heads + 2 * kv) * dim, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) {
+      float* q = qkv + row * (heads + 2 * kv) * dim;
+      for (long h = 0; h < heads + kv; h++) {
+        const float* norm = h < heads ? q_norm : k_norm;
+        if (norm) normalise(q + h * dim, norm, q + h * dim, dim, eps);
+        rotate(q + h * dim, cos + row * half, sin + row * half, half);
+      }
+      const float *k = q + heads * dim, *v = k + kv * dim;
+      if (cache->wide)
+        write_token<float>(*cache, k, dim, v, dim, slots[row]);
+      else
+        write_token<bf16>(*cache, k, dim, v, dim, slots[row]);
+    }
+  });
+}
+
+// key [t, kv_heads, key_dim] and value [t, kv_heads, value_dim], float32 and contiguous -> cache at slots [t].
+void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t,
+                 int threads) {
+  const long key_row = cache->kv_heads * cache->key_dim, value_row = cache->kv_heads * cache->value_dim;
+  parallel_rows(t, key_row, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) {
+      const float *k = key + row * key_row, *v = value + row * value_row;
+      if (cache->wide)
+        write_token<float>(*cache, k, cache->key_dim, v, cache->value_dim, slots[row]);
+      else
+        write_token<bf16>(*cache, k, cache->key_dim, v, cache->value_dim, slots[row]);
+    }
+  });
+}
+
+// gate_up [t, 2n] -> out [t, n] = silu(gate) * up, or gelu_tanh(gate) * up.
+void gated(const float* gate_up, float* out, long t, long n, int gelu, int threads) {
+  parallel_rows(t, n, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) {
+      const float *gate = gate_up + row * 2 * n, *up = gate + n;
+      for (long i = 0; i < n; i += LANES) {
+        const long some = n - i < LANES ? n - i : LANES;
+        const F16 g = load_some(gate + i, some), u = load_some(up + i, some);
+        const F16 inner = gelu ? 1.5957691216f * (g + 0.044715f * g * g * g) : g;
+        store_some(out + row * n + i, g * sigmoid(inner) * u, some);
+      }
+    }
+  });
+}
+
+// bfloat16 -> float32, n elements.
+void widen(const bf16* x, float* out, long n, int threads) {
+  parallel_rows(n, 1, threads, [&](long first, long last) {
+    for (long i = first; i < last; i++) out[i] = to_float(x[i]);
+  });
+}
+}

@@ -1,0 +1,123 @@
+// Sixteen float lanes in the compiler's own vector type: one source for AVX-512, AVX2, NEON and plain C++.
+// Knows numbers only; no shapes, no threads.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+typedef float F16 __attribute__((vector_size(64)));
+typedef int32_t I16 __attribute__((vector_size(64)));
+typedef uint32_t U16 __attribute__((vector_size(64)));
+typedef uint16_t H16 __attribute__((vector_size(32)));
+
+#define INLINE static inline __attribute__((always_inline))
+
+constexpr long LANES = 16;
+
+struct bf16 {
+  uint16_t bits;
+};
+
+// Spelt out: `F16{} + x` would be an addition, as 0 + -0 is not -0.
+INLINE F16 splat(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
+
+INLINE F16 load(const float* p) {
+  F16 v;
+  memcpy(&v, p, sizeof v);
+  return v;
+}
+
+INLINE F16 load(const bf16* p) {
+  H16 h;
+  memcpy(&h, p, sizeof h);
+  return (F16)(__builtin_convertvector(h, U16) << 16);
+}
+
+INLINE void store(float* p, F16 v) { memcpy(p, &v, sizeof v); }
+
+// Round to nearest even, as torch does; NaN stays NaN.
+INLINE void store(bf16* p, F16 v) {
+  U16 bits = (U16)v;
+  U16 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+  rounded = (v != v) ? (U16{} + 0x7fc0u) : rounded;
+  H16 h = __builtin_convertvector(rounded, H16);
+  memcpy(p, &h, sizeof h);
+}
+
+INLINE float to_float(float x) { return x; }
+
+INLINE float to_float(bf16 x) {
+  uint32_t bits = (uint32_t)x.bits << 16;
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+
+INLINE void put(float* p, float x) { *p = x; }
+
+INLINE void put(bf16* p, float x) {
+  uint32_t bits;
+  memcpy(&bits, &x, sizeof bits);
+  p->bits = x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+}
+
+// The first n of sixteen lanes; the others read as 0 and are not written.
+template <class T>
+INLINE F16 load_some(const T* p, long n) {
+  T part[LANES] = {};
+  memcpy(part, p, n * sizeof(T));
+  return load(part);
+}
+
+template <class T>
+INLINE void store_some(T* p, F16 v, long n) {
+  T part[LANES];
+  store(part, v);
+  memcpy(p, part, n * sizeof(T));
+}
+
+// One fixed tree, so that a sum does not depend on how the compiler feels.
+INLINE float sum(F16 v) {
+  float x[LANES];
+  store(x, v);
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) x[i] += x[i + half];
+  return x[0];
+}
+
+INLINE float max(F16 v) {
+  float x[LANES];
+  store(x, v);
+  for (int half = 8; half; half /= 2)
+    for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
+  return x[0];
+}
+
+INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
+
+// e^x within 2 ulp; 0 below -87.3, infinity above 88.7, NaN for NaN.
+INLINE F16 exp(F16 x) {
+  const F16 low = splat(-87.33654f), high = splat(88.72283f);
+  F16 clamped = x < low ? low : (x > high ? high : x);
+  const F16 magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  F16 shifted = clamped * 1.44269504f + magic;
+  F16 n = shifted - magic;
+  F16 r = clamped - n * 0.693359375f;
+  r = r - n * -2.12194440e-4f;
+  F16 p = splat(1.9875691500e-4f);
+  p = p * r + 1.3981999507e-3f;
+  p = p * r + 8.3334519073e-3f;
+  p = p * r + 4.1665795894e-2f;
+  p = p * r + 1.6666665459e-1f;
+  p = p * r + 5.0000001201e-1f;
+  p = p * r * r + r + 1.f;
+  // Two factors, because 2^128 alone does not fit.
+  I16 k = (I16)shifted - (I16)magic;
+  I16 first = k >> 1, second = k - first;
+  F16 result = p * (F16)((first + 127) << 23) * (F16)((second + 127) << 23);
+  result = x < low ? F16{} : result;
+  return x > high ? splat(__builtin_inff()) : result;
+}
+
+INLINE F16 sigmoid(F16 x) { return 1.f / (1.f + exp(-x)); }
+
+INLINE F16 tanh(F16 x) { return 2.f * sigmoid(2.f * x) - 1.f; }

@@ -1,0 +1,185 @@
+"""CPU attention equals the reference, natively and in plain torch; a row depends on its sequence alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import ForwardContext
+from serve_app.engine.kernels import SWITCH, native
+
+CPU = torch.device("cpu")
+TOLERANCE = {torch.float32: 2e-5, torch.bfloat16: 2e-2}
+OPTIONS = [
+    {},
+    {"window": 7},
+    {"window": 40},
+    {"softcap": 3.0},
+    {"sinks": True},
+    {"window": 20, "softcap": 5.0, "sinks": True},
+]
+
+
+@pytest.fixture(params=["on", "off"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "off":
+        monkeypatch.setenv(SWITCH, "off")
+    elif native() is None:
+        pytest.skip("no native kernels on this machine")
+    return str(request.param)
+
+
+@pytest.fixture
+def needs_native() -> None:
+    if native() is None:
+        pytest.skip("no native kernels on this machine")
+
+
+def context(spans: list[tuple[int, int]], tables: list[list[int]], size: int) -> ForwardContext:
+    """Sequence i computes positions spans[i][0] .. spans[i][1]-1 and has the blocks tables[i]."""
+    width = max(map(len, tables))
+    starts = [0]
+    slots: list[int] = []
+    for (begin, end), table in zip(spans, tables, strict=True):
+        starts.append(starts[-1] + end - begin)
+        slots += [table[p // size] * size + p % size for p in range(begin, end)]
+    return ForwardContext(
+        query_start=torch.tensor(starts, dtype=torch.int32),
+        context_lens=torch.tensor([end for _, end in spans], dtype=torch.int32),
+        block_tables=torch.tensor([t + [0] * (width - len(t)) for t in tables], dtype=torch.int32),
+        slots=torch.tensor(slots),
+        query_lens=tuple(end - begin for begin, end in spans),
+        lens=tuple(end for _, end in spans),
+        block_size=size,
+    )
+
+
+class Sequences:
+    """Random queries, keys and values of some sequences with scattered blocks."""
+
+    def __init__(
+        self,
+        lengths: list[int],
+        *,
+        heads: int = 6,
+        kv_heads: int = 2,
+        dims: tuple[int, int] = (32, 32),
+        size: int = 16,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        random = torch.Generator().manual_seed(1)
+        self.size, self.dtype, self.heads = size, dtype, heads
+        self.spec = LayerSpec(kv_heads, *dims)
+        used = [-(-length // size) for length in lengths]
+        order = (torch.randperm(sum(used), generator=random) + 1).tolist()
+        self.blocks = sum(used) + 1
+        self.tables = [[order.pop() for _ in range(n)] for n in used]
+
+        def tensors(heads: int, dim: int) -> list[torch.Tensor]:
+            return [torch.randn(n, heads, dim, generator=random).to(dtype) for n in lengths]
+
+        self.query, self.key = tensors(heads, dims[0]), tensors(kv_heads, dims[0])
+        self.value = tensors(kv_heads, dims[1])
+        self.sinks = torch.randn(heads, generator=random)
+
+    def cache(self, backend: AttentionBackend) -> AttentionBackend:
+        backend.allocate((self.spec,), self.blocks, self.size, self.dtype, CPU)
+        return backend
+
+    def run(
+        self, backend: AttentionBackend, spans: dict[int, tuple[int, int]], **options: object
+    ) -> dict[int, torch.Tensor]:
+        """Compute the span of each named sequence in one batch."""
+        if options.pop("sinks", None):
+            options["sinks"] = self.sinks
+        names = list(spans)
+        flat = [
+            torch.cat([rows[i][slice(*spans[i])] for i in names])
+            for rows in (self.query, self.key, self.value)
+        ]
+        step = context([spans[i] for i in names], [self.tables[i] for i in names], self.size)
+        out = backend.forward(0, *flat, step, scale=self.spec.key_dim**-0.5, **options)  # type: ignore[arg-type]
+        return dict(zip(names, out.split(list(step.query_lens)), strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "+".join(o) or "plain")
+def test_a_mixed_batch_equals_the_reference(
+    kernels: str, options: dict[str, object], dtype: torch.dtype
+) -> None:
+    sequences = Sequences([70, 33, 50, 1], dtype=dtype)
+    backends = [sequences.cache(backend) for backend in (CpuAttention(), ReferenceAttention())]
+    past = {0: (0, 30), 1: (0, 32), 2: (0, 49)}
+    step = {0: (30, 70), 1: (32, 33), 2: (49, 50), 3: (0, 1)}
+    for spans in (past, step):
+        got, want = (sequences.run(backend, spans, **options) for backend in backends)
+        for name in spans:
+            torch.testing.assert_close(got[name], want[name], atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "dims", "size"),
+    [
+        (4, 4, (24, 24), 16),
+        (9, 3, (64, 64), 32),
+        (8, 1, (128, 128), 64),
+        (4, 4, (48, 20), 32),
+        (2, 1, (8, 8), 5),
+    ],
+)
+def test_every_shape_equals_the_reference(
+    kernels: str, heads: int, kv_heads: int, dims: tuple[int, int], size: int
+) -> None:
+    sequences = Sequences([41, 90], heads=heads, kv_heads=kv_heads, dims=dims, size=size)
+    spans = {0: (0, 41), 1: (0, 90)}
+    got, want = (sequences.run(sequences.cache(b), spans) for b in (CpuAttention(), ReferenceAttention()))
+    for name in spans:
+        torch.testing.assert_close(got[name], want[name], atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"window": 700}], ids=["full", "window"])
+@pytest.mark.usefixtures("needs_native")
+def test_a_row_is_the_same_bit_for_bit_in_any_chunk_batch_and_number_of_threads(
+    options: dict[str, object],
+) -> None:
+    sequences = Sequences([2100, 300, 37], heads=4)  # more than two parts of 1024 keys
+    whole = sequences.run(sequences.cache(CpuAttention()), {0: (0, 2100)}, **options)[0]
+    backend = sequences.cache(CpuAttention())
+    chunks = [
+        sequences.run(backend, {1: (0, 299), 0: (0, 900)}, **options)[0],
+        sequences.run(backend, {0: (900, 2099), 2: (0, 37)}, **options)[0],
+        sequences.run(backend, {1: (299, 300), 0: (2099, 2100)}, **options)[0],
+    ]
+    assert torch.equal(whole, torch.cat(chunks))
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)  # alone and long: its parts are shared between threads
+        again = sequences.run(backend, {0: (2099, 2100)}, **options)[0]
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(again, whole[2099:])
+
+
+def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str) -> None:
+    sequences = Sequences([40, 40], kv_heads=6)
+    backend = sequences.cache(CpuAttention())
+    sequences.tables[1] = list(sequences.tables[0])  # the same blocks, one after the other
+    clean = [rows[0].clone() for rows in (sequences.key, sequences.value)]
+    for rows in (sequences.key, sequences.value):
+        rows[0].fill_(float("nan"))
+    sequences.run(backend, {0: (0, 40)})
+    assert torch.isfinite(sequences.run(backend, {1: (0, 21)})[1]).all()
+    assert all(torch.isfinite(rows).all() for rows in clean)
+
+
+def test_a_copied_block_holds_the_same(kernels: str) -> None:
+    sequences = Sequences([30])
+    backend = sequences.cache(CpuAttention())
+    before = sequences.run(backend, {0: (0, 30)})[0]
+    last = sequences.tables[0][1]
+    backend.copy_blocks([(last, 0)])
+    sequences.tables[0][1] = 0
+    assert torch.equal(sequences.run(backend, {0: (29, 30)})[0], before[29:])

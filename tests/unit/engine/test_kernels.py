@@ -1,0 +1,124 @@
+"""The native library: built once, privately, checked before use, replaceable by plain torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from pathlib import Path
+
+import pytest
+import torch
+
+from serve_app.engine import kernels
+from serve_app.engine.kernels import build, native, selfcheck
+
+pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "serve_app" / "kernels"
+
+
+def fake_compiler(path: Path, script: str) -> str:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+def test_a_library_is_compiled_once_into_a_folder_of_its_owner(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counter = tmp_path / "calls"
+    script = f'''[ "$1" = --version ] && echo v1 && exit
+for argument; do last=$argument; done
+echo x >> {counter}
+echo library > "$last"'''
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", script))
+    first = build.library()
+    assert build.library() == first
+    assert counter.read_text().count("x") == 1
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert sorted(p.name for p in folder.iterdir()) == sorted([first.name, "lock"])
+
+
+def test_a_folder_that_others_may_enter_is_closed_to_them(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", "exit 1"))
+    with pytest.raises(build.BuildError):
+        build.library()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_failing_compiler_leaves_plain_torch_and_a_warning(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = '[ "$1" = --version ] && echo v1 && exit; echo no such header >&2; exit 1'
+    monkeypatch.setenv("CXX", fake_compiler(tmp_path / "cxx", script))
+    with caplog.at_level(logging.WARNING):
+        assert kernels._load.__wrapped__() is None
+    assert "no such header" in caplog.text
+    assert not list(folder.glob("*.so"))
+
+
+def test_no_compiler_leaves_plain_torch(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", os.devnull)
+    assert kernels._load.__wrapped__() is None
+
+
+def test_a_library_with_wrong_results_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = native()
+    assert loaded is not None
+    right = type(loaded).gated
+    monkeypatch.setattr(type(loaded), "gated", lambda *a, **o: right(*a, **o) * 1.01)
+    assert selfcheck.wrong_results(loaded) == ["gate"]
+    assert kernels._load.__wrapped__() is None
+    assert "gate" in caplog.text
+
+
+def test_the_switch_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kernels.SWITCH, "off")
+    assert native() is None
+
+
+def test_gates_take_the_whole_range_of_floats() -> None:
+    loaded = native()
+    assert loaded is not None
+    gate = torch.tensor([[-1e30, -200.0, -88.0, -1.0, 0.0, 1.0, 88.0, 200.0, 1e30]])
+    got = loaded.gated(torch.cat([gate, torch.ones_like(gate)], dim=1))
+    torch.testing.assert_close(got, torch.nn.functional.silu(gate))
+
+
+def test_rows_shared_between_threads_equal_rows_of_one_thread() -> None:
+    loaded = native()
+    assert loaded is not None
+    torch.manual_seed(0)
+    gate_up, weight = torch.randn(300, 1024), torch.randn(512)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 4):
+            torch.set_num_threads(count)
+            hidden = loaded.gated(gate_up)
+            results.append((hidden, loaded.add_rmsnorm(hidden.clone(), hidden, weight, 1e-5)))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
+
+
+def test_arguments_that_do_not_fit_are_refused_before_the_native_call() -> None:
+    loaded = native()
+    assert loaded is not None
+    packed = loaded.pack_weight(torch.randn(16, 8))
+    with pytest.raises(ValueError, match="does not fit"):
+        loaded.linear(torch.randn(2, 6), packed, None, 16)
+    with pytest.raises(ValueError, match="contiguous"):
+        loaded.linear(torch.randn(8, 2).T, packed, None, 16)
