@@ -1,0 +1,152 @@
+"""Linear layers with their weights packed once, at load, for the way this CPU multiplies.
+
+Three methods: our own kernel (bfloat16 or float32 weights, float32 sums, a row's
+result independent of the other rows), oneDNN's packed product (where the processor
+multiplies bfloat16 natively), and plain torch. Each packed weight is checked against
+plain torch before its original is dropped. It knows no model structure.
+"""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum
+from typing import Final
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.build import cpu_flags
+from serve_app.engine.kernels.native import LANES, TYPES
+
+log = logging.getLogger(__name__)
+
+# With these oneDNN runs bfloat16 faster than float32; without, it emulates it at a sixth of that speed.
+BF16_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16"})
+
+# Of the largest output: what summing in another order and rounding once may do.
+TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+class Method(Enum):
+    """Who multiplies."""
+
+    NATIVE = "native"
+    ONEDNN = "oneDNN"
+    PLAIN = "plain torch"
+
+
+def choose_method(dtype: torch.dtype) -> Method:
+    """The fastest method that this machine has for weights of `dtype`."""
+    if dtype not in TYPES:
+        return Method.PLAIN
+    if native() is not None and (dtype == torch.float32 or not BF16_FLAGS & cpu_flags()):
+        return Method.NATIVE
+    return Method.ONEDNN if _has_onednn() else Method.PLAIN
+
+
+class PackedLinear(nn.Module):
+    """Takes the place of a `nn.Linear` in inference. Weights: [N, K], bias: [N].
+
+    The weight is not a parameter any more: it cannot be trained, moved or read back.
+    """
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, method: Method | None = None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.shape
+        self.dtype = weight.dtype
+        self.method = choose_method(weight.dtype) if method is None else method
+        self._bias = None if bias is None else bias.detach().clone()
+        self._wide_bias: torch.Tensor | None = None
+        self.wide_output = False  # forward returns float32, as logits want
+        with torch.no_grad():
+            self._pack(weight.detach())
+            if self.method is not Method.PLAIN and not self._error(weight) <= TOLERANCE[self.dtype]:
+                log.error("%s is wrong for a linear of %s; plain torch instead", self.method, weight.shape)
+                self.method = Method.PLAIN
+                self._pack(weight.detach())
+
+    @classmethod
+    def of(cls, *linears: nn.Linear) -> PackedLinear:
+        """One layer computing several linears of the same input side by side."""
+        biases = [
+            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+            for linear in linears
+        ]
+        bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
+        if len(linears) == 1:
+            return cls(linears[0].weight, bias)
+        return cls(torch.cat(tuple(linear.weight for linear in linears)), bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., K] -> [..., N] of the weight's type, or float32 if `wide_output`."""
+        return self._multiply(x, torch.float32 if self.wide_output else self.dtype)
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """[M, K] float32 -> [M, N] float32, without rounding between where the method allows."""
+        return self._multiply(x, torch.float32)
+
+    def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        kernels = native()
+        if self.method is Method.NATIVE and kernels is not None:
+            rows = kernels.widen(x.reshape(-1, self.in_features))
+            if self.in_features % 2:
+                rows = functional.pad(rows, (0, 1))
+            out = kernels.linear(rows, self._weight, self._wide_bias, self.out_features, dtype)
+            return out.view(*x.shape[:-1], self.out_features)
+        if self.method is Method.ONEDNN:
+            product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
+                x.to(self.dtype), self._weight, self._bias, "none", [], ""
+            )
+            return product.to(dtype)
+        return functional.linear(x.to(self.dtype), self._weight, self._bias).to(dtype)
+
+    def _pack(self, weight: torch.Tensor) -> None:
+        kernels = native()
+        if self.method is Method.NATIVE and kernels is not None:
+            self._weight = kernels.pack_weight(weight.contiguous())
+            if self._bias is not None:
+                self._wide_bias = functional.pad(self._bias.float(), (0, -self.out_features % LANES))
+        elif self.method is Method.ONEDNN:
+            self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 32)
+        else:
+            self.method = Method.PLAIN
+            self._weight = weight
+
+    def _error(self, weight: torch.Tensor) -> float:
+        """Largest difference from plain torch, relative to its largest output, over a few odd batches.
+
+        Of a wide layer only both ends are compared: a copy of its weight in float32 would not always fit.
+        """
+        n = self.out_features
+        ends = torch.arange(n) if n <= 256 else torch.cat([torch.arange(128), torch.arange(n - 128, n)])
+        weight = weight[ends].float()
+        bias = None if self._bias is None else self._bias[ends].float()
+        worst = 0.0
+        for rows in (1, 7, 19):
+            x = torch.linspace(-1, 1, rows * self.in_features).mul(99).cos().view(rows, -1).to(self.dtype)
+            want = functional.linear(x.float(), weight, bias)
+            difference = (self._multiply(x, self.dtype)[:, ends].float() - want).abs().max()
+            worst = max(worst, float(difference / want.abs().max().clamp_min(1e-6)))
+        return worst
+
+
+def pack_linears(module: nn.Module) -> int:
+    """Swap every `nn.Linear` below `module` for a packed one, in place; returns how many.
+
+    Subclasses are left alone: they compute something else. A weight that an embedding
+    shares stays with the embedding; the linear gets its own packed copy.
+    """
+    count = 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child.weight.dtype in TYPES and child.weight.device.type == "cpu":
+                setattr(parent, name, PackedLinear.of(child))
+                count += 1
+    return count
+
+
+def _has_onednn() -> bool:
+    names = ("_reorder_linear_weight", "_linear_pointwise")
+    return torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in names)
