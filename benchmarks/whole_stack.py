@@ -1,0 +1,231 @@
+"""Throughput through the whole stack (HTTP, gateway, replica) beside the same mixes in process.
+
+    python benchmarks/make_model.py smol135 build/models
+    python benchmarks/whole_stack.py build/models/smol135 --mix c1 --mix c16 --rounds 3
+
+Both sides run the same `ModelConfig`. In process there is no HTTP, no JSON and no client:
+requests go straight to `ModelServer`. Rounds alternate, so that a slow minute of the
+machine hits both sides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+import yaml
+from load import MIXES, Mix, Prompts, Seen, drive, summary
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.models.catalogue import app_name
+from serve_app.replica.server import ModelServer
+from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
+
+PORT = 18431
+NAME = "bench"
+
+
+def model_config(args: argparse.Namespace) -> ModelConfig:
+    return ModelConfig(
+        name=NAME,
+        source=str(args.model.resolve()),
+        dtype=args.dtype,
+        engine=EngineConfig(max_model_len=4096, max_sequences=64),
+        engine_process=args.engine_process,
+    )
+
+
+@contextlib.contextmanager
+def served(config: ModelConfig, *flags: str) -> Iterator[str]:
+    """A server of `config` on a private cluster; yields its URL once it is ready."""
+    deploy = {
+        "proxy_location": "HeadOnly",
+        "http_options": {"host": "127.0.0.1", "port": PORT},
+        "applications": [
+            {
+                "name": "system",
+                "route_prefix": "/",
+                "import_path": "serve_app.deployments.build:build_system_app",
+                "args": {"models": [NAME]},
+                "deployments": [{"name": "Gateway", "ray_actor_options": {"num_cpus": 0.1}}],
+            },
+            {
+                "name": app_name(NAME),
+                "route_prefix": None,
+                "import_path": "serve_app.deployments.build:build_model_app",
+                "args": config.model_dump(mode="json"),
+                "deployments": [{"name": "Model", "ray_actor_options": {"num_cpus": 0.5}}],
+            },
+        ],
+    }
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        yaml.safe_dump(deploy, file)
+        file.flush()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "serve_app.deployments.serve", file.name, *flags], stdout=sys.stderr
+        )
+        try:
+            url = f"http://127.0.0.1:{PORT}"
+            wait_ready(url, process)
+            yield url
+        finally:
+            process.terminate()
+            process.wait(90)
+
+
+def wait_ready(url: str, process: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError("the server ended; its output says why")
+        with contextlib.suppress(OSError):
+            urllib.request.urlopen(f"{url}/readyz", timeout=2).close()
+            return
+        time.sleep(0.5)
+    raise RuntimeError("the server did not become ready")
+
+
+class Listener:
+    """Times the deltas of one in-process request."""
+
+    def __init__(self) -> None:
+        self.seen = Seen()
+        self._start = self._last = time.perf_counter()
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        now = time.perf_counter()
+        for delta in deltas:
+            self.seen.prompt_tokens = delta.usage.prompt_tokens
+            self.seen.output_tokens = delta.usage.completion_tokens
+            if delta.error is not None:
+                self.seen.error = delta.error.message
+        if self.seen.first_token:
+            self.seen.gaps.append(now - self._last)
+        else:
+            self.seen.first_token = now - self._start
+        self._last = now
+        self.seen.end = now - self._start
+
+
+async def in_process(
+    server: ModelServer, prompts: Iterator[list[int]], mix: Mix, count: int
+) -> tuple[list[Seen], float]:
+    """The same closed loop as `load.drive`, without a network."""
+    waiting = iter([tuple(next(prompts)) for _ in range(count)])
+    results: list[Seen] = []
+
+    async def worker(number: int) -> None:
+        for index, ids in enumerate(waiting):
+            listener = Listener()
+            await server.generate(
+                GenerateRequest(
+                    id=f"{time.monotonic_ns()}-{number}-{index}",
+                    model=NAME,
+                    prompt=Prompt(token_ids=ids),
+                    sampling=SamplingParams(temperature=0.0, max_tokens=mix.output_len, ignore_eos=True),
+                ),
+                listener,
+            )
+            results.append(listener.seen)
+
+    start = time.perf_counter()
+    await asyncio.gather(*(worker(number) for number in range(mix.concurrency)))
+    return results, time.perf_counter() - start
+
+
+def measure(args: argparse.Namespace) -> list[dict[str, object]]:
+    """Rows of both sides, all rounds; a side is started anew for each round."""
+    config, rows = model_config(args), []
+    names = args.mix or list(MIXES)
+    for round_number in range(args.rounds):
+        for side in ("in-process", "http"):
+            seeds = {name: (round_number * 2 + (side == "http")) * 100 + i for i, name in enumerate(names)}
+            rows += asyncio.run(_side(side, args, config, names, seeds))
+    return rows
+
+
+async def _side(
+    side: str, args: argparse.Namespace, config: ModelConfig, names: list[str], seeds: dict[str, int]
+) -> list[dict[str, object]]:
+    rows = []
+    with contextlib.ExitStack() as stack:
+        server = url = None
+        if side == "http":
+            url = stack.enter_context(served(config, *(["--no-haproxy"] if args.no_haproxy else [])))
+        else:
+            server = await ModelServer.start(config, lambda line: print(line, file=sys.stderr))
+        for name in names:
+            mix = MIXES[name]
+            prompts = iter(Prompts(args.model, mix, seeds[name]))
+            for count in filter(None, (mix.warmup, mix.requests)):
+                if url is not None:
+                    results, wall = await drive(url, NAME, prompts, mix, count)
+                elif server is not None:
+                    results, wall = await in_process(server, prompts, mix, count)
+            row = summary(f"{args.label} {side}", name, mix, results, wall)
+            rows.append(row)
+            print(
+                f"{side:10} {name:7} {row['output_tok_s']:8} tok/s  TTFT p50 {row['ttft_ms_p50']} ms  "
+                f"ITL p50 {row['itl_ms_p50']} ms  errors {row['errors']}",
+                flush=True,
+            )
+        if server is not None:
+            await server.stop()
+    return rows
+
+
+def report(rows: list[dict[str, object]], names: list[str]) -> str:
+    """A table of medians and of the ratio of the two sides."""
+    lines = ["| mix | in process tok/s | through HTTP tok/s | ratio | TTFT p50 / p99 ms | ITL p50 / p99 ms |"]
+    lines.append("|---|---|---|---|---|---|")
+    for name in names:
+        sides: dict[str, list[dict[str, object]]] = {}
+        for row in rows:
+            if row["mix"] == name:
+                sides.setdefault(str(row["label"]).rsplit(" ", 1)[1], []).append(row)
+
+        def median(side: str, field: str, sides: dict[str, list[dict[str, object]]] = sides) -> float:
+            return statistics.median(float(str(row[field])) for row in sides[side])
+
+        inner, outer = median("in-process", "output_tok_s"), median("http", "output_tok_s")
+        lines.append(
+            f"| {name} | {inner:.1f} | {outer:.1f} | {outer / inner:.2f} "
+            f"| {median('http', 'ttft_ms_p50'):.0f} / {median('http', 'ttft_ms_p99'):.0f} "
+            f"| {median('http', 'itl_ms_p50'):.1f} / {median('http', 'itl_ms_p99'):.1f} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path, help="model folder, see make_model.py")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--mix", action="append", choices=sorted(MIXES), help="default: all")
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--label", default="serve-app")
+    parser.add_argument("--engine-process", action="store_true", help="step the engine in a child process")
+    parser.add_argument("--no-haproxy", action="store_true", help="Ray Serve's own Python proxy in front")
+    parser.add_argument("--out", type=Path, help="append the rows as JSON lines")
+    args = parser.parse_args()
+    rows = measure(args)
+    print(f"\n{date.today()}, {platform.processor() or platform.machine()}, rounds {args.rounds}")
+    print(report(rows, args.mix or list(MIXES)))
+    if args.out:
+        with args.out.open("a") as out:
+            out.writelines(json.dumps(row) + "\n" for row in rows)
+
+
+if __name__ == "__main__":
+    main()
