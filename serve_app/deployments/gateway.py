@@ -25,30 +25,17 @@ class GatewayReplica:
         self._config = config
 
     def __serve_build_asgi_app__(self) -> Any:
-        app = build_app(self._backend, StaticAccounts(self._config), self._config)
-        return KnownPeer(app, LOOPBACK if listens_on_loopback() else None)
+        # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
+        # one certainty is where Serve listens: on loopback every peer is this machine,
+        # elsewhere nobody is known, and without keys nobody is served.
+        peer = LOOPBACK if listens_on_loopback() else None
+        return build_app(
+            self._backend, StaticAccounts(self._config), self._config, peer_of=lambda scope: peer
+        )
 
     async def __del__(self) -> None:
         if hasattr(self, "_backend"):  # the constructor got that far
             await self._backend.close()
-
-
-class KnownPeer:
-    """Replaces what a proxy or a client says of the peer's address by what is certain.
-
-    HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
-    one certainty is where Serve listens: on loopback every peer is this machine, elsewhere
-    nobody is known, and without keys nobody is served.
-    """
-
-    def __init__(self, app: Any, peer: str | None) -> None:
-        self._app = app
-        self._client = None if peer is None else (peer, 0)
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            scope = {**scope, "client": self._client}
-        await self._app(scope, receive, send)
 
 
 def listens_on_loopback() -> bool:

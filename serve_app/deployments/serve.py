@@ -41,7 +41,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("file", type=Path, help="deploy file, such as deploy/local.yaml")
     parser.add_argument("--no-haproxy", action="store_true", help="use Ray Serve's own Python proxy")
     options = parser.parse_args(argv)
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM ends like Ctrl-C
     folder = environment.private_folder()
     try:
         config = _read(options.file)
@@ -76,8 +75,8 @@ def _serve(config: dict[str, Any], host: str, port: int) -> None:
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         logging_level="warning",
-        configure_logging=True,
     )
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C; after Ray set its own
     try:
         serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
         _deploy(schema)
@@ -91,7 +90,8 @@ def _serve(config: dict[str, Any], host: str, port: int) -> None:
             time.sleep(3600)
     finally:
         print("\nserve: stopping ...", flush=True)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave processes behind
+        for name in (signal.SIGINT, signal.SIGTERM):  # a second one must not leave processes behind
+            signal.signal(name, signal.SIG_IGN)
         serve.shutdown()
         ray.shutdown()
 

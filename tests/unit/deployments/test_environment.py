@@ -1,5 +1,9 @@
+import shutil
 import stat
+import subprocess
 from pathlib import Path
+
+import pytest
 
 from serve_app.deployments import environment
 
@@ -34,4 +38,21 @@ def test_haproxy_sockets_fit_a_socket_path_and_are_the_owners_alone() -> None:
         assert len(str(path)) <= 97
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
-        folder.rmdir()
+        shutil.rmtree(folder)
+
+
+def test_haproxy_listens_nowhere_else_than_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_haproxy_binary", lambda: "/bin/true")
+    wrapper = environment.haproxy(tmp_path)["RAY_SERVE_HAPROXY_BINARY_PATH"]
+    config = tmp_path / "haproxy.cfg"
+    config.write_text("    bind :9101\n    bind 0.0.0.0:8000\n  bind *:8404\n    bind 127.0.0.1:8001\n")
+    subprocess.run([wrapper, "-db", "-f", str(config), "-dR"], check=True)
+    assert config.read_text().split() == [
+        *("bind", "127.0.0.1:9101", "bind", "0.0.0.0:8000"),
+        *("bind", "127.0.0.1:8404", "bind", "127.0.0.1:8001"),
+    ]
+
+
+def test_without_haproxy_nothing_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "_haproxy_binary", lambda: None)
+    assert environment.haproxy(tmp_path) == {}
