@@ -1,0 +1,118 @@
+"""Time of one engine step on a CPU, in process: no server, no scheduler, no sampler.
+
+    python benchmarks/step.py MODEL [--paths fused packed hf] [--threads 2] [--repeats 20]
+
+MODEL is a local folder; `benchmarks/make_model.py` writes one with random weights. Decode rows
+are steps of B sequences with 192 tokens of context each, prefill rows are whole prompts. Paths: hf is
+transformers' module with our paged attention, packed adds packed linears, fused adds fused layers.
+Prints a Markdown table of medians and minima. On a shared machine the minimum says more than the median, and
+with --threads 1 the CPU time more than both; with more threads it includes their waiting for work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import platform
+import statistics
+import sys
+import time
+from typing import Final
+
+import torch
+from transformers import AutoModelForCausalLM
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.fused import accelerate_cpu
+from serve_app.engine.kernels.build import cpu_flags
+from serve_app.engine.runner import ModelRunner
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+CONTEXT: Final = 192  # tokens of every decoding sequence
+DECODES: Final = (1, 4, 16, 32)
+PREFILLS: Final = (512, 2048)
+NOTABLE: Final = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+
+
+def make_runner(folder: str, path: str) -> ModelRunner:
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
+    if path != "hf":
+        accelerate_cpu(model, torch.bfloat16, fuse=path == "fused")
+    return ModelRunner(
+        model,
+        backend=CpuAttention(),
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+        config=EngineConfig(kv_cache_bytes=512 << 20),
+    )
+
+
+def batch_of(runner: ModelRunner, count: int, tokens: int, *, decode: bool) -> Batch:
+    """`count` sequences of `tokens` tokens: their last token each, or all of them."""
+    blocks = -(-tokens // runner.block_size)
+    chunks = []
+    for index in range(count):
+        sequence = Sequence(
+            request_id=str(index),
+            index=0,
+            prompt_len=tokens,
+            token_ids=torch.randint(0, runner.vocab_size, (tokens,)).tolist(),
+            sampling=SamplingParams(),
+            seed=0,
+            block_table=list(range(index * blocks, (index + 1) * blocks)),
+        )
+        start = tokens - 1 if decode else 0
+        chunks.append(Chunk(sequence, start, tokens - start, tokens - 1))
+    return build_batch(chunks, runner.block_size, runner.device)
+
+
+def time_step(runner: ModelRunner, batch: Batch, repeats: int) -> list[tuple[float, float]]:
+    """Milliseconds (elapsed, CPU time) of each of `repeats` runs, after one that is not counted."""
+    runner.run(batch)
+    times = []
+    for _ in range(repeats):
+        begin, cpu = time.perf_counter(), time.process_time()
+        runner.run(batch)
+        times.append(((time.perf_counter() - begin) * 1e3, (time.process_time() - cpu) * 1e3))
+    return times
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument(
+        "--paths", nargs="+", default=["fused", "packed", "hf"], choices=("fused", "packed", "hf")
+    )
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--repeats", type=int, default=20)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    has = cpu_flags()
+    machine = f"torch {torch.__version__}, {platform.machine()}, {options.threads} threads"
+    flags = ", ".join(f"{flag} {'yes' if flag in has else 'no'}" for flag in NOTABLE)
+    print(f"`python {' '.join(sys.argv)}`\n")
+    print(f"{datetime.date.today()}, {machine}; {flags}\n")
+    print(
+        "| path | step | median ms | min ms | min CPU ms | median tok/s | best tok/s |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    for path in options.paths:
+        runner = make_runner(options.model, path)
+        steps = [(f"decode B={b}", b, batch_of(runner, b, CONTEXT, decode=True)) for b in DECODES]
+        steps += [(f"prefill {n}", n, batch_of(runner, 1, n, decode=False)) for n in PREFILLS]
+        for name, tokens, batch in steps:
+            times = time_step(
+                runner, batch, options.repeats if "decode" in name else max(2, options.repeats // 5)
+            )
+            elapsed = [wall for wall, _ in times]
+            middle, best, cpu = statistics.median(elapsed), min(elapsed), min(used for _, used in times)
+            rates = f"{tokens / middle * 1e3:.0f} | {tokens / best * 1e3:.0f}"
+            print(f"| {path} | {name} | {middle:.1f} | {best:.1f} | {cpu:.1f} | {rates} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
