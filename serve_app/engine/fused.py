@@ -155,12 +155,11 @@ def fuse_layers(model: PreTrainedModel) -> int:
     model.set_attn_implementation(ATTENTION_NAME)
     with torch.inference_mode():
         # Both ends, before any original is dropped; every weight is also checked when packed.
-        for layer in {0, len(layers) - 1}:
-            error = _error(model, layers[layer])
-            if not error <= TOLERANCE[layers[layer].mlp.up_proj.weight.dtype]:
-                log.error(
-                    "fused layer %d of %s is off by %.1g: not fused", layer, type(model).__name__, error
-                )
+        for end in (0, -1):
+            original: Any = layers[end]
+            error = _error(model, original)
+            if not error <= TOLERANCE[original.mlp.up_proj.weight.dtype]:
+                log.error("a fused layer of %s is off by %.1g: not fused", type(model).__name__, error)
                 return 0
         for index, layer in enumerate(layers):
             layers[index] = FusedLayer(layer, _observe(model, layer), first=index == 0)

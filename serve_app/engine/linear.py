@@ -70,10 +70,10 @@ class PackedLinear(nn.Module):
     @classmethod
     def of(cls, *linears: nn.Linear) -> PackedLinear:
         """One layer computing several linears of the same input side by side."""
-        biases = [
+        biases = tuple(
             linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
             for linear in linears
-        ]
+        )
         bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
         if len(linears) == 1:
             return cls(linears[0].weight, bias)
