@@ -28,6 +28,7 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import ForwardContext
 from serve_app.engine.forward import ATTENTION_NAME, active, current
 from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import Native
 from serve_app.engine.linear import PackedLinear, pack_linears
 
 log = logging.getLogger(__name__)
@@ -48,11 +49,30 @@ class AttentionCall:
     sinks: torch.Tensor | None
 
 
+class RotaryFactors:
+    """The halves of cos and sin as the kernels take them, made once a step for all layers."""
+
+    def __init__(self) -> None:
+        self._source: tuple[torch.Tensor, torch.Tensor] | None = None
+        self._halves: tuple[torch.Tensor, torch.Tensor] | None = None
+
+    def of(self, source: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        """[1, T, D] each -> [T, D / 2] each, float32. All layers of a step are handed the same object."""
+        if self._halves is None or source is not self._source:
+            cos, sin = (factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in source)
+            self._source, self._halves = source, (cos, sin)
+        return self._halves
+
+
 class FusedLayer(nn.Module):
     """One pre-norm decoder layer: attention with rotary positions, then a gated MLP."""
 
-    def __init__(self, layer: Any, call: AttentionCall, *, first: bool) -> None:
+    def __init__(
+        self, layer: Any, call: AttentionCall, kernels: Native, factors: RotaryFactors, *, first: bool
+    ) -> None:
         super().__init__()
+        self._kernels = kernels
+        self._factors = factors
         attention, mlp = layer.self_attn, layer.mlp
         self.layer_idx: int = attention.layer_idx
         self._first = first
@@ -80,12 +100,9 @@ class FusedLayer(nn.Module):
         **_: Any,
     ) -> torch.Tensor:
         """[1, T, N] float32. Works in place on its input, unless it is the model's first layer."""
-        kernels = native()
-        if kernels is None:
-            raise RuntimeError("fused layers need the native kernels they were made with")
+        kernels = self._kernels
         residual = hidden_states[0].to(torch.float32, copy=self._first).contiguous()
-        half = self._head_dim // 2
-        cos, sin = (factor[0, :, :half].float().contiguous() for factor in position_embeddings)
+        cos, sin = self._factors.of(position_embeddings)
         qkv = self._qkv.project(kernels.add_rmsnorm(residual, None, self._norm_in, self._eps))
         attended = self._attend(qkv, cos, sin)
         delta = self._out.project(attended.flatten(1))
@@ -96,10 +113,10 @@ class FusedLayer(nn.Module):
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""
-        step, call, kernels = current(), self._call, native()
+        step, call, kernels = current(), self._call, self._kernels
         heads = qkv.view(len(qkv), -1, self._head_dim)
         cache = step.backend.native_cache(self.layer_idx) if isinstance(step.backend, CpuAttention) else None
-        if cache is not None and kernels is not None:
+        if cache is not None:
             kernels.rope_and_cache(
                 *(qkv, cos, sin, self._norms, self._eps_head, cache, step.context.slots, self._heads)
             )
@@ -150,19 +167,22 @@ def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = T
 def fuse_layers(model: PreTrainedModel) -> int:
     """Replace the decoder layers by fused ones in place; returns how many: all of them or none."""
     layers = getattr(model.get_decoder(), "layers", None)
-    if native() is None or not isinstance(layers, nn.ModuleList) or not all(map(_known, layers)):
+    kernels = native()
+    if kernels is None or not isinstance(layers, nn.ModuleList) or not all(map(_known, layers)):
         return 0
     model.set_attn_implementation(ATTENTION_NAME)
     with torch.inference_mode():
         # Both ends, before any original is dropped; every weight is also checked when packed.
         for end in (0, -1):
             original: Any = layers[end]
-            error = _error(model, original)
+            error = _error(model, original, kernels)
             if not error <= TOLERANCE[original.mlp.up_proj.weight.dtype]:
                 log.error("a fused layer of %s is off by %.1g: not fused", type(model).__name__, error)
                 return 0
+        factors = RotaryFactors()
         for index, layer in enumerate(layers):
-            layers[index] = FusedLayer(layer, _observe(model, layer), first=index == 0)
+            call = _observe(model, layer)
+            layers[index] = FusedLayer(layer, call, kernels, factors, first=index == 0)
     return len(layers)
 
 
@@ -223,9 +243,9 @@ def _observe(model: PreTrainedModel, layer: Any) -> AttentionCall:
     return observer.call
 
 
-def _error(model: PreTrainedModel, layer: Any) -> float:
+def _error(model: PreTrainedModel, layer: Any, kernels: Native) -> float:
     """Largest difference between the layer's update of its input and the fused one's, relative."""
-    fused = FusedLayer(layer, _observe(model, layer), first=True)
+    fused = FusedLayer(layer, _observe(model, layer), kernels, RotaryFactors(), first=True)
     states = _random_states(model, layer)
     attention = layer.self_attn
     spec = LayerSpec(

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.kernels.native import LANES, TYPES
+from serve_app.engine.kernels.native import LANES, TYPES, Native
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class PackedLinear(nn.Module):
         self.method = choose_method(weight.dtype) if method is None else method
         self._bias = None if bias is None else bias.detach().clone()
         self._wide_bias: torch.Tensor | None = None
+        self._kernels: Native | None = None
         self.wide_output = False  # forward returns float32, as logits want
         with torch.no_grad():
             self._pack(weight.detach())
@@ -85,15 +86,16 @@ class PackedLinear(nn.Module):
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """[M, K] float32 -> [M, N] float32, without rounding between where the method allows."""
+        if self._kernels is not None and self.in_features % 2 == 0:
+            return self._kernels.linear(x, self._weight, self._wide_bias, self.out_features)
         return self._multiply(x, torch.float32)
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        kernels = native()
-        if self.method is Method.NATIVE and kernels is not None:
-            rows = kernels.widen(x.reshape(-1, self.in_features))
+        if self._kernels is not None:
+            rows = self._kernels.widen(x.reshape(-1, self.in_features))
             if self.in_features % 2:
                 rows = functional.pad(rows, (0, 1))
-            out = kernels.linear(rows, self._weight, self._wide_bias, self.out_features, dtype)
+            out = self._kernels.linear(rows, self._weight, self._wide_bias, self.out_features, dtype)
             return out.view(*x.shape[:-1], self.out_features)
         if self.method is Method.ONEDNN:
             product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
@@ -103,12 +105,12 @@ class PackedLinear(nn.Module):
         return functional.linear(x.to(self.dtype), self._weight, self._bias).to(dtype)
 
     def _pack(self, weight: torch.Tensor) -> None:
-        kernels = native()
-        if self.method is Method.NATIVE and kernels is not None:
-            self._weight = kernels.pack_weight(weight.contiguous())
+        self._kernels = native() if self.method is Method.NATIVE else None
+        if self._kernels is not None:
+            self._weight = self._kernels.pack_weight(weight.contiguous())
             if self._bias is not None:
                 self._wide_bias = functional.pad(self._bias.float(), (0, -self.out_features % LANES))
-        elif self.method is Method.ONEDNN:
+        elif self.method is Method.ONEDNN and _has_onednn():
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 32)
         else:
             self.method = Method.PLAIN

@@ -250,5 +250,5 @@ class Native:
 
 
 def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
-    if tensor.dtype not in dtypes or not tensor.is_contiguous() or tensor.device.type != "cpu":
+    if tensor.dtype not in dtypes or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")

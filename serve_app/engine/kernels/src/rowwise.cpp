@@ -28,6 +28,11 @@ void rotate(float* x, const float* cos, const float* sin, long half) {
   }
 }
 
+INLINE F16 gate_times_up(F16 gate, F16 up, bool gelu) {
+  const F16 inner = gelu ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
+  return gate * sigmoid(inner) * up;
+}
+
 template <class T>
 void write_key(T* block, const float* key, long dim, long size, long offset) {
   for (long d = 0; d < dim; d++) put(block + d * size + offset, key[d]);
@@ -108,12 +113,11 @@ void gated(const float* gate_up, float* out, long t, long n, int gelu, int threa
   parallel_rows(t, n, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) {
       const float *gate = gate_up + row * 2 * n, *up = gate + n;
-      for (long i = 0; i < n; i += LANES) {
-        const long some = n - i < LANES ? n - i : LANES;
-        const F16 g = load_some(gate + i, some), u = load_some(up + i, some);
-        const F16 inner = gelu ? 1.5957691216f * (g + 0.044715f * g * g * g) : g;
-        store_some(out + row * n + i, g * sigmoid(inner) * u, some);
-      }
+      float* y = out + row * n;
+      long i = 0;
+      for (; i + LANES <= n; i += LANES) store(y + i, gate_times_up(load(gate + i), load(up + i), gelu));
+      if (i < n)
+        store_some(y + i, gate_times_up(load_some(gate + i, n - i), load_some(up + i, n - i), gelu), n - i);
     }
   });
 }
