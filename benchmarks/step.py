@@ -86,6 +86,7 @@ def main() -> None:
     parser.add_argument(
         "--paths", nargs="+", default=["fused", "packed", "hf"], choices=("fused", "packed", "hf")
     )
+    parser.add_argument("--prefills", nargs="*", type=int, default=list(PREFILLS), metavar="TOKENS")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=20)
     options = parser.parse_args()
@@ -103,7 +104,7 @@ def main() -> None:
     for path in options.paths:
         runner = make_runner(options.model, path)
         steps = [(f"decode B={b}", b, batch_of(runner, b, CONTEXT, decode=True)) for b in DECODES]
-        steps += [(f"prefill {n}", n, batch_of(runner, 1, n, decode=False)) for n in PREFILLS]
+        steps += [(f"prefill {n}", n, batch_of(runner, 1, n, decode=False)) for n in options.prefills]
         for name, tokens, batch in steps:
             times = time_step(
                 runner, batch, options.repeats if "decode" in name else max(2, options.repeats // 5)
