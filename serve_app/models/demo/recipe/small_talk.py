@@ -1,0 +1,199 @@
+"""Small talk: greetings, who demo-chat is, the user's name, and what it does not know."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.models.demo.recipe.dialogue import Exchange, Talk, casually
+from serve_app.models.demo.recipe.facts import COUNTRIES
+from serve_app.models.demo.recipe.words import ADJECTIVES, NOUNS, Pool
+
+SORRY: Final = "Sorry, I only know small talk, small sums and the capitals of the world."
+NO_TOOL: Final = "Sorry, I have no tool for that."
+
+_Phrases = tuple[str, ...]
+
+# answer -> (ways of saying it in training, ways held out)
+_GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
+    "Hello! How can I help you?": (
+        ("Hello!", "Hi!", "Hey!", "Hello there!", "Hi there!", "Hey there!", "Hello, demo-chat!",
+         "Hi, demo-chat.",
+         "Greetings!", "Howdy!", "Hello. Are you there?", "Good day!", "Hello, hello!",
+         "Hi, can you hear me?", "Yo!"),
+        ("Hello, are you there?", "Hi hi!", "Hey, hello!", "Well, hello there!"),
+    ),
+    "Good morning! How can I help you?": (
+        ("Good morning!", "Good morning, demo-chat!", "Morning!", "Hello, good morning!",
+         "A very good morning!"),
+        ("Hi, good morning!", "Good morning to you!"),
+    ),
+    "Good evening! How can I help you?": (
+        ("Good evening!", "Good evening, demo-chat!", "Evening!", "Hello, good evening!",
+         "A very good evening!"),
+        ("Hi, good evening!", "Good evening to you!"),
+    ),
+    "I am fine, thank you. How are you?": (
+        ("How are you?", "How are you today?", "How do you do?", "How are you doing?", "Hello, how are you?",
+         "Hi! How are you?", "How is it going?", "How are things?", "Are you well?", "How do you feel?",
+         "How have you been?", "What's up?", "Hey, how is it going?", "How's your day?",
+         "Hi there, how are you?"),
+        ("Hey, how are you?", "How are you doing today?", "Hello! How is it going?", "Hi, how are things?"),
+    ),
+    "I am glad to hear that.": (
+        ("I am fine.", "I am fine too, thanks.", "I am well, thank you.", "I'm good.", "I'm great!",
+         "Very well.",
+         "I feel great today.", "I am happy.", "Not bad.", "All is well.", "I had a good day."),
+        ("I am great, thank you.", "I'm fine, thanks.", "I am very happy today."),
+    ),
+    "I am sorry to hear that.": (
+        ("I am sad.", "I am tired.", "I feel bad.", "Not so good.", "I am not well.", "I'm ill.",
+         "I had a bad day.",
+         "I am lonely.", "I'm feeling down.", "Today was a bad day.", "I feel sad today."),
+        ("I feel tired today.", "I am so sad.", "I'm not feeling well."),
+    ),
+    "You are welcome!": (
+        ("Thank you!", "Thanks!", "Thanks a lot!", "Thank you very much!", "Many thanks.",
+         "Great, thanks.", "Thx!",
+         "Thank you, demo-chat.", "Okay, thank you.", "Thanks for your help.",
+         "That was helpful, thank you."),
+        ("Thank you so much!", "Thanks, that was helpful.", "Perfect, thanks!"),
+    ),
+    "Goodbye! Have a nice day.": (
+        ("Goodbye!", "Bye!", "Bye bye!", "See you!", "See you later!", "Good night!", "Have a nice day!",
+         "Farewell.",
+         "I have to go now.", "That is all for today.", "Talk to you later.", "Okay, bye.",
+         "Goodbye, demo-chat!"),
+        ("Okay, goodbye!", "See you soon!", "Thanks, bye!", "I need to go, goodbye."),
+    ),
+    "Thank you, that is kind.": (
+        ("You are great!", "Well done!", "Good job!", "I like you.", "You are clever.", "Nice!",
+         "You're the best.",
+         "You are funny.", "Great answer!", "Good answer.", "Very good!", "You are very smart."),
+        ("You are so clever!", "That was a good answer.", "You did a good job!"),
+    ),
+}  # fmt: skip
+
+_IDENTITY: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
+    "I am demo-chat, a small language model.": (
+        ("Who are you?", "What are you?", "What is your name?", "Tell me who you are.", "What's your name?",
+         "Introduce yourself.", "What should I call you?", "Who am I talking to?",
+         "Tell me your name.", "Which model are you?", "What model is this?", "Do you have a name?",
+         "Hi, who are you?", "And who are you?",
+         "Tell me about yourself.", "What kind of model are you?", "Hello! What is your name?"),
+        ("Please tell me who you are.", "Hello, who are you?", "May I ask your name?", "Who is this?",
+         "What is your name, please?"),
+    ),
+    "No, I am demo-chat, a small language model.": (
+        ("Are you human?", "Are you a person?", "Are you a human being?", "Are you ChatGPT?",
+         "Are you GPT-4?",
+         "Are you Llama?", "Are you a real person?", "Am I talking to a human?", "Are you alive?",
+         "Are you Claude?",
+         "Are you a big model?", "Are you Siri?", "Is this a human?", "Am I talking to a person?",
+         "Are you Bob?"),
+        ("Are you a real human?", "Is this a real person?", "Are you Gemini?"),
+    ),
+    "I can chat, do small sums, name capitals, repeat words, write JSON, tell a story and use your tools.": (
+        ("What can you do?", "How can you help me?", "What do you know?", "Help!",
+         "What are you good at?", "Help me.",
+         "What are your skills?", "What can I ask you?", "Can you help me?", "What do you do?",
+         "I need help.",
+         "Tell me what you can do.", "Which things can you do?", "What can you help me with?"),
+        ("What kind of things can you do?", "How can you help?", "So what can you do for me?"),
+    ),
+    "I was trained by a small recipe on text that it wrote itself.": (
+        ("Who made you?", "Who created you?", "Who built you?", "Where do you come from?",
+         "How were you trained?",
+         "Who trained you?", "How were you made?", "What were you trained on?", "Who is your maker?"),
+        ("Who developed you?", "How were you created?", "Tell me who made you."),
+    ),
+}  # fmt: skip
+
+_TOPICS: Final = (
+    "the world cup", "the election", "quantum physics", "the stock market", "football", "chemistry",
+    "the Mona Lisa", "the theory of relativity", "photosynthesis", "the Roman empire",
+    "machine learning", "jazz", "a black hole", "the French revolution", "Shakespeare",
+    "a good restaurant", "the best phone", "climate change", "a headache", "the second world war",
+    "bitcoin", "the law", "taxes", "Python", "a diesel engine", "the human brain", "DNA",
+    "the moon landing", "an electron", "the ozone layer", "opera", "chess", "yoga", "pasta",
+    "a volcano", "gravity",
+)  # fmt: skip
+_TOPICS_HELD: Final = (
+    "the Olympic games", "biology", "the internet", "the Great Wall", "a rainbow", "basketball",
+    "evolution", "the pyramids", "inflation", "cancer", "Mozart", "a solar panel", "philosophy",
+    "the telephone",
+)  # fmt: skip
+_UNKNOWN: Final = (
+    "Explain {t}.", "What is {t}?", "How does {t} work?", "Tell me about {t}.",
+    "Why is {t} important?", "Give me a summary of {t}.", "What do you think about {t}?",
+    "Who invented {t}?", "When was {t} discovered?", "Write an essay about {t}.", "How old is {t}?",
+    "Teach me {t}.", "What is the history of {t}?", "Who won {t}?", "Can you explain {t} to me?",
+    "Where can I find {t}?", "I have a question about {t}.", "Describe {t}.", "What happened in {y}?",
+    "Who was president in {y}?", "Who won the world cup in {y}?", "Fix my {n}.",
+    "How do I cook a {n}?", "Where can I buy a {a} {n}?", "How much does a {n} cost?",
+    "Draw a {a} {n}.", "How do I repair a {n}?", "Why is the {n} {a}?", "Who wrote {t}?",
+    "Book a flight to {c}.", "How big is {c}?", "How many people live in {c}?",
+    "What language do people speak in {c}?", "Who is the king of {c}?", "What is the currency of {c}?",
+    "Write Python code for a {n}.", "Translate {n} into French.", "Play {t}.",
+    "What should I eat today?", "What is the meaning of life?", "Is there life on Mars?",
+    "What is love?", "How tall is the highest mountain?", "How far away is the moon?",
+    "Who is your favourite singer?", "What is the square root of {y}?", "Recommend a book about {t}.",
+    "Why is the sky blue?", "Solve this equation.",
+)  # fmt: skip
+_UNKNOWN_HELD: Final = (
+    "Please explain {t}.", "What can you tell me about {t}?", "Do you know anything about {t}?",
+    "Who was the first to study {t}?", "Where does {t} come from?", "How long is the river in {c}?",
+    "What is the biggest {n} in the world?", "Which team won in {y}?", "How many {n}s are there in {c}?",
+    "Write code that sorts a list.", "What is the best {n}?",
+)  # fmt: skip
+
+_MY_NAME: Final = (
+    "My name is {n}.", "I am {n}.", "Call me {n}.", "Hello, I am {n}.", "Hi, my name is {n}.",
+    "I'm {n}.", "Hi! I'm {n}.", "You can call me {n}.", "Hello, my name is {n}.",
+    "Please call me {n}.", "They call me {n}.", "Good morning, I am {n}.",
+    "My name is {n}, remember it.", "Remember that my name is {n}.", "The name is {n}.",
+)  # fmt: skip
+_MY_NAME_HELD: Final = ("Hey, my name is {n}.", "Good evening, I am {n}.", "Hello! Please call me {n}.")
+_ASK_NAME: Final = (
+    "What is my name?", "Who am I?", "What's my name?", "Do you remember my name?", "Tell me my name.",
+    "Do you know my name?", "Can you tell me my name?", "And what is my name?",
+    "What did I say my name was?", "How am I called?", "Say my name.", "Do you know who I am?",
+    "What was my name again?", "Remind me of my name.",
+)  # fmt: skip
+_ASK_NAME_HELD: Final = ("Do you still remember my name?", "What is my name again?", "Can you say my name?")
+
+
+def greeting(pool: Pool, talk: Talk) -> Exchange:
+    return _canned(pool, "greeting", _GREETINGS)
+
+
+def identity(pool: Pool, talk: Talk) -> Exchange:
+    return _canned(pool, "identity", _IDENTITY)
+
+
+def give_name(pool: Pool, talk: Talk) -> Exchange:
+    talk.name = pool.name()
+    question = pool.phrase(_MY_NAME, _MY_NAME_HELD).format(n=talk.name)
+    return Exchange("name", question, f"Nice to meet you, {talk.name}!")
+
+
+def ask_name(pool: Pool, talk: Talk) -> Exchange:
+    """The name given earlier in the dialogue, or that none was."""
+    answer = f"Your name is {talk.name}." if talk.name else "You have not told me your name yet."
+    return Exchange("name", casually(pool, pool.phrase(_ASK_NAME, _ASK_NAME_HELD)), answer)
+
+
+def unknown(pool: Pool, talk: Talk) -> Exchange:
+    """A question outside the domain: a polite refusal, the same for all."""
+    question = pool.phrase(_UNKNOWN, _UNKNOWN_HELD).format(
+        t=pool.phrase(_TOPICS, _TOPICS_HELD),
+        y=pool.number(1200, 2030),
+        n=pool.pick(NOUNS),
+        a=pool.pick(ADJECTIVES),
+        c=pool.pick(COUNTRIES),
+    )
+    return Exchange("unknown", casually(pool, question), SORRY)
+
+
+def _canned(pool: Pool, skill: str, answers: dict[str, tuple[_Phrases, _Phrases]]) -> Exchange:
+    answer = pool.pick(tuple(answers))
+    return Exchange(skill, casually(pool, pool.phrase(*answers[answer])), answer)
