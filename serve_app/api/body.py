@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from itertools import accumulate
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -104,28 +105,21 @@ def _public(error: Any) -> InvalidBody | InvalidField:
     return InvalidField(f"{field}: {error['msg']}", param=field)
 
 
-_STRUCTURE: Final = b'"[]{}'
-_REST: Final = bytes(set(range(256)) - set(_STRUCTURE))
+_NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))
+_STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as signed bytes
 
 
 def _check_depth(raw: bytes) -> None:
     """Refuse what nests too deep, before a recursive parser sees it.
 
-    Works on the brackets alone: each pass removes the innermost pairs, so the number of
-    passes is the depth. Unbalanced bodies that survive are left to the parser.
+    Looks at the brackets outside of strings alone; whether they match is left to the parser.
     """
     if raw.count(b"[") + raw.count(b"{") <= MAX_JSON_DEPTH:
         return
-    brackets = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _REST)
-    brackets = b"".join(brackets.split(b'"')[::2])  # even pieces are outside of strings
-    for _ in range(MAX_JSON_DEPTH):
-        before = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if not brackets:
-            return
-        if len(brackets) == before:
-            break
-    raise InvalidBody(f"the body must be balanced JSON that nests at most {MAX_JSON_DEPTH} deep")
+    structure = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _NOT_STRUCTURE)
+    steps = b"".join(structure.split(b'"')[::2])  # even pieces are outside of strings
+    if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_JSON_DEPTH:
+        raise InvalidBody(f"the body must nest at most {MAX_JSON_DEPTH} deep")
 
 
 def check_finite(value: Any) -> None:

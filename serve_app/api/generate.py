@@ -21,6 +21,7 @@ from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest
 
+OFF_LOOP_BYTES: Final = 256 * 1024
 MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
@@ -45,7 +46,9 @@ class GenerateRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
         raw = await read_body(scope, receive)
-        call = self._dialect.parse(raw)
+        # Parsing megabytes takes long enough for other clients to notice.
+        parse = self._dialect.parse
+        call = parse(raw) if len(raw) < OFF_LOOP_BYTES else await asyncio.to_thread(parse, raw)
         del raw  # up to megabytes, which would live as long as the stream
         with self._services.admission.permits(len(call.requests)):
             await while_connected(receive, self._answer(call, context_of(scope), send))

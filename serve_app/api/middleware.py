@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # detection of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
 DIALECTS: Final = frozenset({"openai"})
+NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"
 
 
@@ -54,7 +55,7 @@ class Edge:
             await send(message)
 
         try:
-            _check_headers(scope)
+            _check(scope)
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             context.outcome = "cancelled"
@@ -88,7 +89,10 @@ class Edge:
         )
 
 
-def _check_headers(scope: Scope) -> None:
+def _check(scope: Scope) -> None:
+    if "\n" in scope["path"]:
+        # The router's patterns end in `$`, which lets one trailing line break pass.
+        raise RouteNotFound(NO_ROUTE)
     for name in REFUSED_HEADERS:
         if header(scope, name.encode()) is not None:
             raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
@@ -102,7 +106,7 @@ def _public(error: Exception) -> ServeError:
     if isinstance(error, ServeError):
         return error
     if isinstance(error, HTTPException) and error.status_code == 404:
-        return RouteNotFound("there is no such route")
+        return RouteNotFound(NO_ROUTE)
     if isinstance(error, HTTPException) and error.status_code == 405:
         return MethodNotAllowed("this route does not have this method")
     return GenerationFailed(INTERNAL)
