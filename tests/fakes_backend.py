@@ -7,7 +7,7 @@ choice but for the first word, which names the prompt and the choice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
 from serve_app.errors import ModelNotFound, ServeError, Unavailable
@@ -62,7 +62,7 @@ class FakeBackend:
     error_delta: ServeError | None = None  # delivered as a delta after `fail_after` words
     hang_after: int | None = None  # words delivered before it waits for ever
     burst: bool = False  # all words in one list
-    gate: Callable[[], object] | None = None  # awaited before each word
+    finish: FinishReason = FinishReason.LENGTH
     reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     running: int = 0
@@ -146,7 +146,7 @@ class FakeBackend:
                     logprobs=listed,
                     prompt_text="".join(prompt) if k == 0 and request.echo else None,
                     prompt_logprobs=prompt_logprobs,
-                    finish=FinishReason.LENGTH if last else None,
+                    finish=self.finish if last else None,
                     usage=Usage(
                         prompt_tokens=PROMPT_TOKENS,
                         completion_tokens=(k + 1) * request.n,

@@ -1,0 +1,142 @@
+"""Every route, enumerated from the app, against callers without the right."""
+
+import pytest
+
+from serve_app.accounts.keys import StaticAccounts, new_key
+from serve_app.api.app import build_app
+from serve_app.api.auth import OPEN_PATHS, Scoped
+from serve_app.config import GatewayConfig
+from serve_app.types import Scope
+from tests.fakes_backend import FakeBackend
+from tests.gateway import CHAT, chat_body, gateway
+
+KEY, LINE = new_key("infer")
+SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
+KEYS = f"{LINE} {SCRAPER_LINE}"
+
+
+def routes():
+    return build_app(FakeBackend(), None, GatewayConfig()).routes
+
+
+CLOSED = [
+    (method, route.path.replace("{name:path}", "demo"), route.app.needed)
+    for route in routes()
+    for method in sorted(route.methods)
+    if route.path not in OPEN_PATHS
+]
+
+
+def bearer(key):
+    return {"authorization": f"Bearer {key}"}
+
+
+def test_exactly_the_probes_are_open():
+    assert (
+        {r.path for r in routes() if r.app.needed is None} == OPEN_PATHS == {"/livez", "/readyz", "/health"}
+    )
+
+
+def test_every_route_names_the_scope_it_needs():
+    for route in routes():
+        assert isinstance(route.app, Scoped)
+        assert route.app.needed is None or route.app.needed in Scope
+
+
+@pytest.mark.parametrize(("method", "path", "needed"), CLOSED)
+async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, needed):
+    async with gateway(keys=KEYS) as g:
+        strangers = [
+            {}, bearer("sk-wrong"), bearer(""), bearer(KEY[:-1]), bearer(KEY + "x"), bearer(KEY.upper()),
+            {"authorization": KEY}, {"authorization": f"Basic {KEY}"}, {"x-api-key": KEY},
+            {"cookie": f"key={KEY}"},
+            {"host": "a/?x=", "x-forwarded-for": "127.0.0.1", "x-real-ip": "127.0.0.1"},
+            {"host": "livez", "x-original-url": "/livez", "x-forwarded-prefix": "/livez"},
+        ]  # fmt: skip
+        for headers in strangers:
+            answer = await g.client.request(method, path, headers=headers, json=chat_body())
+            assert answer.status_code == 401, headers
+            assert answer.headers["www-authenticate"] == "Bearer"
+            assert KEY not in answer.text
+        wrong = SCRAPER if needed is Scope.INFERENCE else KEY
+        answer = await g.client.request(method, path, headers=bearer(wrong), json=chat_body())
+        assert answer.status_code == 403
+        assert not g.backend.requests
+        await g.check(bearer(KEY))
+
+
+ODD_PATHS = [
+    "//v1/models", "/v1//models", "/v1/../metrics", "/livez/../v1/models", "/%2e%2e/v1/models",
+    "/livez%2f..%2fv1/models",
+    "/LIVEZ", "/livez/", "/livez/x", "/Livez", "/v1/models/", "/V1/models", "/", "/v1", "/admin", "/docs",
+    "/openapi.json", "/livez\n",
+    "/openai/livez", "/livez;x", "/livez%00", "/livez%3fx", "/-/routes", "/openai/metrics",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", ODD_PATHS)
+@pytest.mark.parametrize("method", ["GET", "POST", "HEAD", "OPTIONS", "DELETE", "TRACE"])
+async def test_nothing_but_the_exact_open_paths_answers_a_stranger(path, method):
+    async with gateway(keys=KEYS) as g:
+        scope = {
+            "type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": [(b"host", b"livez")], "client": ("127.0.0.1", 1), "root_path": "",
+        }  # fmt: skip
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b"{}"}
+
+        async def send(message):
+            sent.append(message)
+
+        await g.app(scope, receive, send)
+        assert sent[0]["status"] == (404 if "\n" in path else 401)
+        scope["headers"].append((b"authorization", f"Bearer {KEY}".encode()))
+        sent.clear()
+        await g.app(scope, receive, send)
+        assert sent[0]["status"] in (403, 404, 405)
+        assert not any(name == b"location" for name, _ in sent[0]["headers"])
+
+
+async def test_options_and_other_methods_are_not_open_either():
+    async with gateway(keys=KEYS) as g:
+        for method in ("OPTIONS", "DELETE", "PUT", "PATCH"):
+            assert (await g.client.request(method, CHAT)).status_code == 401
+            assert (await g.client.request(method, CHAT, headers=bearer(KEY))).status_code == 405
+
+
+async def test_without_keys_only_the_hook_says_who_is_near():
+    config = GatewayConfig()
+    for peer, status in (("127.0.0.1", 200), ("10.1.2.3", 403), (None, 403)):
+        app = build_app(FakeBackend(), StaticAccounts(config, {}), config, peer_of=lambda _, peer=peer: peer)
+        sent = []
+
+        async def receive():
+            return {"type": "http.request", "body": b""}
+
+        async def send(message, sent=sent):
+            sent.append(message)
+
+        headers = [(b"x-forwarded-for", b"127.0.0.1"), (b"forwarded", b"for=127.0.0.1")]
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/v1/models",
+            "headers": headers,
+            "query_string": b"",
+        }
+        await app(scope, receive, send)
+        assert sent[0]["status"] == status
+
+
+async def test_two_tenants_have_different_salts_and_clients_cannot_choose_theirs():
+    other, other_line = new_key("other")
+    async with gateway(keys=f"{LINE} {other_line}") as g:
+        for key in (KEY, other):
+            for body in (chat_body(), chat_body(user="same", cache_salt="same", salt="same")):
+                headers = {**bearer(key), "x-request-id": "same"}
+                assert (await g.post(CHAT, body, headers=headers)).status_code == 200
+        salts = [request.salt for request in g.backend.requests]
+        assert salts[0] == salts[1] != salts[2] == salts[3]
+        assert "same" not in salts

@@ -1,0 +1,69 @@
+"""Every hostile body against every route that reads one."""
+
+import json
+
+import pytest
+
+from serve_app.api.generate import GenerateRoute
+from serve_app.limits import MAX_ERROR_BYTES
+from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field
+from tests.fakes_backend import FakeBackend
+from tests.gateway import gateway
+
+
+async def post_routes(g):
+    """All routes with a body, found in the app itself."""
+    return [route.path for route in g.app.routes if "POST" in route.methods]
+
+
+async def test_the_routes_are_found():
+    async with gateway() as g:
+        paths = await post_routes(g)
+        assert len(paths) == len(
+            [r for r in g.app.routes if isinstance(getattr(r.app, "_app", None), GenerateRoute)]
+        )
+        assert "/v1/chat/completions" in paths
+
+
+@pytest.mark.parametrize(("name", "body"), MALFORMED, ids=[name for name, _ in MALFORMED])
+async def test_hostile_bodies_get_a_short_400_in_the_routes_own_shape(name, body):
+    async with gateway() as g:
+        for path in await post_routes(g):
+            answer = await g.client.post(path, content=body)
+            assert answer.status_code == 400, (path, answer.text[:300])
+            error = json.loads(answer.content)["error"]
+            assert set(error) == {"message", "type", "param", "code"}
+            assert error["type"] == "invalid_request_error"
+            assert len(answer.content) < MAX_ERROR_BYTES
+            assert SECRET not in answer.text
+        assert not g.backend.requests
+        await g.check()
+
+
+@pytest.mark.parametrize(("name", "body"), SOUND, ids=[name for name, _ in SOUND])
+async def test_odd_but_sound_bodies_are_served(name, body):
+    async with gateway() as g:
+        for path in await post_routes(g):
+            answer = await g.client.post(path, content=body)
+            assert answer.status_code == 200, answer.text[:300]
+            assert sum(len(k) + len(v) for k, v in answer.headers.items()) < 2_000
+        assert all(request.n == 1 for request in g.backend.requests)
+        await g.check()
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"content-type": "text/plain"},
+        {"content-type": "multipart/form-data; boundary=x"},
+        {"content-encoding": "gzip"},
+        {"content-encoding": "deflate, gzip"},
+        {"content-length": "x"},
+    ],
+)
+async def test_bodies_that_claim_to_be_something_else_are_refused(headers):
+    async with gateway(FakeBackend()) as g:
+        for path in await post_routes(g):
+            answer = await g.client.post(path, content=with_field('"n":1'), headers=headers)
+            assert answer.status_code == 400
+        await g.check()

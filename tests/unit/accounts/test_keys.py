@@ -1,0 +1,128 @@
+"""Static API keys: what is accepted, who is who, and what is never stored or shown."""
+
+import hashlib
+
+import pytest
+
+from serve_app.accounts.keys import KeyFileError, StaticAccounts, is_loopback, main, new_key
+from serve_app.config import GatewayConfig
+from serve_app.errors import PermissionDenied, Unauthenticated
+from serve_app.types import Scope
+
+
+def accounts(keys: str = "", **config: object) -> StaticAccounts:
+    return StaticAccounts(GatewayConfig(**config), {"SERVE_APP_API_KEYS": keys})
+
+
+def test_a_key_made_by_new_key_authenticates_under_its_name_and_scopes():
+    key, line = new_key("alice", ["inference", "metrics"])
+    caller = accounts(line).authenticate(f"Bearer {key}", "203.0.113.9")
+    assert (caller.key_id, caller.scopes) == ("alice", frozenset(Scope))
+
+
+def test_the_line_holds_the_hash_and_not_the_key():
+    key, line = new_key("alice")
+    assert key.startswith("sk-")
+    assert len(key) > 40
+    assert key not in line
+    assert line == f"alice:inference:{hashlib.sha256(key.encode()).hexdigest()}"
+
+
+def test_file_and_environment_are_both_read(tmp_path):
+    (key_a, line_a), (key_b, line_b) = new_key("a"), new_key("b")
+    path = tmp_path / "keys"
+    path.write_text(f"# operators\n\n{line_a}  # alice\n")
+    both = accounts(line_b, keys_file=path)
+    assert both.authenticate(f"Bearer {key_a}", None).key_id == "a"
+    assert both.authenticate(f"Bearer {key_b}", None).key_id == "b"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        None,
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer sk-wrong",
+        "Basic c2s6",
+        "sk-x",
+        "Bearer " + "x" * 10_000,
+        "Bearer \xff",
+    ],
+)
+def test_anything_but_a_known_key_is_refused(header):
+    _, line = new_key("a")
+    with pytest.raises(Unauthenticated) as caught:
+        accounts(line).authenticate(header, "127.0.0.1")
+    assert "sk-wrong" not in caught.value.message
+
+
+def test_without_keys_only_loopback_is_served():
+    open_accounts = accounts()
+    for peer in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"):
+        assert Scope.INFERENCE in open_accounts.authenticate(None, peer).scopes
+    for peer in ("10.0.0.1", "::ffff:10.0.0.1", "localhost", "", None, "127.0.0.1.example"):
+        with pytest.raises(PermissionDenied):
+            open_accounts.authenticate(None, peer)
+
+
+def test_a_closed_network_may_be_served_without_keys():
+    assert accounts(allow_remote_without_keys=True).authenticate("Bearer any", "10.0.0.1").salt
+
+
+def test_salts_differ_between_keys_and_are_stable_for_one():
+    lines = [new_key(name)[1] for name in "ab"]
+    keys = [new_key(name) for name in ("a", "b")]
+    first, second = accounts(" ".join(line for _, line in keys)), accounts(" ".join(line for _, line in keys))
+    salts = [first.authenticate(f"Bearer {key}", None).salt for key, _ in keys]
+    assert len(set(salts)) == 2
+    assert salts == [second.authenticate(f"Bearer {key}", None).salt for key, _ in keys]
+    assert all(salt not in line for salt in salts for line in lines)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "alice",
+        "alice:inference",
+        "alice:inference:abc",
+        "alice:root:" + "0" * 64,
+        "a b:inference:" + "0" * 64,
+        ":inference:" + "0" * 64,
+    ],
+)
+def test_a_broken_line_stops_the_start_and_is_named_by_number_only(line, tmp_path):
+    path = tmp_path / "keys"
+    path.write_text(f"{new_key('ok')[1]}\n{line}\n")
+    with pytest.raises(KeyFileError, match="line 2") as caught:
+        accounts(keys_file=path)
+    assert "0" * 64 not in str(caught.value)
+
+
+def test_a_missing_or_empty_key_file_stops_the_start(tmp_path):
+    with pytest.raises(OSError, match="none"):
+        accounts(keys_file=tmp_path / "none")
+    (tmp_path / "empty").write_text("# nobody yet\n")
+    with pytest.raises(KeyFileError):
+        accounts(keys_file=tmp_path / "empty")
+
+
+def test_the_command_prints_a_key_that_works(capsys):
+    main(["new", "carol", "--scopes", "metrics"])
+    words = capsys.readouterr().out.split()
+    key, line = (
+        next(w for w in words if w.startswith("sk-")),
+        next(w for w in words if w.startswith("carol:")),
+    )
+    assert accounts(line).authenticate(f"Bearer {key}", None).scopes == {Scope.METRICS}
+
+
+def test_the_command_refuses_unknown_scopes(capsys):
+    with pytest.raises(SystemExit):
+        main(["new", "carol", "--scopes", "root"])
+    assert "scopes" in capsys.readouterr().err
+
+
+def test_host_names_are_not_loopback_addresses():
+    assert not is_loopback("localhost.")

@@ -1,0 +1,56 @@
+"""Probes and metrics."""
+
+from serve_app.accounts.keys import new_key
+from tests.fakes_backend import FakeBackend
+from tests.gateway import gateway
+
+
+async def test_live_and_ready():
+    async with gateway() as g:
+        assert (await g.client.get("/livez")).json() == {"status": "live"}
+        for path in ("/readyz", "/health"):
+            answer = await g.client.get(path)
+            assert (answer.status_code, answer.json()) == (200, {"status": "ready"})
+
+
+async def test_not_ready_is_503_and_tells_the_reasons_to_callers_only():
+    key, line = new_key("a")
+    async with gateway(FakeBackend(reasons=["demo: loading"]), keys=line) as g:
+        anonymous = await g.client.get("/readyz")
+        assert (anonymous.status_code, anonymous.json()) == (503, {"status": "not ready"})
+        known = await g.client.get("/readyz", headers={"authorization": f"Bearer {key}"})
+        assert known.json()["reasons"] == ["demo: loading"]
+        assert (await g.client.get("/livez")).status_code == 200
+
+
+async def test_metrics_show_requests_tokens_latencies_and_the_engine():
+    async with gateway() as g:
+        await g.chat(stream=True)
+        await g.complete()
+        await g.chat(model="../../etc/passwd")
+        page = (await g.client.get("/metrics")).text
+        assert "passwd" not in page
+        for line in (
+            'serve_app_requests_total{model="demo",route="/v1/chat/completions",status="200"} 1.0',
+            'serve_app_requests_total{model="unknown",route="/v1/chat/completions",status="404"} 1.0',
+            'serve_app_prompt_tokens_total{model="demo"} 10.0',
+            'serve_app_completion_tokens_total{model="demo"} 12.0',
+            'serve_app_cached_tokens_total{model="demo"} 6.0',
+            'serve_app_time_to_first_token_seconds_count{model="demo"} 1.0',
+            'serve_app_inter_token_latency_seconds_count{model="demo"} 5.0',
+            'serve_app_request_seconds_count{model="demo"} 2.0',
+            'serve_app_queue_seconds_count{model="demo"} 2.0',
+            'serve_app_running_sequences{model="demo"} 2.0',
+            'serve_app_waiting_sequences{model="demo"} 1.0',
+            'serve_app_kv_blocks_used{model="demo"} 4.0',
+            'serve_app_prefix_hit_tokens_total{model="demo"} 7.0',
+        ):
+            assert line in page
+
+
+async def test_metrics_need_their_scope():
+    (key, line), (scraper, other) = new_key("a"), new_key("b", ["metrics"])
+    async with gateway(keys=f"{line} {other}") as g:
+        for auth, status in ((None, 401), (key, 403), (scraper, 200)):
+            headers = {"authorization": f"Bearer {auth}"} if auth else {}
+            assert (await g.client.get("/metrics", headers=headers)).status_code == status
