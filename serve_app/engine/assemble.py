@@ -15,12 +15,26 @@ from transformers import PreTrainedModel
 from serve_app.config import ModelConfig
 from serve_app.engine.attention.select import make_backend
 from serve_app.engine.engine import Engine
+from serve_app.engine.fused import accelerate_cpu
+from serve_app.engine.kernels import native
 from serve_app.engine.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
 
 Progress = Callable[[str], None]
 
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
+
+
+def prepare(config: ModelConfig, progress: Progress) -> bool:
+    """Set the threads and have the CPU kernels built; returns whether there are any.
+
+    They run bfloat16 weights at the speed of memory on any CPU, which a choice of dtype wants to know.
+    """
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    if config.device == "cuda" or config.attention not in ("auto", "cpu"):
+        return False
+    progress("preparing the CPU kernels (the first start on a machine compiles them)")
+    return native() is not None
 
 
 def assemble(
@@ -38,13 +52,8 @@ def assemble(
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     backend = make_backend(config.attention, device)
-    if device.type == "cpu":
-        torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
-        if config.attention in ("auto", "cpu"):
-            from serve_app.engine.fused import accelerate_cpu
-
-            progress("preparing the CPU kernels (the first start on a machine compiles them)")
-            module = accelerate_cpu(module, dtype)
+    if device.type == "cpu" and config.attention in ("auto", "cpu"):
+        module = accelerate_cpu(module, dtype)
     runner = ModelRunner(
         module,
         backend=backend,

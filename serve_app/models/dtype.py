@@ -27,17 +27,23 @@ def choose_device(wanted: str) -> torch.device:
 
 
 def choose_dtype(
-    wanted: str, stored: torch.dtype, device: torch.device, progress: Callable[[str], None]
+    wanted: str,
+    stored: torch.dtype,
+    device: torch.device,
+    progress: Callable[[str], None],
+    *,
+    fast_bfloat16: bool = False,
 ) -> torch.dtype:
     """The type to run in. `auto` is the checkpoint's own, except that a CPU never runs float16,
-    and runs bfloat16 only where it has instructions for it; otherwise float32.
+    and runs bfloat16 only where it has instructions for it, or where the caller's own kernels
+    are fast in it (`fast_bfloat16`); otherwise float32.
     """
     dtype = stored if wanted == "auto" else _NAMED[wanted]
     if device.type != "cpu" or dtype == torch.float32:
         return dtype
     if wanted == "bfloat16":
         return dtype
-    chosen = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
+    chosen = torch.bfloat16 if fast_bfloat16 or cpu_has_bfloat16() else torch.float32
     if wanted == "float16":
         progress(f"float16 is slow and inexact on a CPU: running in {str(chosen).removeprefix('torch.')}")
     return chosen

@@ -38,8 +38,12 @@ class LoadedModel:
     eos_token_ids: tuple[int, ...]
 
 
-def load_model(config: ModelConfig, progress: Callable[[str], None]) -> LoadedModel:
+def load_model(
+    config: ModelConfig, progress: Callable[[str], None], *, fast_bfloat16: bool = False
+) -> LoadedModel:
     """Find, check and load the model of `config`; `progress` gets a line for each stage.
+
+    `fast_bfloat16`: the engine is fast in bfloat16 even on a CPU without instructions for it.
 
     ModelLoadError when it cannot be had or must not be served; its message says what to do.
     """
@@ -50,7 +54,8 @@ def load_model(config: ModelConfig, progress: Callable[[str], None]) -> LoadedMo
     window = context_window(hf_config, config.engine.max_model_len)
     text = hf_config.get_text_config()
     device = choose_device(config.device)
-    dtype = choose_dtype(config.dtype, stored_dtype(folder, text.dtype or hf_config.dtype), device, progress)
+    stored = stored_dtype(folder, text.dtype or hf_config.dtype)
+    dtype = choose_dtype(config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16)
     architecture = architecture_of(hf_config)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     progress(

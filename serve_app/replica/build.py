@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 
 from serve_app.config import ModelConfig
-from serve_app.engine.assemble import assemble
+from serve_app.engine.assemble import assemble, prepare
 from serve_app.engine.engine import Engine
 from serve_app.engine.forward import UnsupportedModel
 from serve_app.engine.loop import EngineLoop
@@ -80,7 +80,7 @@ def engine_facts(engine: Engine, model: LoadedModel) -> EngineFacts:
 
 def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel]:
     """The token-level half: weights and a warmed-up engine over them. Raises ModelLoadError."""
-    model = load_model(config, progress)
+    model = load_model(config, progress, fast_bfloat16=prepare(config, progress))
     try:
         engine = assemble(
             model.module,

@@ -206,3 +206,10 @@ def test_the_type_is_read_from_the_weights_when_the_configuration_is_silent(tmp_
     want = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     assert load(tmp_path).dtype == want
     assert load(tmp_path, dtype="float32").module.dtype == torch.float32
+
+
+def test_auto_keeps_bfloat16_on_a_cpu_whose_kernels_are_fast_in_it() -> None:
+    cpu = torch.device("cpu")
+    assert choose_dtype("auto", torch.bfloat16, cpu, print, fast_bfloat16=True) == torch.bfloat16
+    assert choose_dtype("auto", torch.float16, cpu, print, fast_bfloat16=True) == torch.bfloat16
+    assert choose_dtype("auto", torch.float32, cpu, print, fast_bfloat16=True) == torch.float32
