@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -134,5 +135,6 @@ def _refused(error: ServeError) -> bytes:
 
 
 def _report(message: str) -> None:
-    # Ray copies a worker's standard output to the terminal of the driver.
-    print(message, flush=True)
+    # Ray copies a worker's standard output to the terminal of whoever started the cluster;
+    # `print` and `sys.stdout` are Serve's log here.
+    os.write(1, f"{message}\n".encode())

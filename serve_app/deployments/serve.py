@@ -76,7 +76,8 @@ def _serve(config: dict[str, Any], host: str, port: int) -> None:
         object_store_memory=OBJECT_STORE_BYTES,
         logging_level="warning",
     )
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C; after Ray set its own
+    for name in (signal.SIGINT, signal.SIGTERM):  # after Ray set its own; a background job ignores SIGINT
+        signal.signal(name, signal.default_int_handler)
     try:
         serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
         _deploy(schema)

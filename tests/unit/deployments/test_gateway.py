@@ -1,0 +1,48 @@
+from types import SimpleNamespace
+
+import pytest
+
+from serve_app.deployments import gateway
+from serve_app.deployments.backend import total
+from serve_app.types import EngineStats
+
+
+@pytest.mark.parametrize(
+    ("host", "safe"),
+    [
+        ("127.0.0.1", True),
+        ("localhost", True),
+        ("::1", True),
+        ("0.0.0.0", False),
+        ("::", False),
+        ("192.168.1.2", False),
+        ("example.org", False),
+        (None, False),
+    ],
+)
+def test_only_a_loopback_host_makes_every_peer_local(
+    monkeypatch: pytest.MonkeyPatch, host: str | None, safe: bool
+) -> None:
+    client = SimpleNamespace(http_config=SimpleNamespace(host=host))
+    monkeypatch.setattr(gateway, "_get_global_client", lambda: client)
+    assert gateway.listens_on_loopback() is safe
+
+
+def test_an_unknown_host_counts_as_public(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError
+
+    monkeypatch.setattr(gateway, "_get_global_client", fail)
+    assert not gateway.listens_on_loopback()
+
+
+def test_statistics_of_replicas_add_up_and_the_oldest_heartbeat_counts() -> None:
+    parts = [
+        EngineStats(running=1, blocks_total=10, heartbeat_age_s=0.5),
+        EngineStats(running=2, blocks_total=10, heartbeat_age_s=2.0),
+    ]
+    assert total(parts) == EngineStats(running=3, blocks_total=20, heartbeat_age_s=2.0)
+
+
+def test_the_statistics_of_no_replica_are_zero() -> None:
+    assert total([]) == EngineStats()

@@ -1,0 +1,41 @@
+import socket
+from pathlib import Path
+
+import pytest
+
+from serve_app.deployments import serve
+
+
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "a.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        file.write_text(f"http_options: {{host: 127.0.0.1, port: {port}}}\napplications: [{{name: a}}]\n")
+        assert serve.main([str(file)]) == 1
+    said = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in said
+    assert "http_options.port" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("applications: [{name: a}]", "http_options.host"),
+        ("http_options: {host: 127.0.0.1}", "deploy/local.yaml"),
+        ("applications: [", "cannot read"),
+    ],
+)
+def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, hint: str
+) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(text)
+    assert serve.main([str(file)]) == 1
+    assert hint in capsys.readouterr().err
+
+
+def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert serve.main([str(tmp_path / "none.yaml")]) == 1
+    assert "none.yaml" in capsys.readouterr().err
