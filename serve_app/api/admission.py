@@ -21,11 +21,15 @@ class Admission:
     def in_flight(self) -> int:
         return self._in_flight
 
+    def check(self, count: int = 1) -> None:
+        """Raises Overloaded unless there is room for `count` more."""
+        if self._in_flight + count > self._max:
+            raise Overloaded("the server is at capacity; try again", retry_after_s=RETRY_AFTER_S)
+
     @contextmanager
     def permits(self, count: int) -> Iterator[None]:
         """Hold `count` permits for the duration of the block. Raises Overloaded."""
-        if self._in_flight + count > self._max:
-            raise Overloaded("the server is at capacity; try again", retry_after_s=RETRY_AFTER_S)
+        self.check(count)
         self._in_flight += count
         try:
             yield

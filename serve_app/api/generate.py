@@ -45,6 +45,7 @@ class GenerateRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        self._services.admission.check()  # a flood is refused before its bodies are read
         raw = await read_body(scope, receive)
         # Parsing megabytes takes long enough for other clients to notice.
         parse = self._dialect.parse

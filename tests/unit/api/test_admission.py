@@ -1,0 +1,28 @@
+"""Permits and deadlines."""
+
+import pytest
+
+from serve_app.api.admission import Admission, deadline_s
+from serve_app.errors import Overloaded
+
+
+def test_permits_are_refused_at_the_limit_and_come_back():
+    admission = Admission(2)
+    with admission.permits(2):
+        assert admission.in_flight == 2
+        with pytest.raises(Overloaded) as caught, admission.permits(1):
+            pass
+        assert caught.value.retry_after_s == 1.0
+        assert admission.in_flight == 2
+    admission.check(2)
+
+
+def test_a_failing_block_gives_its_permits_back():
+    admission = Admission(1)
+    with pytest.raises(KeyError), admission.permits(1):
+        raise KeyError
+    assert admission.in_flight == 0
+
+
+def test_the_shorter_deadline_counts():
+    assert [deadline_s(asked, 10.0) for asked in (None, 3.0, 30.0)] == [10.0, 3.0, 10.0]
