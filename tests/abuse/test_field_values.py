@@ -14,9 +14,10 @@ from tests.gateway import chat_body, completion_body
 
 DIALECTS = [(ChatDialect(), ChatBody, chat_body), (CompletionDialect(), CompletionBody, completion_body)]
 ODD = [
-    None, True, False, 0, 1, -1, 2, 0.5, 1.5, 3.0, 1e308, -1e308, 2**63, 10**40, "", "x", "1", "\x00", "\u202e",
-    "é" * 3_000, [], [None], [True], [0], ["x"], [[]], [[1]], [["x"]], [{}], [1, "x"], {}, {"x": 1}, {"1": 1}, {"": None},
-    {"type": "text"}, {"include_usage": True}, {"include_usage": "x"}, [{"role": "user", "content": "x"}],
+    None, True, False, 0, 1, -1, 2, 0.5, 1.5, 3.0, 1e308, -1e308, 2**63, 10**40, "", "x", "1", "\x00",
+    "\u202e", "é" * 3_000, [], [None], [True], [0], ["x"], [[]], [[1]], [["x"]], [{}], [1, "x"], {},
+    {"x": 1}, {"1": 1}, {"": None}, {"type": "text"}, {"include_usage": True}, {"include_usage": "x"},
+    [{"role": "user", "content": "x"}],
 ]  # fmt: skip
 
 
