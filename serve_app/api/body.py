@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 from itertools import accumulate
-from typing import Any, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Receive, Scope
@@ -27,6 +27,8 @@ class ClientGone(Exception):
 
 class WireModel(BaseModel):
     """Base of all wire models: unknown fields are kept aside, to be listed but not used."""
+
+    free_form: ClassVar[tuple[str, ...]] = ()  # fields in which unchecked values may hide
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
@@ -90,7 +92,7 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
         raise _public(
             error.errors(include_url=False, include_input=False, include_context=False)[0]
         ) from None
-    check_finite(body.__pydantic_extra__)
+    check_finite([body.__pydantic_extra__, *(getattr(body, name) for name in body.free_form)])
     return body
 
 
@@ -133,6 +135,8 @@ def check_finite(value: Any) -> None:
         if isinstance(item, float):
             if not math.isfinite(item):
                 raise InvalidBody("the body is not valid JSON: numbers must be finite")
+        elif isinstance(item, WireModel):
+            pending.append(item.__pydantic_extra__)
         elif isinstance(item, dict):
             pending += item.values()
         elif isinstance(item, list):

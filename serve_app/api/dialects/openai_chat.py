@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.body import parse_body
@@ -18,6 +18,8 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 
 
 class ChatBody(SharedFields):
+    free_form: ClassVar[tuple[str, ...]] = ("stream_options", "messages")
+
     messages: Any = None
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None

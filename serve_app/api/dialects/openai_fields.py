@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.body import WireModel
@@ -48,6 +48,8 @@ class StreamOptions(WireModel):
 
 class SharedFields(WireModel):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serve_app.api.dialects.openai_chat import ChatDialect
-from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 from serve_app.types import FinishReason, SamplingParams, TokenDelta, Usage
 from tests.fakes_backend import logprob_of, model_info
@@ -196,6 +196,16 @@ def test_messages_are_flattened_and_stripped_of_unknown_keys():
 def test_malformed_messages_name_their_place(message):
     error = refused(messages=[{"role": "user", "content": "x"}, message])
     assert (error.param or "").startswith("messages.1")
+
+
+@pytest.mark.parametrize("place", ["messages", "stream_options"])
+def test_numbers_that_are_not_finite_are_refused_even_where_nobody_looks(place):
+    hidden = {
+        "messages": [{"role": "user", "content": "x", "y": [float("nan")]}],
+        "stream_options": {"y": 1e999},
+    }
+    with pytest.raises(InvalidBody):
+        parse(stream=True, **{place: hidden[place]})
 
 
 def test_too_many_messages_are_refused():
