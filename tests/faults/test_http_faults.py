@@ -87,7 +87,8 @@ async def test_64_concurrent_streams_end_without_error(client: httpx.AsyncClient
 async def test_a_client_that_leaves_frees_its_sequence(client: httpx.AsyncClient) -> None:
     before = (await stats()).preemptions
     async with client.stream("POST", "/v1/chat/completions", json=chat("tokens=9999 step=0.02")) as response:
-        await anext(events(response))
+        stream = events(response)  # kept: a generator that is collected closes its response
+        await anext(stream)
         assert (await stats()).running == 1
     async with asyncio.timeout(WAIT_S):
         while (after := await stats()).running or after.preemptions == before:
