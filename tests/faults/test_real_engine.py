@@ -1,0 +1,239 @@
+"""Faults over HTTP, through HAProxy, gateway and replica, on the real engine with the demo model.
+
+Each ends with the five invariants of tests/invariants.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import msgspec
+import psutil
+import pytest
+import pytest_asyncio
+from ray import serve
+
+from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
+from serve_app.deployments.build import build_system_app, model_deployment
+from serve_app.models.catalogue import app_name
+from serve_app.types import EngineStats
+from tests.invariants import WAIT_S, Served, children, unharmed
+from tests.ray_cluster import Cluster
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+
+MODEL = "demo-chat"
+BLOCKS = 40  # of 16 tokens: a few long requests do not fit together
+
+
+@pytest.fixture(scope="module")
+def cluster(ray_cluster: Cluster) -> Iterator[Cluster]:
+    config = ModelConfig(
+        name=MODEL,
+        dtype="float32",
+        threads=1,
+        engine=EngineConfig(
+            max_sequences=16, max_waiting=128, block_size=16, num_blocks=BLOCKS, max_model_len=512
+        ),
+    )
+    model = model_deployment(config).options(health_check_period_s=1, graceful_shutdown_timeout_s=60)
+    serve.run(model.bind(config), name=app_name(MODEL), route_prefix=None)
+    serve.run(build_system_app(GatewayConfig(models=(MODEL,))), name="system", route_prefix="/")
+    yield ray_cluster
+    serve.delete("system")
+    serve.delete(app_name(MODEL))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def server(cluster: Cluster) -> AsyncIterator[Served]:
+    async with httpx.AsyncClient(base_url=cluster.url, timeout=WAIT_S) as client:
+        async with asyncio.timeout(WAIT_S):
+            while (await client.get("/readyz")).status_code != 200:
+                await asyncio.sleep(0.1)
+        yield Served(client, MODEL, processes, stats)
+
+
+def processes() -> list[psutil.Process]:
+    return children("ServeReplica:system", f"ServeReplica:{app_name(MODEL)}")
+
+
+async def stats() -> EngineStats:
+    payload = await serve.get_app_handle(app_name(MODEL)).stats.remote()
+    return msgspec.msgpack.decode(payload, type=EngineStats)
+
+
+def body(prompt: str = "Once upon a time", **fields: Any) -> dict[str, Any]:
+    base = {"model": MODEL, "prompt": prompt, "max_tokens": 300, "temperature": 0, "ignore_eos": True}
+    return base | {"stream": True} | fields
+
+
+def connect(cluster: Cluster, wanted: dict[str, Any]) -> socket.socket:
+    """A raw connection with the request sent: what the client library would not let us do."""
+    payload = json.dumps(wanted).encode()
+    sock = socket.create_connection(("127.0.0.1", cluster.port), timeout=WAIT_S)
+    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
+    sock.sendall(head.encode() + payload)
+    return sock
+
+
+async def read_until(sock: socket.socket, marker: bytes) -> bytes:
+    seen = b""
+    while marker not in seen:
+        piece = await asyncio.to_thread(sock.recv, 4096)
+        assert piece, seen
+        seen += piece
+    return seen
+
+
+def reset(sock: socket.socket) -> None:
+    """Close with RST instead of FIN."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    sock.close()
+
+
+@pytest.mark.parametrize("how", ["fin", "rst"])
+async def test_f2_a_client_that_leaves_in_the_middle_frees_its_sequence(
+    server: Served, cluster: Cluster, how: str
+) -> None:
+    async with unharmed(server) as watch:
+        generated = (await server.engine()).generated_tokens
+        socks = [await asyncio.to_thread(connect, cluster, body()) for _ in range(6)]
+        watch.sent += len(socks)
+        for sock in socks:
+            await read_until(sock, b'"text"')
+        for sock in socks:
+            sock.close() if how == "fin" else reset(sock)
+        await asyncio.sleep(0.5)
+    made = (await server.engine()).generated_tokens - generated
+    assert 6 <= made < 6 * 300
+
+
+async def test_f2_a_client_that_leaves_while_queued_or_in_prefill_is_forgotten(
+    server: Served, cluster: Cluster
+) -> None:
+    long_prompt = "one two three four five " * 60
+    async with unharmed(server) as watch:
+        socks = [
+            await asyncio.to_thread(connect, cluster, body(long_prompt, max_tokens=9)) for _ in range(40)
+        ]
+        watch.sent += len(socks)
+        # Every request reaches the gateway before its client leaves.
+        async with asyncio.timeout(WAIT_S):
+            while (await server.metrics())["serve_app_requests_in_flight"] < 5:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        for number, sock in enumerate(socks):
+            reset(sock) if number % 2 else sock.close()
+
+
+async def test_f2_a_client_that_leaves_at_the_last_token_changes_nothing(
+    server: Served, cluster: Cluster
+) -> None:
+    async with unharmed(server) as watch:
+        for _ in range(5):
+            sock = await asyncio.to_thread(connect, cluster, body(max_tokens=5))
+            await read_until(sock, b'"finish_reason":"length"')
+            reset(sock)
+            watch.sent += 1
+
+
+@pytest.mark.parametrize("name", ["x-request-disconnect-disabled", "x-request-timeout-seconds"])
+async def test_f3_headers_that_steer_the_proxy_are_refused(server: Served, name: str) -> None:
+    async with unharmed(server):
+        answer = await server.client.post("/v1/completions", json=body(), headers={name: "?1"})
+        assert answer.status_code == 400
+        assert name in answer.json()["error"]["message"]
+
+
+async def test_f7_more_than_the_cache_holds_is_preempted_and_answers_the_same(server: Served) -> None:
+    prompts = [f"Number {i}: the story of the {word}" for i, word in enumerate(["sea", "sun", "cat", "tree"])]
+    options = [{"temperature": 0}, {"temperature": 1.0, "seed": 7}]
+    wanted = [
+        body(prompt, stream=False, max_tokens=250, **option) for prompt in prompts for option in options
+    ]
+
+    async def ask(one: dict[str, Any]) -> tuple[str, int]:
+        answer = await server.complete(**{k: v for k, v in one.items() if k != "model"})
+        return answer["choices"][0]["text"], answer["usage"]["completion_tokens"]
+
+    async with unharmed(server) as watch:
+        lone = [await ask(one) for one in wanted]
+        before = (await server.engine()).preemptions
+        together = await asyncio.gather(*map(ask, wanted))
+        watch.sent += 2 * len(wanted)
+        assert together == lone
+        assert (await server.engine()).preemptions > before
+        assert all(count == 250 for _, count in together)
+
+
+async def test_f7_what_can_never_fit_is_refused_at_once(server: Served) -> None:
+    async with unharmed(server) as watch:
+        answer = await server.client.post("/v1/completions", json=body("word " * 3000))
+        watch.sent += 1
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+
+
+async def test_64_concurrent_streams_of_the_real_engine_end_well(server: Served) -> None:
+    async def one(number: int) -> tuple[str, int]:
+        wanted = body(f"{number} and", max_tokens=40, stream_options={"include_usage": True})
+        text, tokens, done = "", 0, False
+        async with server.client.stream("POST", "/v1/completions", json=wanted) as response:
+            assert response.status_code == 200
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    done = True
+                elif line.startswith("data: "):
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event
+                    text += "".join(choice["text"] for choice in event["choices"])
+                    tokens = (event.get("usage") or {}).get("completion_tokens", tokens)
+        assert done
+        return text, tokens
+
+    async with unharmed(server) as watch:
+        answers = await asyncio.gather(*(one(i) for i in range(64)))
+        watch.sent += 64
+        assert all(tokens == 40 for _, tokens in answers)
+
+
+async def test_f12_streams_in_a_crowd_say_what_they_say_alone(server: Served) -> None:
+    prompts = [f"What is {i} plus {i + 3}?" for i in range(20)]
+
+    async def chat(prompt: str) -> str:
+        messages = [{"role": "user", "content": prompt}]
+        wanted = {"model": MODEL, "messages": messages, "max_tokens": 24, "temperature": 0.7, "seed": 3}
+        answer = await server.client.post("/v1/chat/completions", json=wanted)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["choices"][0]["message"]["content"])
+
+    async with unharmed(server) as watch:
+        alone = [await chat(prompt) for prompt in prompts]
+        assert await asyncio.gather(*map(chat, prompts)) == alone
+        watch.sent += 2 * len(prompts)
+
+
+async def test_f10_a_stopping_model_finishes_its_streams_and_refuses_new_ones(server: Served) -> None:
+    """Last in this file: it ends the model."""
+
+    async def one() -> list[str]:
+        async with server.client.stream("POST", "/v1/completions", json=body(max_tokens=400)) as response:
+            return [line async for line in response.aiter_lines() if line.startswith("data: ")]
+
+    tasks = [asyncio.create_task(one()) for _ in range(4)]
+    async with asyncio.timeout(WAIT_S):
+        while (await server.engine()).running == 0:
+            await asyncio.sleep(0.05)
+    await asyncio.to_thread(serve.delete, app_name(MODEL))
+    for lines in await asyncio.gather(*tasks):
+        assert lines[-1] == "data: [DONE]"
+        assert '"finish_reason":"length"' in lines[-2]
+    refused = await server.client.post("/v1/completions", json=body(stream=False))
+    assert refused.status_code == 503
+    assert "retry-after" in refused.headers
