@@ -1,12 +1,13 @@
 # `make serve` and `make test` set up .venv on first use and are quick afterwards.
 PYTHON ?= python3
-# torch comes first, so that extras of the index you choose apply to it alone. Without a GPU,
-# TORCH_PIP_FLAGS="--index-url https://download.pytorch.org/whl/cpu" avoids the CUDA libraries.
+# torch comes first, so that TORCH_PIP_FLAGS apply to it alone: without a GPU, an index of CPU
+# builds (see PyTorch's installation page) saves downloading gigabytes of CUDA libraries.
 TORCH ?= torch==2.13.0
 TORCH_PIP_FLAGS ?=
 FILE ?= deploy/local.yaml
 SERVE_FLAGS ?=
 PYTEST_FLAGS ?=
+BENCH_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,11 +36,15 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check serve_app tests benchmarks
 	$(BIN)/mypy
 
-bench: $(STAMP)
-	$(BIN)/python -m benchmarks.run
+bench: $(STAMP) build/models/smol135
+	$(BIN)/python benchmarks/step.py build/models/smol135 --paths fused packed hf
+	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 $(BENCH_FLAGS)
 
-bench-gpu: $(STAMP)
-	$(BIN)/python -m benchmarks.run --gpu
+bench-gpu: $(STAMP) build/models/smol135
+	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 --device cuda $(BENCH_FLAGS)
+
+build/models/%: $(STAMP)
+	$(BIN)/python benchmarks/make_model.py $* build/models
 
 clean:
 	rm -rf $(VENV)

@@ -42,9 +42,14 @@ def model_config(args: argparse.Namespace) -> ModelConfig:
         name=NAME,
         source=str(args.model.resolve()),
         dtype=args.dtype,
+        device=args.device,
         engine=EngineConfig(max_model_len=4096, max_sequences=64),
         engine_process=args.engine_process,
     )
+
+
+def resources(config: ModelConfig) -> dict[str, float]:
+    return {"num_cpus": 0.5} | ({"num_gpus": 1} if config.device == "cuda" else {})
 
 
 @contextlib.contextmanager
@@ -66,7 +71,7 @@ def served(config: ModelConfig, *flags: str) -> Iterator[str]:
                 "route_prefix": None,
                 "import_path": "serve_app.deployments.build:build_model_app",
                 "args": config.model_dump(mode="json"),
-                "deployments": [{"name": "Model", "ray_actor_options": {"num_cpus": 0.5}}],
+                "deployments": [{"name": "Model", "ray_actor_options": resources(config)}],
             },
         ],
     }
@@ -212,6 +217,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, help="model folder, see make_model.py")
     parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--mix", action="append", choices=sorted(MIXES), help="default: all")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--label", default="serve-app")

@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
         _check_ports(host, port)
         environment.apply(
             environment.COMMON
-            | ({} if options.no_haproxy else environment.haproxy(folder))
+            | ({} if options.no_haproxy else environment.haproxy(folder, **_haproxy_ports()))
             | {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(STATE / "ray-token"))}
         )
         _serve(config, host, port)
@@ -170,6 +170,26 @@ def _check_ports(host: str, port: int) -> None:
                 f"{host}:{port} cannot be used ({error.strerror}). Stop what listens there "
                 f"(`ss -ltnp 'sport = :{port}'` names it), or change http_options.port in the deploy file."
             ) from error
+
+
+def _haproxy_ports() -> dict[str, int]:
+    """HAProxy's two own ports: the usual ones, or any free ones beside another cluster on this machine."""
+    return {
+        name: usual if _is_free(usual) else _free_port()
+        for name, usual in (("stats_port", 8404), ("metrics_port", 9101))
+    }
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return sock.connect_ex(("127.0.0.1", port)) != 0
+
+
+def _free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
 
 
 def _reachable(host: str) -> str:

@@ -20,7 +20,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.types import EngineRequest, FinishReason, SamplingParams
-from tests.tiny_model import make_tiny_model
+from tests.tiny_llama import make_tiny_llama
 
 WINDOW = 256
 EOS = (2,)
@@ -37,7 +37,7 @@ class Answer:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])

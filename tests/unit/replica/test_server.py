@@ -15,7 +15,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, Unavailable, UnsupportedField
 from serve_app.replica.server import ModelServer
 from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
-from tests.tiny_model import make_tiny_model, tiny_tokenizer
+from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -53,7 +53,7 @@ def request(**changes: object) -> GenerateRequest:
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 def config(folder: Path, **changes: object) -> ModelConfig:
@@ -280,7 +280,7 @@ async def test_a_stopped_server_refuses_and_open_requests_end(folder: Path) -> N
 
 
 async def test_a_model_without_a_template_says_so(folder: Path, tmp_path: Path) -> None:
-    bare = make_tiny_model(tmp_path / "bare")
+    bare = make_tiny_llama(tmp_path / "bare")
     (bare / "chat_template.jinja").unlink(missing_ok=True)
     server = await ModelServer.start(config(bare), lambda _: None)
     assert not server.info.has_chat_template

@@ -64,7 +64,7 @@ def tiny_config(vocab_size: int = 384) -> PretrainedConfig:
     )
 
 
-def make_tiny_model(folder: Path, config: PretrainedConfig | None = None, seed: int = 0) -> Path:
+def make_tiny_llama(folder: Path, config: PretrainedConfig | None = None, seed: int = 0) -> Path:
     """Save model and tokenizer to `folder`, with weights large enough that tokens differ clearly."""
     config = config or tiny_config()
     torch.manual_seed(seed)
