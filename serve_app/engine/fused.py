@@ -1,16 +1,13 @@
-"""Llama-shaped decoder layers as a few native calls each, in place of some forty torch operations.
+"""Makes a transformers model fast on a CPU: its decoder layers become one fused stack, its linears packed.
 
-A fused layer takes the weights of a transformers layer, and stands in its place in the
-model; embedding, rotary factors, final norm and head remain transformers' own. Only
-layer classes known to have exactly this structure are replaced, and only after the
-fused layer gave the original's results on a random batch. Between fused layers the
-activations are float32. It knows neither batches nor cache layout.
+Embedding, rotary factors, final norm and head remain transformers' own. Only layer
+classes known to have exactly the structure of a fused layer are replaced, and only
+after the fused layer gave the original's results on a random batch.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
@@ -26,7 +23,8 @@ from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import ForwardContext
-from serve_app.engine.forward import ATTENTION_NAME, active, current
+from serve_app.engine.decoder import AttentionCall, FusedLayer, FusedStack
+from serve_app.engine.forward import ATTENTION_NAME, active
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.linear import PackedLinear, pack_linears
@@ -37,115 +35,6 @@ LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen
 
 # Of the largest output of a layer; the original rounds to its type after every operation.
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionCall:
-    """What the original layer asks of attention, seen by calling it once."""
-
-    scale: float
-    window: int | None
-    softcap: float | None
-    sinks: torch.Tensor | None
-
-
-class RotaryFactors:
-    """The halves of cos and sin as the kernels take them, made once a step for all layers."""
-
-    def __init__(self) -> None:
-        self._source: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._halves: tuple[torch.Tensor, torch.Tensor] | None = None
-
-    def of(self, source: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
-        """[1, T, D] each -> [T, D / 2] each, float32. All layers of a step are handed the same object."""
-        if self._halves is None or source is not self._source:
-            cos, sin = (factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in source)
-            self._source, self._halves = source, (cos, sin)
-        return self._halves
-
-
-class FusedLayer(nn.Module):
-    """One pre-norm decoder layer: attention with rotary positions, then a gated MLP."""
-
-    def __init__(
-        self, layer: Any, call: AttentionCall, kernels: Native, factors: RotaryFactors, *, first: bool
-    ) -> None:
-        super().__init__()
-        self._kernels = kernels
-        self._factors = factors
-        attention, mlp = layer.self_attn, layer.mlp
-        self.layer_idx: int = attention.layer_idx
-        self._first = first
-        self._head_dim: int = attention.head_dim
-        self._heads: int = attention.q_proj.out_features // self._head_dim
-        self._kv_heads: int = attention.k_proj.out_features // self._head_dim
-        self._call = call
-        self._qkv = PackedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = PackedLinear.of(attention.o_proj)
-        self._gate_up = PackedLinear.of(mlp.gate_proj, mlp.up_proj)
-        self._down = PackedLinear.of(mlp.down_proj)
-        self._gelu = type(mlp.act_fn) is GELUTanh
-        self._norm_in, self._eps = _norm(layer.input_layernorm)
-        self._norm_mid, self._eps_mid = _norm(layer.post_attention_layernorm)
-        self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._eps_head = 0.0
-        if hasattr(attention, "q_norm"):
-            (q_norm, self._eps_head), (k_norm, _) = _norm(attention.q_norm), _norm(attention.k_norm)
-            self._norms = q_norm, k_norm
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,  # [1, T, N]
-        position_embeddings: tuple[torch.Tensor, torch.Tensor],  # cos, sin: [1, T, D], halves alike
-        **_: Any,
-    ) -> torch.Tensor:
-        """[1, T, N] float32. Works in place on its input, unless it is the model's first layer."""
-        kernels = self._kernels
-        residual = hidden_states[0].to(torch.float32, copy=self._first).contiguous()
-        cos, sin = self._factors.of(position_embeddings)
-        qkv = self._qkv.project(kernels.add_rmsnorm(residual, None, self._norm_in, self._eps))
-        attended = self._attend(qkv, cos, sin)
-        delta = self._out.project(attended.flatten(1))
-        hidden = kernels.add_rmsnorm(residual, delta, self._norm_mid, self._eps_mid)
-        gate_up = self._gate_up.project(hidden)
-        residual += self._down.project(kernels.gated(gate_up, self._gelu))
-        return residual[None]
-
-    def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""
-        step, call, kernels = current(), self._call, self._kernels
-        heads = qkv.view(len(qkv), -1, self._head_dim)
-        cache = step.backend.native_cache(self.layer_idx) if isinstance(step.backend, CpuAttention) else None
-        if cache is not None:
-            kernels.rope_and_cache(
-                *(qkv, cos, sin, self._norms, self._eps_head, cache, step.context.slots, self._heads)
-            )
-            return kernels.attend(
-                heads[:, : self._heads],
-                cache,
-                step.context,
-                scale=call.scale,
-                window=call.window,
-                softcap=call.softcap,
-                sinks=call.sinks,
-            )
-        query, key, value = torch.split(heads, [self._heads, self._kv_heads, self._kv_heads], dim=1)
-        if self._norms is not None:
-            query, key = (
-                x * (x.square().mean(-1, keepdim=True) + self._eps_head).rsqrt() * weight
-                for x, weight in zip((query, key), self._norms, strict=True)
-            )
-        return step.backend.forward(
-            self.layer_idx,
-            _rotate(query, cos, sin),
-            _rotate(key, cos, sin),
-            value,
-            step.context,
-            scale=call.scale,
-            window=call.window,
-            softcap=call.softcap,
-            sinks=call.sinks,
-        )
 
 
 def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = True) -> PreTrainedModel:
@@ -179,11 +68,13 @@ def fuse_layers(model: PreTrainedModel) -> int:
             if not error <= TOLERANCE[original.mlp.up_proj.weight.dtype]:
                 log.error("a fused layer of %s is off by %.1g: not fused", type(model).__name__, error)
                 return 0
-        factors = RotaryFactors()
+        count = len(layers)
+        # In place, so that an original is freed as soon as its weights are packed.
         for index, layer in enumerate(layers):
-            call = _observe(model, layer)
-            layers[index] = FusedLayer(layer, call, kernels, factors, first=index == 0)
-    return len(layers)
+            layers[index] = FusedLayer(layer, _observe(model, layer), kernels)
+        fused: Any = FusedStack(layers, kernels)
+        model.get_decoder().layers = nn.ModuleList([fused])
+    return count
 
 
 def _known(layer: Any) -> bool:
@@ -192,18 +83,6 @@ def _known(layer: Any) -> bool:
         return False
     linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
     return all(type(linear) is nn.Linear and linear.weight.dtype in TOLERANCE for linear in linears)
-
-
-def _norm(norm: Any) -> tuple[torch.Tensor, float]:
-    """Weight in float32 and epsilon."""
-    return norm.weight.detach().float().contiguous(), float(norm.variance_epsilon)
-
-
-def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D], the factors [T, D / 2]."""
-    low, high = x.chunk(2, dim=-1)
-    cos, sin = cos[:, None], sin[:, None]
-    return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
 class _Observer:
@@ -245,7 +124,7 @@ def _observe(model: PreTrainedModel, layer: Any) -> AttentionCall:
 
 def _error(model: PreTrainedModel, layer: Any, kernels: Native) -> float:
     """Largest difference between the layer's update of its input and the fused one's, relative."""
-    fused = FusedLayer(layer, _observe(model, layer), kernels, RotaryFactors(), first=True)
+    fused = FusedStack([FusedLayer(layer, _observe(model, layer), kernels)], kernels)
     states = _random_states(model, layer)
     attention = layer.self_attn
     spec = LayerSpec(

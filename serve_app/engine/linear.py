@@ -19,6 +19,7 @@ from torch.nn import functional
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.native import LANES, TYPES, Native
+from serve_app.engine.kernels.structs import LinearStruct
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +90,14 @@ class PackedLinear(nn.Module):
         if self._kernels is not None and self.in_features % 2 == 0:
             return self._kernels.linear(x, self._weight, self._wide_bias, self.out_features)
         return self._multiply(x, torch.float32)
+
+    def describe(self) -> LinearStruct | None:
+        """For native calls, valid as long as this module; None unless our kernel multiplies."""
+        if self._kernels is None or self.in_features % 2:
+            return None
+        bias = None if self._wide_bias is None else self._wide_bias.data_ptr()
+        wide = self._weight.dtype == torch.float32
+        return LinearStruct(self._weight.data_ptr(), bias, self.out_features, self.in_features, wide)
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self._kernels is not None:

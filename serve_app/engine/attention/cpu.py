@@ -22,7 +22,7 @@ class CpuAttention:
 
     def __init__(self) -> None:
         self._native = native()
-        self._caches: list[NativeCache] = []
+        self._caches: tuple[NativeCache, ...] = ()
         self._plain: ReferenceAttention | None = None
 
     def allocate(
@@ -33,21 +33,25 @@ class CpuAttention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._caches, self._plain = [], None
+        self._caches, self._plain = (), None
         if self._native is None or not NativeCache.supports(block_size, dtype):
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device)
             return
-        self._caches = [
+        self._caches = tuple(
             NativeCache.allocate(
                 num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, dtype
             )
             for spec in layers
-        ]
+        )
 
-    def native_cache(self, layer: int) -> NativeCache | None:
-        """The layer's cache, for code that writes to it with the native functions; None: use `forward`."""
-        return None if self._plain is not None else self._caches[layer]
+    @property
+    def native_caches(self) -> tuple[NativeCache, ...] | None:
+        """One a layer, the same object until `allocate`, for native functions that write to the cache.
+
+        None: use `forward`.
+        """
+        return None if self._plain is not None else self._caches
 
     def forward(
         self,

@@ -15,31 +15,19 @@ from typing import Final
 import torch
 
 from serve_app.engine.batch import ForwardContext
+from serve_app.engine.kernels.structs import (
+    FLOAT,
+    INT,
+    LONG,
+    POINTER,
+    AttentionStruct,
+    CacheStruct,
+    LayerStruct,
+    StepStruct,
+)
 
 LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
 TYPES: Final = (torch.float32, torch.bfloat16)
-
-_P, _L, _I, _F = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
-
-
-class CacheStruct(ctypes.Structure):
-    """`Cache` in cache.h."""
-
-    _fields_ = (
-        *((name, _P) for name in ("keys", "values")),
-        *((name, _L) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size", "wide")),
-    )
-
-
-class _AttentionStruct(ctypes.Structure):
-    """`Attention` in attention.cpp."""
-
-    _fields_ = (
-        *((name, _P) for name in ("query", "out", "start", "length", "tables", "sinks")),
-        *((name, _L) for name in ("sequences", "table_width", "heads", "query_row", "query_head")),
-        *((name, _L) for name in ("wide_query", "window")),
-        *((name, _F) for name in ("scale", "softcap")),
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,20 +59,42 @@ class NativeCache:
         return cls(keys, values, struct, ctypes.addressof(struct))
 
 
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Decoder layers with a cache each, as `Native.decode` takes them."""
+
+    structs: ctypes.Array[LayerStruct]
+    pointers: ctypes.Array[ctypes.c_void_p]
+    caches: tuple[NativeCache, ...]  # kept alive, as the pointers lead there
+
+    @classmethod
+    def of(cls, structs: ctypes.Array[LayerStruct], caches: tuple[NativeCache, ...]) -> Layers:
+        """ValueError if heads or block sizes of the two do not fit."""
+        for layer, cache in zip(structs, caches, strict=True):
+            dim, block_size = cache.struct.key_dim, caches[0].struct.block_size
+            outputs = (layer.heads + 2 * cache.struct.kv_heads) * dim
+            shape = (layer.qkv.outputs, layer.out.inputs, cache.struct.value_dim, cache.struct.block_size)
+            if shape != (outputs, layer.heads * dim, dim, block_size) or layer.heads % cache.struct.kv_heads:
+                raise ValueError("a layer does not fit its cache")
+        return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches)
+
+
 class Native:
     """The loaded library. Make it through `kernels.native()`, which also checks its results."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
+        P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
         signatures = {
-            "pack_weight": (_P, _P, _L, _L, _I, _I),
-            "linear": (_P, _P, _P, _P, _L, _L, _L, _I, _I, _I),
-            "add_rmsnorm": (_P, _P, _P, _P, _L, _L, _F, _I),
-            "rope_and_cache": (_P, _P, _P, _P, _P, _F, _P, _P, _L, _L, _I),
-            "write_cache": (_P, _P, _P, _P, _L, _I),
-            "gated": (_P, _P, _L, _L, _I, _I),
-            "widen": (_P, _P, _L, _I),
-            "attend": (_P, _P, _I),
+            "pack_weight": (P, P, L, L, I, I),
+            "linear": (P, P, P, P, L, L, L, I, I, I),
+            "add_rmsnorm": (P, P, P, P, L, L, F, I),
+            "rope_and_cache": (P, P, P, P, P, F, P, P, L, L, I),
+            "write_cache": (P, P, P, P, L, I),
+            "gated": (P, P, L, L, I, I),
+            "widen": (P, P, L, I),
+            "attend": (P, P, I),
+            "decode": (P, P, L, P, I),
         }
         for name, arguments in signatures.items():
             function = getattr(library, name)
@@ -218,14 +228,11 @@ class Native:
             or heads % struct.kv_heads
         ):
             raise ValueError("the query does not fit the cache")
-        if sum(context.query_lens) != tokens or context.block_size != struct.block_size:
-            raise ValueError("the context does not fit the query or the cache")
+        _check_context(context, tokens, cache)
         if sinks is not None:
             _check(sinks, torch.float32)
-        for tensor in (context.query_start, context.context_lens, context.block_tables):
-            _check(tensor, torch.int32)
         out = torch.empty(tokens, heads, struct.value_dim, dtype=query.dtype)
-        attention = _AttentionStruct(
+        attention = AttentionStruct(
             query.data_ptr(),
             out.data_ptr(),
             context.query_start.data_ptr(),
@@ -237,6 +244,36 @@ class Native:
         )
         self._library.attend(ctypes.addressof(attention), cache.address, torch.get_num_threads())
         return out
+
+    def decode(
+        self,
+        layers: Layers,
+        states: torch.Tensor,  # [T, N] float32, changed in place
+        cos: torch.Tensor,  # [T, D / 2] float32
+        sin: torch.Tensor,
+        context: ForwardContext,
+    ) -> None:
+        """Run all the layers; their caches take the keys and values of the step."""
+        for tensor in (states, cos, sin):
+            _check(tensor, torch.float32)
+        _check(context.slots, torch.int64)
+        _check_context(context, len(states), layers.caches[0])
+        half = layers.caches[0].struct.key_dim // 2
+        if states.shape[1] != layers.structs[0].qkv.inputs or not (
+            cos.shape == sin.shape == (len(states), half) and len(context.slots) == len(states)
+        ):
+            raise ValueError("the states do not fit the layers, the rotary factors or the slots")
+        step = StepStruct(
+            *(tensor.data_ptr() for tensor in (states, cos, sin, context.slots)),
+            context.query_start.data_ptr(),
+            context.context_lens.data_ptr(),
+            context.block_tables.data_ptr(),
+            *(len(states), context.num_sequences, context.block_tables.shape[1]),
+        )
+        self._library.decode(
+            *(layers.structs, layers.pointers, len(layers.caches), ctypes.addressof(step)),
+            torch.get_num_threads(),
+        )
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
         """[T, 2N] -> [T, N]: silu(gate) * up, or with the tanh form of GELU."""
@@ -252,3 +289,10 @@ class Native:
 def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
     if tensor.dtype not in dtypes or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")
+
+
+def _check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:
+    if sum(context.query_lens) != tokens or context.block_size != cache.struct.block_size:
+        raise ValueError("the context does not fit the query or the cache")
+    for tensor in (context.query_start, context.context_lens, context.block_tables):
+        _check(tensor, torch.int32)

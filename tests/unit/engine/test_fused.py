@@ -25,8 +25,9 @@ from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import ForwardContext
+from serve_app.engine.decoder import FusedStack
 from serve_app.engine.forward import ATTENTION_NAME, active
-from serve_app.engine.fused import FusedLayer, accelerate_cpu
+from serve_app.engine.fused import accelerate_cpu
 from serve_app.engine.kernels import SWITCH, native
 
 SHAPE: dict[str, Any] = {
@@ -119,7 +120,7 @@ def logits(
 def test_a_fused_model_gives_the_logits_of_the_original(name: str, dtype: torch.dtype) -> None:
     original = build(name, dtype)
     fused = accelerate_cpu(copy.deepcopy(original), dtype)
-    assert all(isinstance(layer, FusedLayer) for layer in fused.get_decoder().layers)
+    assert all(isinstance(layer, FusedStack) for layer in fused.get_decoder().layers)
     original.set_attn_implementation(ATTENTION_NAME)
     ids = torch.randint(0, 120, (TOKENS,), generator=torch.Generator().manual_seed(2))
     want = logits(original, cache(ReferenceAttention(), dtype), ids, [TOKENS])
@@ -143,7 +144,7 @@ def test_without_kernels_the_model_stays_transformers_own_and_equal(monkeypatch:
     monkeypatch.setenv(SWITCH, "off")
     original = build("qwen3")
     packed = accelerate_cpu(copy.deepcopy(original), torch.float32)
-    assert not any(isinstance(layer, FusedLayer) for layer in packed.get_decoder().layers)
+    assert not any(isinstance(layer, FusedStack) for layer in packed.get_decoder().layers)
     for model in (original, packed):
         model.set_attn_implementation(ATTENTION_NAME)
     ids = torch.arange(TOKENS)
@@ -156,17 +157,17 @@ def test_an_unknown_structure_is_packed_but_not_fused() -> None:
     torch.manual_seed(0)
     model = GemmaForCausalLM(GemmaConfig(**SHAPE)).eval()
     accelerate_cpu(model, torch.float32)
-    assert not any(isinstance(layer, FusedLayer) for layer in model.get_decoder().layers)
+    assert not any(isinstance(layer, FusedStack) for layer in model.get_decoder().layers)
 
 
 @pytest.mark.usefixtures("_kernels")
 def test_a_fused_layer_with_other_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     model = build("llama")
-    right = FusedLayer.forward
+    right = FusedStack.forward
 
-    def wrong(self: FusedLayer, *arguments: Any, **options: Any) -> torch.Tensor:
+    def wrong(self: FusedStack, *arguments: Any, **options: Any) -> torch.Tensor:
         return right(self, *arguments, **options) + 0.1
 
-    monkeypatch.setattr(FusedLayer, "forward", wrong)
+    monkeypatch.setattr(FusedStack, "forward", wrong)
     accelerate_cpu(model, torch.float32)
-    assert not any(isinstance(layer, FusedLayer) for layer in model.get_decoder().layers)
+    assert not any(isinstance(layer, FusedStack) for layer in model.get_decoder().layers)

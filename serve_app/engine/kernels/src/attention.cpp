@@ -2,12 +2,14 @@
 // sinks. Softmax is taken online over tiles of keys. Tiles and parts begin at fixed positions of a sequence, and a
 // tile that a row cannot see leaves that row's state bit for bit, so a row's result depends neither on the other
 // rows nor on how its sequence was cut into chunks.
+#include "attention.h"
+
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "cache.h"
 #include "pool.h"
+#include "scratch.h"
 
 namespace {
 
@@ -90,39 +92,12 @@ struct State {
   }
 };
 
-}  // namespace
-
-extern "C" {
-
-struct Attention {
-  const void* query;      // [t, heads, key_dim] with strides, `wide_query` float32 or else bfloat16
-  void* out;              // [t, heads, value_dim] contiguous, of the same type
-  const int32_t* start;   // [sequences + 1]
-  const int32_t* length;  // [sequences]
-  const int32_t* tables;  // [sequences, table_width]
-  const float* sinks;     // [heads] or null
-  long sequences, table_width, heads, query_row, query_head, wide_query, window;  // window 0: none
-  float scale, softcap;                                                           // softcap 0: none
-};
-}
-
-namespace {
-
 struct Task {
   long sequence, head, first, rows, part;  // rows of (token, head of the group); part -1: all
   long scratch;                            // index of its partial state, if part >= 0
 };
 
-// Room for one task's rows, kept by its thread.
-struct Scratch {
-  std::vector<float> query, scores, states[2];
-
-  void reserve(const Cache& c, long tile) {
-    query.resize(std::max<size_t>(query.size(), ROWS * c.key_dim));
-    scores.resize(std::max<size_t>(scores.size(), ROWS * tile));
-    for (auto& s : states) s.resize(std::max<size_t>(s.size(), ROWS * (c.value_pad + 2)));
-  }
-};
+long state_row(const Cache& c) { return c.value_pad + 2; }
 
 State state_at(float* p) { return {p + 2 * ROWS, p, p + ROWS}; }
 
@@ -136,9 +111,9 @@ struct Worker {
   Worker(const Attention& a, const Cache& c)
       : a(a), c(c), group(a.heads / c.kv_heads), tile(std::max(1L, TILE / c.block_size) * c.block_size) {
     static thread_local Scratch scratch;
-    scratch.reserve(c, tile);
-    query = scratch.query.data(), scores = scratch.scores.data();
-    state = state_at(scratch.states[0].data()), part_state = state_at(scratch.states[1].data());
+    query = scratch.take(ROWS * (whole_lines(c.key_dim) + tile + 2 * state_row(c)));
+    scores = query + ROWS * whole_lines(c.key_dim);
+    state = state_at(scores + ROWS * tile), part_state = state_at(scores + ROWS * (tile + state_row(c)));
   }
 
   long position(const Task& t, long row) const {
@@ -285,7 +260,7 @@ extern "C" void attend(const Attention* attention, const Cache* cache, int threa
     }
   }
   begins.push_back(parts.size());
-  const long size = ROWS * (c.value_pad + 2);
+  const long size = ROWS * state_row(c);
   std::vector<float> scratch(parts.size() * size);
   auto state_of = [&](size_t i) { return state_at(&scratch[i * size]); };
   parallel(parts.size(), threads, [&](long i) {

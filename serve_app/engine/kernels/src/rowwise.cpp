@@ -1,8 +1,9 @@
 // The work between matrix products, row by row in float32: norms, rotary positions, gated activations, and
 // the writing of keys and values into the cache. A row never sees another.
+#include "rowwise.h"
+
 #include <cmath>
 
-#include "cache.h"
 #include "pool.h"
 
 namespace {
@@ -26,11 +27,6 @@ void rotate(float* x, const float* cos, const float* sin, long half) {
     x[i] = a * cos[i] - b * sin[i];
     x[i + half] = b * cos[i] + a * sin[i];
   }
-}
-
-INLINE F16 gate_times_up(F16 gate, F16 up, bool gelu) {
-  const F16 inner = gelu ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
-  return gate * sigmoid(inner) * up;
 }
 
 template <class T>

@@ -1,0 +1,18 @@
+// What attention is asked; see attention.cpp.
+#pragma once
+#include "cache.h"
+
+extern "C" {
+struct Attention {
+  const void* query;      // [t, heads, key_dim] with strides, `wide_query` float32 or else bfloat16
+  void* out;              // [t, heads, value_dim] contiguous, of the same type
+  const int32_t* start;   // [sequences + 1]
+  const int32_t* length;  // [sequences]
+  const int32_t* tables;  // [sequences, table_width]
+  const float* sinks;     // [heads] or null
+  long sequences, table_width, heads, query_row, query_head, wide_query, window;  // window 0: none
+  float scale, softcap;                                                           // softcap 0: none
+};
+
+void attend(const Attention* attention, const Cache* cache, int threads);
+}

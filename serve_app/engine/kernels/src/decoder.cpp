@@ -1,0 +1,79 @@
+// All decoder layers of a step in one call: norm, attention with rotary positions, norm, gated MLP, on the same
+// functions as the calls for one layer. Outputs of a product are added to the residual or gated while they are
+// still in registers or the first-level cache, and long prefills go in tiles of rows that stay in the second-level one.
+#include <algorithm>
+
+#include "attention.h"
+#include "linear.h"
+#include "rowwise.h"
+#include "scratch.h"
+
+namespace {
+
+constexpr long TILE = 128;  // rows
+
+template <class F>
+void tiles(long rows, F&& work) {
+  for (long first = 0; first < rows; first += TILE) work(first, std::min(TILE, rows - first));
+}
+
+}  // namespace
+
+extern "C" {
+
+struct Layer {
+  Linear qkv, out, gate_up, down;
+  const float *norm_in, *norm_mid;  // [width]
+  const float *q_norm, *k_norm;     // [dim] or null
+  long heads, window, gelu;
+  float eps_in, eps_mid, eps_head, scale, softcap;
+};
+
+struct Step {
+  float* states;           // [rows, width], the residual stream: changed in place
+  const float *cos, *sin;  // [rows, dim / 2]
+  const int64_t* slots;    // [rows]
+  const int32_t *start, *length, *tables;
+  long rows, sequences, table_width;
+};
+
+void decode(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
+  const Step& s = *step;
+  const long tile = std::min(TILE, s.rows);
+  long hidden = 0, qkv = 0, attended = 0;
+  for (const Layer* l = layers; l < layers + count; l++) {
+    hidden = std::max(hidden, tile * (l->qkv.inputs + l->down.inputs));
+    qkv = std::max(qkv, s.rows * l->qkv.outputs), attended = std::max(attended, s.rows * l->out.inputs);
+  }
+  static thread_local Scratch scratch;  // of the caller: two may run steps at once
+  float* const hidden_at = scratch.take(whole_lines(hidden) + whole_lines(qkv) + attended);
+  float* const qkv_at = hidden_at + whole_lines(hidden);
+  float* const attended_at = qkv_at + whole_lines(qkv);
+
+  for (long i = 0; i < count; i++) {
+    const Layer& l = layers[i];
+    const Cache& cache = *caches[i];
+    const long width = l.qkv.inputs, dim = cache.key_dim, inner = l.out.inputs;
+    float* const normed = hidden_at;
+    float* const gated = hidden_at + tile * width;
+    tiles(s.rows, [&](long first, long rows) {
+      float* const out = qkv_at + first * l.qkv.outputs;
+      add_rmsnorm(s.states + first * width, nullptr, l.norm_in, normed, rows, width, l.eps_in, threads);
+      project(l.qkv, normed, out, rows, threads);
+      rope_and_cache(out, s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm, l.eps_head, &cache,
+                     s.slots + first, rows, l.heads, threads);
+    });
+    const Attention attention{qkv_at,      attended_at,   s.start, s.length,      s.tables, nullptr, s.sequences,
+                              s.table_width, l.heads, l.qkv.outputs, dim,      1,       l.window,    l.scale,
+                              l.softcap};
+    attend(&attention, &cache, threads);
+    tiles(s.rows, [&](long first, long rows) {
+      float* const states = s.states + first * width;
+      add_projection(l.out, attended_at + first * inner, states, rows, threads);
+      add_rmsnorm(states, nullptr, l.norm_mid, normed, rows, width, l.eps_mid, threads);
+      project_gated(l.gate_up, normed, gated, rows, l.gelu, threads);
+      add_projection(l.down, gated, states, rows, threads);
+    });
+  }
+}
+}
