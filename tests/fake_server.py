@@ -1,6 +1,6 @@
 """A model server without a model: numbered tokens at a fixed pace, steered by the prompt.
 
-The prompt is `key=value` words: `tokens=20 step=0.01 first=0 die=1 refuse=Overloaded`.
+The prompt is `key=value` words: `tokens=20 step=0.01 first=0 die=1 sick=1 refuse=Overloaded`.
 The text of token i is `"i "`; its id is the process id of the server.
 """
 
@@ -40,6 +40,7 @@ class FakeServer:
         self._running = 0
         self._aborted = 0
         self._stopped = False
+        self._sick = False
 
     @classmethod
     async def start(cls, config: ModelConfig, progress: Callable[[str], None]) -> FakeServer:
@@ -53,6 +54,9 @@ class FakeServer:
         options = dict(word.split("=", 1) for word in text.split() if "=" in word)
         if "refuse" in options:
             raise KINDS[options["refuse"]]("refused")
+        if "sick" in options:  # the engine hangs: no token ever comes, and the heart stops
+            self._sick = True
+            await asyncio.Event().wait()
         if "die" in options:
             os.kill(os.getpid(), signal.SIGKILL)
         count, step = int(options.get("tokens", "5")), float(options.get("step", "0.005"))
@@ -88,7 +92,8 @@ class FakeServer:
         )
 
     def check_health(self) -> None:
-        return None
+        if self._sick:
+            raise Unavailable("the engine hangs")
 
     async def stop(self) -> None:
         self._stopped = True
