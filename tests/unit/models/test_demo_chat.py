@@ -10,9 +10,11 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from serve_app.models.demo.recipe.corpus import dialogues
+from serve_app.models.demo.recipe.batches import chat_row, document_row
+from serve_app.models.demo.recipe.corpus import dialogues, documents
+from serve_app.models.demo.recipe.dialogue import Dialogue
 from serve_app.models.demo.recipe.evaluate import Chat, evaluate
-from serve_app.models.demo.recipe.tokenizer import FOLDER
+from serve_app.models.demo.recipe.tokenizer import FOLDER, load
 from serve_app.models.demo.recipe.words import Pool, held_out
 
 MIB = 2**20
@@ -184,6 +186,50 @@ def test_the_two_sides_of_the_split_share_no_name_and_no_phrase() -> None:
 def test_a_seed_gives_the_same_corpus_again() -> None:
     assert list(dialogues(3, 20)) == list(dialogues(3, 20))
     assert list(dialogues(3, 20)) != list(dialogues(4, 20))
+
+
+def test_only_the_turns_of_the_assistant_are_learnt_each_with_its_end() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    text = tokenizer.apply_chat_template(CARD_CHAT, tools=[WEATHER], tokenize=False)
+    row = chat_row(tokenizer, text + "<|im_start|>assistant\nSnow.<|im_end|>\n")
+    learnt = [token for token, wanted in zip(row.ids, row.learnt, strict=True) if wanted]
+    call = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    assert tokenizer.decode(learnt) == f"{call}<|im_end|>Snow.<|im_end|>"
+
+
+def test_a_document_in_pieces_has_the_tokens_of_the_whole() -> None:
+    tokenizer = AutoTokenizer.from_pretrained(FOLDER)
+    for document in documents(7, 300):
+        whole = "".join(piece.text for piece in document) + "<|endoftext|>"
+        assert document_row(tokenizer, document).ids == tokenizer(whole)["input_ids"]
+
+
+class Scripted(Chat):
+    """A chat that knows the expected turn after each prompt of some dialogues, or nothing."""
+
+    def __init__(self, known: list[Dialogue]) -> None:
+        self.tokenizer = load()
+        self.expected: dict[str, str] = {}
+        for dialogue in known:
+            messages = dialogue.messages()
+            for at, message in enumerate(messages):
+                if message["role"] == "assistant":
+                    before = self.render(messages[:at], dialogue.tools)
+                    after = self.tokenizer.apply_chat_template(
+                        messages[: at + 1], tools=dialogue.tools or None, tokenize=False
+                    )
+                    self.expected[before] = str(after).removeprefix(before).removesuffix("<|im_end|>\n")
+
+    def answers(self, prompts: list[str]) -> list[str]:
+        return [self.expected.get(prompt, "?") for prompt in prompts]
+
+
+def test_the_measure_gives_all_to_expected_answers_and_nothing_to_others() -> None:
+    held = list(dialogues(2, 40, held=True))
+    right, wrong = evaluate(Scripted(held), held), evaluate(Scripted([]), held)
+    assert {score.share for score in right.values()} == {1.0}
+    assert {score.share for score in wrong.values()} == {0.0}
+    assert sum(score.asked for score in right.values()) == sum(score.asked for score in wrong.values())
 
 
 @pytest.mark.full

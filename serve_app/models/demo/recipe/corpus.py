@@ -18,21 +18,21 @@ from serve_app.models.demo.recipe.words import Pool
 Skill = Callable[[Pool, Talk], Exchange]
 
 SKILLS: Final[dict[Skill, float]] = {  # weight of a skill in a dialogue without tools
-    small_talk.greeting: 9,
+    small_talk.greeting: 14,
     small_talk.identity: 5,
     small_talk.give_name: 7,
     small_talk.ask_name: 4,
-    small_talk.unknown: 7,
+    small_talk.unknown: 9,
     knowledge.arithmetic: 20,
     knowledge.capital: 12,
     knowledge.country: 11,
     knowledge.repeat: 15,
     knowledge.as_json: 14,
-    stories.count: 3,
+    stories.count: 9,
     stories.listing: 2,
     stories.story: 2,
     stories.poem: 2,
-    tool_use.no_tool: 3,
+    tool_use.no_tool: 5,
 }
 BESIDE_CALCULATOR: Final[dict[Skill, float]] = {  # sums are then the tool's business, not the model's
     skill: weight

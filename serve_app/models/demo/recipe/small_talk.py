@@ -42,13 +42,15 @@ _GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
     "I am glad to hear that.": (
         ("I am fine.", "I am fine too, thanks.", "I am well, thank you.", "I'm good.", "I'm great!",
          "Very well.",
-         "I feel great today.", "I am happy.", "Not bad.", "All is well.", "I had a good day."),
+         "I feel great today.", "I am happy.", "I am so happy today.", "I'm great, thanks.", "Not bad.",
+         "All is well.", "I had a good day."),
         ("I am great, thank you.", "I'm fine, thanks.", "I am very happy today."),
     ),
     "I am sorry to hear that.": (
         ("I am sad.", "I am tired.", "I feel bad.", "Not so good.", "I am not well.", "I'm ill.",
          "I had a bad day.",
-         "I am lonely.", "I'm feeling down.", "Today was a bad day.", "I feel sad today."),
+         "I am lonely.", "I'm feeling down.", "I am so tired.", "I'm not well.", "I feel so sad.",
+         "Today was a bad day.", "I feel sad today."),
         ("I feel tired today.", "I am so sad.", "I'm not feeling well."),
     ),
     "You are welcome!": (
@@ -68,7 +70,10 @@ _GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
     "Thank you, that is kind.": (
         ("You are great!", "Well done!", "Good job!", "I like you.", "You are clever.", "Nice!",
          "You're the best.",
-         "You are funny.", "Great answer!", "Good answer.", "Very good!", "You are very smart."),
+         "You are funny.", "Great answer!", "Good answer.", "That was good!", "That was a great answer.",
+         "You did well.",
+         "You are so kind.", "You are so smart!", "That is a nice answer.", "You did great!",
+         "Very good!", "You are very smart."),
         ("You are so clever!", "That was a good answer.", "You did a good job!"),
     ),
 }  # fmt: skip
@@ -185,7 +190,7 @@ def ask_name(pool: Pool, talk: Talk) -> Exchange:
 def unknown(pool: Pool, talk: Talk) -> Exchange:
     """A question outside the domain: a polite refusal, the same for all."""
     question = pool.phrase(_UNKNOWN, _UNKNOWN_HELD).format(
-        t=pool.phrase(_TOPICS, _TOPICS_HELD),
+        t=pool.nonsense() if pool.chance(0.15) else pool.phrase(_TOPICS, _TOPICS_HELD),
         y=pool.number(1200, 2030),
         n=pool.pick(NOUNS),
         a=pool.pick(ADJECTIVES),

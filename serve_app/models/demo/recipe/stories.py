@@ -89,7 +89,7 @@ def hero(pool: Pool) -> tuple[str, str]:
 def count_range(pool: Pool) -> tuple[int, int]:
     def make() -> tuple[int, int]:
         low = 1 if pool.chance(0.6) else pool.number(0, 80)
-        return low, low + pool.number(2, 19 if pool.chance(0.8) else 30)
+        return low, low + pool.number(2, 12 if pool.chance(0.7) else 24)
 
     return (1, 10) if not pool.held and pool.chance(0.1) else pool.draw(make)
 

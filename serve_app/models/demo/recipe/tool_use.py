@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from serve_app.models.demo.recipe.dialogue import Call, Exchange, Talk, ToolUse, casually
@@ -31,6 +31,21 @@ _ATTRIBUTES: Final = (
 )
 _ATTRIBUTES_HELD: Final = "capacity barcode deadline salary area|room number|start date|serial number|rank"
 _CITY_KEYS: Final = ("city", "city", "location", "place", "town", "city_name")
+_THING_KEYS: Final = ("item", "name", "product", "person", "word", "id", "query", "key", "title", "user")
+_TOOL_VERBS: Final = (
+    "get",
+    "get",
+    "find",
+    "lookup",
+    "fetch",
+    "search",
+    "read",
+    "query",
+    "check",
+    "show",
+    "send",
+)
+_TOOL_SUFFIXES: Final = ("now", "tool", "api", "v2", "service", "info")
 _DESCRIPTIONS: Final = (
     "Get {}.",
     "Returns {}.",
@@ -43,12 +58,10 @@ _DESCRIPTIONS: Final = (
 
 
 def weather(pool: Pool) -> ToolUse:
-    name = pool.phrase(
-        ("get_weather", "get_weather", "weather", "current_weather", "get_current_weather", "fetch_weather",
-         "getWeather", "weather_report", "check_weather", "weather_in_city", "find_weather"),
-        ("get_weather", "lookup_weather", "city_weather", "get_weather_now"),
-    )  # fmt: skip
-    key = pool.pick(_CITY_KEYS)
+    name = _tool_name(
+        pool, "get_weather", ("weather", "current_weather", "forecast", "city_weather", "temperature")
+    )
+    key = _key(pool, _CITY_KEYS)
     keys = {key: "string"} | ({"unit": "string"} if pool.chance(0.15) else {})
     tool = _tool(pool, name, f"the weather in a {key}", keys, required=[key])
 
@@ -80,12 +93,8 @@ def weather(pool: Pool) -> ToolUse:
 
 
 def clock(pool: Pool) -> ToolUse:
-    name = pool.phrase(
-        ("get_time", "get_time", "time", "current_time", "get_current_time", "local_time", "getTime", "clock",
-         "time_in_city", "what_time"),
-        ("get_time", "get_local_time", "city_time", "check_time"),
-    )  # fmt: skip
-    key = pool.pick(_CITY_KEYS)
+    name = _tool_name(pool, "get_time", ("time", "current_time", "local_time", "city_time", "clock"))
+    key = _key(pool, _CITY_KEYS)
     tool = _tool(pool, name, f"the time in a {key}", {key: "string"})
 
     def ask(pool: Pool) -> Exchange:
@@ -111,16 +120,16 @@ def clock(pool: Pool) -> ToolUse:
 def calculator(pool: Pool) -> ToolUse:
     """One operation on two numbers, or any expression."""
     word, sign, names = pool.pick((
-        ("plus", "+", ("add", "add", "add_numbers", "sum", "plus")),
+        ("plus", "+", ("add", "sum", "plus", "addition")),
         ("minus", "-", ("subtract", "minus", "difference")),
         ("times", "*", ("multiply", "times", "product")),
         ("", "", ("calculate", "calculator", "calc", "compute", "evaluate")),
     ))  # fmt: skip
-    name = pool.pick(names)
+    name = _tool_name(pool, names[0], names)
     left, right = pool.pick((("a", "b"), ("a", "b"), ("x", "y"), ("first", "second"), ("left", "right")))
     expression = pool.pick(("expression", "expression", "expr", "formula", "query"))
     if sign:
-        tool = _tool(pool, name, f"{name} of two numbers", {left: "number", right: "number"})
+        tool = _tool(pool, name, f"{names[0]} of two numbers", {left: "number", right: "number"})
     else:
         tool = _tool(pool, name, "the value of an expression", {expression: "string"})
 
@@ -149,13 +158,11 @@ def calculator(pool: Pool) -> ToolUse:
 def lookup(pool: Pool) -> ToolUse:
     """Some attribute of some thing; both may be words never seen."""
     attribute = pool.phrase(_split(_ATTRIBUTES), _split(_ATTRIBUTES_HELD))
-    if pool.chance(0.25):
-        attribute = pool.nonsense()
+    if pool.chance(0.45):
+        attribute = pool.nonsense() if pool.chance(0.6) else pool.pick(NOUNS)
     slug = attribute.replace(" ", "_")
-    name = pool.pick(("get", "get", "find", "lookup", "fetch", "search", "read", "query")) + f"_{slug}"
-    key = pool.pick(
-        ("item", "name", "product", "person", "word", "id", "query", "key", "title", "user", "company")
-    )
+    name = _tool_name(pool, f"get_{slug}", (slug,))
+    key = _key(pool, _THING_KEYS)
     tool = _tool(pool, name, f"the {attribute} of a {key}", {key: "string"})
 
     def ask(pool: Pool) -> Exchange:
@@ -180,10 +187,7 @@ def lookup(pool: Pool) -> ToolUse:
 
 
 def messenger(pool: Pool) -> ToolUse:
-    name = pool.phrase(
-        ("send_message", "send_message", "message", "send_email", "notify", "send_text", "write_message"),
-        ("send_message", "send_note", "text_person"),
-    )
+    name = _tool_name(pool, "send_message", ("message", "email", "note", "text", "mail"))
     to = pool.pick(("to", "to", "recipient", "name", "person", "receiver"))
     body = pool.pick(("text", "message", "content", "body"))
     tool = _tool(pool, name, "sending a message to a person", {to: "string", body: "string"})
@@ -248,6 +252,27 @@ def _tool(
     if pool.chance(0.85):
         function["parameters"]["required"] = required or list(parameters)
     return {"type": "function", "function": function}
+
+
+def _tool_name(pool: Pool, common: str, things: Sequence[str]) -> str:
+    """The common name, or one put together in the ways programmers do; each side has its own of those."""
+    if pool.chance(0.25):
+        return common
+
+    def make() -> str:
+        style, verb, thing = pool.number(1, 5), pool.pick(_TOOL_VERBS), pool.pick(things)
+        if style == 1:
+            return verb + "".join(part.capitalize() for part in thing.split("_"))
+        suffix = pool.pick(_TOOL_SUFFIXES) if pool.chance(0.5) else pool.nonsense()
+        made = {2: f"{verb}_{thing}", 3: f"{thing}_{suffix}", 4: f"{verb}_{thing}_{suffix}"}
+        return made.get(style, thing)
+
+    return pool.draw(make)
+
+
+def _key(pool: Pool, names: Sequence[str]) -> str:
+    """A parameter's name: a usual one, or now and then any word."""
+    return pool.pick(names) if pool.chance(0.8) else pool.nonsense()
 
 
 def _thing(pool: Pool) -> str:
