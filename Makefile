@@ -41,7 +41,7 @@ bench: $(STAMP) build/models/smol135
 	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 $(BENCH_FLAGS)
 
 bench-gpu: $(STAMP) build/models/smol135
-	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 --device cuda $(BENCH_FLAGS)
+	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 --device cuda --side in-process $(BENCH_FLAGS)
 
 build/models/%: $(STAMP)
 	$(BIN)/python benchmarks/make_model.py $* build/models

@@ -35,6 +35,7 @@ from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 
 PORT = 18431
 NAME = "bench"
+SIDES = ("in-process", "http")
 
 
 def model_config(args: argparse.Namespace) -> ModelConfig:
@@ -155,7 +156,7 @@ def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     config, rows = model_config(args), []
     names = args.mix or list(MIXES)
     for round_number in range(args.rounds):
-        for side in ("in-process", "http"):
+        for side in args.side:
             seeds = {name: (round_number * 2 + (side == "http")) * 100 + i for i, name in enumerate(names)}
             rows += asyncio.run(_side(side, args, config, names, seeds))
     return rows
@@ -204,11 +205,14 @@ def report(rows: list[dict[str, object]], names: list[str]) -> str:
         def median(side: str, field: str, sides: dict[str, list[dict[str, object]]] = sides) -> float:
             return statistics.median(float(str(row[field])) for row in sides[side])
 
-        inner, outer = median("in-process", "output_tok_s"), median("http", "output_tok_s")
+        rates = {side: median(side, "output_tok_s") for side in sides}
+        shown = [f"{rates[side]:.1f}" if side in rates else "" for side in SIDES]
+        ratio = f"{rates['http'] / rates['in-process']:.2f}" if len(rates) == 2 else ""
+        last = "http" if "http" in sides else "in-process"
         lines.append(
-            f"| {name} | {inner:.1f} | {outer:.1f} | {outer / inner:.2f} "
-            f"| {median('http', 'ttft_ms_p50'):.0f} / {median('http', 'ttft_ms_p99'):.0f} "
-            f"| {median('http', 'itl_ms_p50'):.1f} / {median('http', 'itl_ms_p99'):.1f} |"
+            f"| {name} | {shown[0]} | {shown[1]} | {ratio} "
+            f"| {median(last, 'ttft_ms_p50'):.0f} / {median(last, 'ttft_ms_p99'):.0f} "
+            f"| {median(last, 'itl_ms_p50'):.1f} / {median(last, 'itl_ms_p99'):.1f} |"
         )
     return "\n".join(lines)
 
@@ -219,6 +223,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto")
     parser.add_argument("--mix", action="append", choices=sorted(MIXES), help="default: all")
+    parser.add_argument("--side", choices=SIDES, nargs="+", default=SIDES, help="default: both")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--label", default="serve-app")
     parser.add_argument("--engine-process", action="store_true", help="step the engine in a child process")
