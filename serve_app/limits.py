@@ -11,7 +11,10 @@ from typing import Final
 MAX_BODY_BYTES: Final = 8 * 2**20  # a 1 M token prompt as ids is about 7 MB of JSON
 BODY_READ_TIMEOUT_S: Final = 30.0  # between two pieces of a body; stops a slow sender
 MAX_BODY_READ_S: Final = 120.0  # for a whole body
+MAX_BODIES_BYTES: Final = 128 * 2**20  # of all open requests together: 10 times that in memory, parsed
+SMALL_BODY_BYTES: Final = 64 * 2**10  # never refused for the bytes of others; their number is bounded
 MAX_JSON_DEPTH: Final = 64  # parsers recurse; no honest body nests deeper
+MAX_JSON_CONTAINERS: Final = 100_000  # lists and objects: an empty one takes 3 bytes and becomes a hundred
 MAX_ERROR_BYTES: Final = 2_000  # an error never grows with the input that caused it
 MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
 

@@ -1,4 +1,7 @@
-"""How much the gateway takes on at once: a permit per prompt, refused at once when none is left."""
+"""How much the gateway takes on at once: a permit a prompt and the bytes of its body.
+
+Beyond either a request is refused at once; nothing here waits.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from serve_app.errors import Overloaded
+from serve_app.limits import MAX_BODIES_BYTES, SMALL_BODY_BYTES
 
 RETRY_AFTER_S = 1.0
+
+
+class BodyBytes:
+    """Counts the bytes of all bodies from their arrival to the end of their requests.
+
+    What is made of a body lives as long as its request, so the bytes that came bound the
+    memory of both. One event loop only, so no lock.
+    """
+
+    def __init__(self, most: int = MAX_BODIES_BYTES, small: int = SMALL_BODY_BYTES) -> None:
+        self._most = most
+        self._small = small
+        self._held = 0
+
+    @property
+    def held(self) -> int:
+        return self._held
+
+    @contextmanager
+    def lease(self) -> Iterator[Lease]:
+        """Room for one body, given back at the end of the block."""
+        lease = Lease(self)
+        try:
+            yield lease
+        finally:
+            self._held -= lease.held
+
+    def _fits(self, held: int, more: int) -> bool:
+        return held + more <= self._small or self._held + more <= self._most
+
+
+class Lease:
+    """What one body has taken so far."""
+
+    def __init__(self, bodies: BodyBytes) -> None:
+        self._bodies = bodies
+        self.held = 0
+
+    def take(self, count: int) -> None:
+        """Account for `count` bytes that arrived. Raises Overloaded; small bodies always fit."""
+        if not self._bodies._fits(self.held, count):
+            raise Overloaded("the server holds too many long bodies; try again", retry_after_s=RETRY_AFTER_S)
+        self.held += count
+        self._bodies._held += count
 
 
 class Admission:

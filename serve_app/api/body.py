@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable
 from itertools import accumulate
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Receive, Scope
 
 from serve_app.api.context import header
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
-from serve_app.limits import BODY_READ_TIMEOUT_S, MAX_BODY_BYTES, MAX_BODY_READ_S, MAX_JSON_DEPTH
+from serve_app.limits import (
+    BODY_READ_TIMEOUT_S,
+    MAX_BODY_BYTES,
+    MAX_BODY_READ_S,
+    MAX_JSON_CONTAINERS,
+    MAX_JSON_DEPTH,
+)
 
 
 class ClientGone(Exception):
@@ -32,6 +39,11 @@ class WireModel(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
+    def without(self, *names: str) -> Self:
+        """A copy that has neither those fields nor unknown ones: what may live as long as an answer."""
+        kept = {name: value for name, value in self.__dict__.items() if name not in names}
+        return cast(Self, type(self).model_construct(**kept))
+
 
 Wire = TypeVar("Wire", bound=WireModel)
 
@@ -39,12 +51,16 @@ Wire = TypeVar("Wire", bound=WireModel)
 async def read_body(
     scope: Scope,
     receive: Receive,
+    take: Callable[[int], None] = lambda count: None,
     *,
     max_bytes: int = MAX_BODY_BYTES,
     idle_s: float = BODY_READ_TIMEOUT_S,
     total_s: float = MAX_BODY_READ_S,
 ) -> bytes:
-    """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone."""
+    """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
+
+    `take` is told of every piece that arrived, and may refuse it by raising.
+    """
     _check_headers(scope, max_bytes)
     loop = asyncio.get_running_loop()
     end = loop.time() + total_s
@@ -56,9 +72,11 @@ async def read_body(
                 message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientGone
-            body += message.get("body", b"")
-            if len(body) > max_bytes:
+            piece = message.get("body", b"")
+            if len(body) + len(piece) > max_bytes:
                 raise BodyTooLarge(f"the body must not exceed {max_bytes} bytes")
+            take(len(piece))
+            body += piece
             more = message.get("more_body", False)
     except TimeoutError:
         raise ReadTimeout("the body did not arrive in time") from None
@@ -84,7 +102,7 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
 
 def parse_body(model: type[Wire], raw: bytes) -> Wire:
     """`raw` as a `model`. Raises InvalidBody (not JSON, not an object) or InvalidField."""
-    _check_depth(raw)
+    _check_structure(raw)
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
@@ -111,8 +129,8 @@ _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as signed bytes
 
 
-def _check_depth(raw: bytes) -> None:
-    """Refuse what nests too deep, before a recursive parser sees it.
+def _check_structure(raw: bytes) -> None:
+    """Refuse what nests too deep or holds too many containers, before a parser sees it.
 
     Looks at the brackets outside of strings alone; whether they match is left to the parser.
     """
@@ -120,6 +138,8 @@ def _check_depth(raw: bytes) -> None:
         return
     structure = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _NOT_STRUCTURE)
     steps = b"".join(structure.split(b'"')[::2])  # even pieces are outside of strings
+    if steps.count(1) > MAX_JSON_CONTAINERS:
+        raise InvalidBody(f"the body must hold at most {MAX_JSON_CONTAINERS} lists and objects")
     if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_JSON_DEPTH:
         raise InvalidBody(f"the body must nest at most {MAX_JSON_DEPTH} deep")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission import Admission, deadline_s
+from serve_app.api.admission import Admission, BodyBytes, deadline_s
 from serve_app.api.backend import Backend
 from serve_app.api.body import read_body
 from serve_app.api.connection import Writer, while_connected
@@ -18,6 +18,7 @@ from serve_app.api.dialects.base import Call, Dialect
 from serve_app.api.merge import Generation
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
+from serve_app.errors import ServeError, from_info
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest
 
@@ -34,6 +35,9 @@ class Services:
     config: GatewayConfig
     metrics: Metrics
     admission: Admission
+    bodies: BodyBytes = field(default_factory=BodyBytes)
+    # One long body at a time: parsers hold the interpreter, so together they only take more memory.
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class GenerateRoute:
@@ -45,14 +49,25 @@ class GenerateRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
-        self._services.admission.check()  # a flood is refused before its bodies are read
-        raw = await read_body(scope, receive)
+        services = self._services
+        services.admission.check()  # a flood is refused before its bodies are read
+        with services.bodies.lease() as lease:
+            # Not kept in a variable: it would live as long as the stream.
+            call = await self._parse(await read_body(scope, receive, lease.take))
+            with services.admission.permits(len(call.requests)):
+                try:
+                    await while_connected(receive, self._answer(call, context_of(scope), send))
+                except ServeError as error:
+                    if error.param not in call.names:
+                        raise
+                    raise _in_words_of(call, error) from error
+
+    async def _parse(self, raw: bytes) -> Call:
+        if len(raw) < OFF_LOOP_BYTES:
+            return self._dialect.parse(raw)
         # Parsing megabytes takes long enough for other clients to notice.
-        parse = self._dialect.parse
-        call = parse(raw) if len(raw) < OFF_LOOP_BYTES else await asyncio.to_thread(parse, raw)
-        del raw  # up to megabytes, which would live as long as the stream
-        with self._services.admission.permits(len(call.requests)):
-            await while_connected(receive, self._answer(call, context_of(scope), send))
+        async with self._services.parsing:
+            return await asyncio.to_thread(self._dialect.parse, raw)
 
     async def _answer(self, call: Call, context: RequestContext, send: Send) -> None:
         services = self._services
@@ -88,6 +103,15 @@ def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[Gen
         replace(request, id=f"{context.id}-{i}", parent_id=context.id, salt=salt, timeout_s=timeout_s)
         for i, request in enumerate(call.requests)
     ]
+
+
+def _in_words_of(call: Call, error: ServeError) -> ServeError:
+    """The error with the field called as the client calls it."""
+    ours = error.param or ""
+    theirs, message = call.names[ours], error.message
+    if message.startswith(ours):
+        message = theirs + message.removeprefix(ours)
+    return from_info(replace(error.info(), param=theirs, message=message))
 
 
 def _headers(call: Call, content_type: str) -> dict[str, str]:

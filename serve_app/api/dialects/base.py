@@ -66,6 +66,7 @@ class Call:
     timeout_s: float | None
     ignored: tuple[str, ...]  # names of top-level fields nobody understood, as sent
     renderer: Callable[[str, ModelInfo], Renderer]  # for a request id and its model
+    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
@@ -37,6 +38,10 @@ class ChatBody(SharedFields):
             )
 
     @property
+    def names(self) -> dict[str, str]:
+        return {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+
+    @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
@@ -66,7 +71,8 @@ class ChatDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=body.ignored,
-            renderer=lambda id, info: ChatRenderer(id, info, body),
+            renderer=partial(ChatRenderer, body=body.without("messages", "logit_bias")),
+            names={"prompt": "messages", **body.names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

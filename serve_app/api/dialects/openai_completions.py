@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated, Any, Final
 
 from serve_app import limits
@@ -107,7 +108,7 @@ class CompletionDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=body.ignored,
-            renderer=lambda id, info: CompletionRenderer(id, info, body),
+            renderer=partial(CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias")),
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

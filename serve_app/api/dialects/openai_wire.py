@@ -20,7 +20,7 @@ from serve_app.types import FinishReason, ModelInfo, TextLogprob, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
-LOWEST_LOGPROB: Final = -9999.0  # JSON has no -Infinity
+LOWEST_LOGPROB: Final = -9999.0  # stands for all below it: JSON has neither -Infinity nor NaN
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
@@ -83,7 +83,8 @@ def usage_chunk(head: Head, usage: Usage) -> bytes:
 
 
 def logprob_value(value: float) -> float:
-    return max(value, LOWEST_LOGPROB)
+    """A finite log-probability."""
+    return value if LOWEST_LOGPROB < value <= 0.0 else 0.0 if value > 0.0 else LOWEST_LOGPROB
 
 
 def token_entry(token: TextLogprob) -> dict[str, Any]:

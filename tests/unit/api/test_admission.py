@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.api.admission import Admission, deadline_s
+from serve_app.api.admission import Admission, BodyBytes, deadline_s
 from serve_app.errors import Overloaded
 
 
@@ -26,3 +26,28 @@ def test_a_failing_block_gives_its_permits_back():
 
 def test_the_shorter_deadline_counts():
     assert [deadline_s(asked, 10.0) for asked in (None, 3.0, 30.0)] == [10.0, 3.0, 10.0]
+
+
+def test_bytes_are_refused_beyond_the_limit_and_come_back():
+    bodies = BodyBytes(most=10, small=3)
+    with bodies.lease() as first:
+        first.take(4)
+        first.take(5)
+        with bodies.lease() as second:
+            second.take(1)
+            assert bodies.held == 10
+            with pytest.raises(Overloaded) as caught:
+                second.take(3)
+            assert caught.value.retry_after_s == 1.0
+        assert bodies.held == 9
+    assert bodies.held == 0
+
+
+def test_small_bodies_are_never_refused_for_the_bytes_of_others():
+    bodies = BodyBytes(most=10, small=3)
+    with bodies.lease() as large, bodies.lease() as small:
+        large.take(10)
+        small.take(3)
+        assert bodies.held == 13
+        with pytest.raises(Overloaded):
+            small.take(1)

@@ -8,8 +8,8 @@ import pytest
 
 from serve_app.api.body import ClientGone, WireModel, check_finite, parse_body, read_body
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
-from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
-from serve_app.limits import MAX_JSON_DEPTH
+from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, Overloaded, ReadTimeout
+from serve_app.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
 
 
 class Model(WireModel):
@@ -179,6 +179,19 @@ def test_nesting_is_bounded():
             parse_body(Model, nested(depth))
 
 
+def test_lists_and_objects_are_counted():
+    many = [[{}]] * (MAX_JSON_CONTAINERS // 2 - 1)
+    parse_body(Model, json.dumps({"x": many}).encode())
+    with pytest.raises(InvalidBody):
+        parse_body(Model, json.dumps({"x": [*many, []]}).encode())
+
+
+def test_a_copy_without_the_heavy_fields_has_no_unknown_ones_either():
+    body = parse_body(Model, b'{"count":3,"name":"long","unknown":[1]}')
+    light = body.without("name")
+    assert (light.count, light.name, light.model_extra) == (3, None, {})
+
+
 def test_brackets_in_strings_do_not_nest():
     text = "[" * 1_000 + '\\"{' * 100 + "\\"
     parse_body(Model, json.dumps({"x": [text, {"y": text}]}).encode())
@@ -192,3 +205,15 @@ def test_free_form_values_must_be_finite_at_any_depth():
     check_finite({"a": [1, 2.5, "x", None, {"b": []}]})
     with pytest.raises(InvalidBody):
         check_finite({"a": [{"b": float("inf")}]})
+
+
+async def test_every_piece_is_accounted_for_before_it_is_kept():
+    taken = []
+    await read_body(scope(), receiver(b"ab", b"", b"c"), taken.append)
+    assert taken == [2, 0, 1]
+
+    def full(count):
+        raise Overloaded("full")
+
+    with pytest.raises(Overloaded):
+        await read_body(scope(), receiver(b"ab", end=False), full)

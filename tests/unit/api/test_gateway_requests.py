@@ -11,6 +11,7 @@ from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,
     GenerationFailed,
+    InvalidField,
     NumericalError,
     Overloaded,
     PromptTooLong,
@@ -19,7 +20,7 @@ from serve_app.errors import (
     Unavailable,
 )
 from tests.fakes_backend import WORDS, FakeBackend
-from tests.gateway import CHAT, COMPLETIONS, body_for, chat_body, events, gateway
+from tests.gateway import CHAT, COMPLETIONS, body_for, chat_body, completion_body, events, gateway
 
 TEXT = "".join(WORDS)
 ROUTES = [CHAT, COMPLETIONS, "/openai" + CHAT, "/openai" + COMPLETIONS]
@@ -315,6 +316,62 @@ async def test_long_bodies_are_parsed_off_the_loop_to_the_same_request():
     async with gateway() as g:
         assert (await g.complete(prompt=[7] * 200_000)).status_code == 200
         assert len(g.backend.last.prompt.token_ids) == 200_000
+
+
+async def test_a_flood_of_long_bodies_is_refused_beyond_its_bytes_and_leaves_nothing(monkeypatch):
+    monkeypatch.setattr("serve_app.api.admission.BodyBytes.__init__.__defaults__", (350_000, 1_000))
+    body = json.dumps(completion_body(prompt="x" * 100_000)).encode()
+    async with gateway(FakeBackend(hang_after=0)) as g:
+        waiting = [asyncio.ensure_future(g.client.post(COMPLETIONS, content=body)) for _ in range(3)]
+        async with asyncio.timeout(20):
+            while g.backend.running < 3:
+                await asyncio.sleep(0.01)
+        refused = await g.client.post(COMPLETIONS, content=body)
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+        assert refused.json()["error"]["code"] == "server_is_overloaded"
+        assert (await g.complete(timeout=0.01)).status_code == 504  # a short one is taken all the same
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await g.check()
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "error", "param", "message"),
+    [
+        (CHAT, {"max_completion_tokens": 9}, InvalidField("max_tokens is 9", param="max_tokens"),
+         "max_completion_tokens", "max_completion_tokens is 9"),
+        (CHAT, {"max_tokens": 9}, InvalidField("max_tokens is 9", param="max_tokens"),
+         "max_tokens", "max_tokens is 9"),
+        (CHAT, {}, PromptTooLong("The prompt has 9 tokens", param="prompt"),
+         "messages", "The prompt has 9 tokens"),
+        (COMPLETIONS, {}, PromptTooLong("The prompt has 9 tokens", param="prompt"),
+         "prompt", "The prompt has 9 tokens"),
+    ],
+)  # fmt: skip
+async def test_an_error_of_the_model_names_the_field_that_the_client_sent(
+    path, fields, error, param, message
+):
+    async with gateway(FakeBackend(refuse=error)) as g:
+        answer = (await g.post(path, body_for(path, **fields))).json()["error"]
+        assert (answer["param"], answer["message"]) == (param, message)
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+async def test_other_methods_are_405_and_say_what_is_allowed(method):
+    async with gateway() as g:
+        answer = await g.client.request(method, CHAT)
+        assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+        models = await g.client.request(method, "/v1/models")
+        assert models.status_code == (200 if method == "HEAD" else 405)
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/readyz", "/v1/models", "/v1/models/demo"])
+async def test_a_trailing_slash_is_another_route_and_never_a_redirect(path):
+    async with gateway() as g:
+        method = "POST" if "completions" in path else "GET"
+        answer = await g.client.request(method, path + "/", json=chat_body())
+        assert answer.status_code == 404
 
 
 def test_every_condition_has_a_row():

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from serve_app.api.dialects.openai_chat import ChatDialect
+from serve_app.api.dialects.openai_wire import logprob_value
 from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 from serve_app.types import FinishReason, SamplingParams, TokenDelta, Usage
@@ -295,3 +296,11 @@ def test_logprobs_of_a_chunk(monkeypatch):
 def test_finish_words(monkeypatch, finish, word):
     written = renderer(monkeypatch, stream=True).event(0, delta(finish=finish))
     assert b'"finish_reason":"' + word + b'"' in written
+
+
+@pytest.mark.parametrize(
+    ("value", "sent"),
+    [(float("-inf"), -9999.0), (float("nan"), -9999.0), (-2.5, -2.5), (-0.0, 0.0), (1e-9, 0.0)],
+)
+def test_log_probabilities_are_always_numbers(value, sent):
+    assert logprob_value(value) == sent
