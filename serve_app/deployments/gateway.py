@@ -13,6 +13,7 @@ from serve_app.api.app import build_app
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.logs import log_as_json
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,7 @@ class GatewayReplica:
     """Answers HTTP; use it through `serve.ingress()`, which calls `__serve_build_asgi_app__`."""
 
     async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        log_as_json()
         self._backend = ServeBackend(config.models, await Receiver.start(LOOPBACK))
         self._config = config
 

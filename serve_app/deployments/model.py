@@ -17,6 +17,7 @@ import ray
 from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ticket_decoder
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
+from serve_app.deployments.logs import log_as_json
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
 
@@ -35,6 +36,7 @@ class ModelReplica:
 
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
+        log_as_json()
         if start is None:
             from serve_app.replica.server import ModelServer
 

@@ -1,0 +1,47 @@
+"""Where a replica's own log goes: JSON lines in a file beside the one that Serve keeps for it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from logging.handlers import MemoryHandler, RotatingFileHandler
+from pathlib import Path
+from typing import Final
+
+from serve_app.telemetry import JsonFormatter
+
+PREFIX: Final = "serve_app_"
+PACKAGE: Final = "serve_app"
+SERVE: Final = "ray.serve"
+
+
+def log_as_json() -> None:
+    """Write what this package logs as JSON, one object a line, in this process.
+
+    The file is called as Serve's file of this replica, with `serve_app_` before it, and is
+    rotated the same way. Without such a file, as outside of a replica, standard error it is.
+    """
+    handler = _beside_serve() or logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    logger = logging.getLogger(PACKAGE)
+    for old in logger.handlers[:]:
+        logger.removeHandler(old)
+        old.close()
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False  # Serve's own format would repeat every line
+
+
+def _beside_serve() -> logging.Handler | None:
+    for handler in logging.getLogger(SERVE).handlers:
+        target = handler.target if isinstance(handler, MemoryHandler) else handler
+        if isinstance(target, RotatingFileHandler):
+            theirs = Path(target.baseFilename)
+            return RotatingFileHandler(
+                theirs.with_name(PREFIX + theirs.name),
+                maxBytes=target.maxBytes,
+                backupCount=target.backupCount,
+                encoding="utf-8",
+                delay=True,
+            )
+    return None
