@@ -75,7 +75,10 @@ class StaticAccounts:
         if not self._keys:
             if self._open_to_all or is_loopback(peer):
                 return self._anonymous
-            raise PermissionDenied("no API key is configured, so only loopback clients are served")
+            raise PermissionDenied(
+                "no API key is configured, so only this machine is served; configure API keys (keys_file or "
+                f"{ENVIRONMENT}), or allow_remote_without_keys on a closed network"
+            )
         if authorization is None:
             raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
         scheme, _, key = authorization.partition(" ")
