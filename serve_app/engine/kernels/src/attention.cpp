@@ -16,7 +16,8 @@ namespace {
 constexpr float INF = __builtin_inff();
 constexpr long TILE = 64;    // keys whose scores are held at once, at least one block
 constexpr long PART = 1024;  // keys summed on their own, then merged in order: what threads may share
-constexpr long ROWS = 48;    // (token, head) rows that one task works on
+constexpr long ROWS = 96;    // (token, head) rows that one task works on
+constexpr long FEW = 8;      // rows up to which keys and values are read where they lie, not widened first
 
 // c [MR, NV * 16] (+)= a [MR, n] b [n, NV * 16].
 template <int MR, int NV, bool ADD, class T>
@@ -66,6 +67,20 @@ void product(long m, const float* a, long lda, const T* b, long ldb, long n, flo
   }
 }
 
+// from [m, n] -> to [m, n] float32, n a multiple of 16.
+template <class T>
+void widen(const T* from, long from_row, float* to, long to_row, long m, long n) {
+  for (long i = 0; i < m; i++)
+    for (long j = 0; j < n; j += LANES) store(to + i * to_row + j, load(from + i * from_row + j));
+}
+
+// Into the second-level cache, where there is room for a tile while another is worked on.
+template <class T>
+void prefetch(const T* p, long count) {
+  const char* const bytes = (const char*)p;
+  for (long i = 0; i < count * (long)sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, 2);
+}
+
 // State of an online softmax: out [rows, value_pad] unnormalised, with the maximum and the sum of each row.
 struct State {
   float* out;
@@ -105,15 +120,18 @@ struct Worker {
   const Attention& a;
   const Cache& c;
   const long group, tile;
-  float *query, *scores;
+  float *query, *scores, *wide_keys, *wide_values;
   State state, part_state;
+  long positions[ROWS];  // of the rows of the task
 
   Worker(const Attention& a, const Cache& c)
       : a(a), c(c), group(a.heads / c.kv_heads), tile(std::max(1L, TILE / c.block_size) * c.block_size) {
     static thread_local Scratch scratch;
-    query = scratch.take(ROWS * (whole_lines(c.key_dim) + tile + 2 * state_row(c)));
+    const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
+    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad));
     scores = query + ROWS * whole_lines(c.key_dim);
-    state = state_at(scores + ROWS * tile), part_state = state_at(scores + ROWS * (tile + state_row(c)));
+    wide_keys = scores + ROWS * tile, wide_values = wide_keys + tile * c.key_dim;
+    state = state_at(wide_values + tile * c.value_pad), part_state = state_at(state.top + ROWS * state_row(c));
   }
 
   long position(const Task& t, long row) const {
@@ -128,6 +146,7 @@ struct Worker {
 
   void load_query(const Task& t) {
     for (long r = 0; r < t.rows; r++) {
+      positions[r] = position(t, r);
       const long at = element(t, r) * a.query_row + head(t, r) * a.query_head;
       float* q = &query[r * c.key_dim];
       for (long d = 0; d < c.key_dim; d++)
@@ -139,7 +158,7 @@ struct Worker {
   void soften(const Task& t, long key0, long keys, State s) {
     const long padded = (keys + LANES - 1) / LANES * LANES;
     for (long r = 0; r < t.rows; r++) {
-      const long pos = position(t, r), lo = std::max(0L, first_visible(pos) - key0);
+      const long pos = positions[r], lo = std::max(0L, first_visible(pos) - key0);
       const long hi = std::min(keys, pos + 1 - key0);
       float* row = &scores[r * tile];
       if (lo >= hi) {
@@ -176,22 +195,42 @@ struct Worker {
     const long last = position(t, t.rows - 1) + 1, begin = first_visible(position(t, 0));
     const long end = std::min(last, (part + 1) * PART), size = c.block_size;
     const int32_t* table = a.tables + t.sequence * a.table_width;
+    const auto key_block = [&](long key) { return c.key_block<T>(table[key / size], t.head); };
+    const auto value_block = [&](long key) { return c.value_block<T>(table[key / size], t.head); };
     for (long key0 = std::max(part * PART, begin / tile * tile); key0 < end; key0 += tile) {
       const long keys = std::min(tile, end - key0);
+      const bool few = t.rows <= FEW;
+      if (few)
+        for (long k = 0; k < keys; k += size) prefetch(value_block(key0 + k), std::min(size, keys - k) * c.value_pad);
       for (long k = 0; k < keys; k += size) {
-        const T* block = c.key_block<T>(table[(key0 + k) / size], t.head);
+        const T* block = key_block(key0 + k);
         const long width = (std::min(size, keys - k) + LANES - 1) / LANES * LANES;
-        product<false>(t.rows, query, c.key_dim, block, size, c.key_dim, &scores[k], tile, width);
+        if (few)
+          product<false>(t.rows, query, c.key_dim, block, size, c.key_dim, scores + k, tile, width);
+        else
+          widen(block, size, wide_keys + k, tile, c.key_dim, width);
       }
+      if (!few)
+        product<false>(t.rows, query, c.key_dim, wide_keys, tile, c.key_dim, scores, tile,
+                       (keys + LANES - 1) / LANES * LANES);
+      else if (key0 + tile < end)
+        for (long k = tile; k < std::min(2 * tile, end - key0); k += size)
+          prefetch(key_block(key0 + k), size * c.key_dim);
       soften(t, key0, keys, s);
       // Keys that nobody here may see are not read: their slots may hold another sequence's remains.
+      const long seen = std::max(0L, begin - key0);
       for (long k = 0; k < keys; k += size) {
-        const long lo = std::max(0L, begin - key0 - k), hi = std::min(size, keys - k);
+        const long lo = std::max(0L, seen - k), hi = std::min(size, keys - k);
         if (lo >= hi) continue;
-        const T* block = c.value_block<T>(table[(key0 + k) / size], t.head);
-        product<true>(t.rows, &scores[k + lo], tile, block + lo * c.value_pad, c.value_pad, hi - lo, s.out,
-                      c.value_pad, c.value_pad);
+        const T* rows = value_block(key0 + k) + lo * c.value_pad;
+        if (few)
+          product<true>(t.rows, &scores[k + lo], tile, rows, c.value_pad, hi - lo, s.out, c.value_pad, c.value_pad);
+        else
+          widen(rows, c.value_pad, wide_values + (k + lo) * c.value_pad, c.value_pad, hi - lo, c.value_pad);
       }
+      if (!few && seen < keys)
+        product<true>(t.rows, scores + seen, tile, wide_values + seen * c.value_pad, c.value_pad, keys - seen, s.out,
+                      c.value_pad, c.value_pad);
     }
   }
 

@@ -1,6 +1,6 @@
 // All decoder layers of a step in one call: norm, attention with rotary positions, norm, gated MLP, on the same
 // functions as the calls for one layer. Outputs of a product are added to the residual or gated while they are
-// still in registers or the first-level cache, and long prefills go in tiles of rows that stay in the second-level one.
+// still in registers or the first-level cache; long prefills go in tiles of rows that stay in the second-level one.
 #include <algorithm>
 
 #include "attention.h"

@@ -25,6 +25,8 @@ INLINE Pair load_pair(const bf16* p) {
 
 long panel_size(long k) { return (k + 1) / 2 * 2 * LANES; }
 
+constexpr long AHEAD = 1024;  // bytes: hardware prefetches a stream only to the end of its page
+
 // MR rows of x against NR neighbouring panels; y is overwritten, or added to.
 template <bool ADD, int MR, int NR, class W, class Y>
 void tile(const float* x, long k, const W* w, const float* bias, Y* y, long n, long left) {
@@ -37,7 +39,11 @@ void tile(const float* x, long k, const W* w, const float* bias, Y* y, long n, l
   for (long p = 0; p < pairs; p++) {
     Pair b[NR];
 #pragma GCC unroll 4
-    for (int j = 0; j < NR; j++) b[j] = load_pair(w + j * panel + p * 2 * LANES);
+    for (int j = 0; j < NR; j++) {
+      const W* const pair = w + j * panel + p * 2 * LANES;
+      b[j] = load_pair(pair);
+      __builtin_prefetch((const char*)pair + AHEAD, 0, 3);
+    }
 #pragma GCC unroll 8
     for (int i = 0; i < MR; i++) {
       const F16 a = splat(x[i * k + 2 * p]);

@@ -2,6 +2,7 @@
 // the writing of keys and values into the cache. A row never sees another.
 #include "rowwise.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "pool.h"
@@ -22,21 +23,37 @@ void normalise(const float* x, const float* weight, float* out, long n, float ep
 }
 
 void rotate(float* x, const float* cos, const float* sin, long half) {
-  for (long i = 0; i < half; i++) {
+  long i = 0;
+  for (; i + LANES <= half; i += LANES) {
+    const F16 a = load(x + i), b = load(x + i + half), c = load(cos + i), s = load(sin + i);
+    store(x + i, a * c - b * s);
+    store(x + i + half, b * c + a * s);
+  }
+  for (; i < half; i++) {
     const float a = x[i], b = x[i + half];
     x[i] = a * cos[i] - b * sin[i];
     x[i + half] = b * cos[i] + a * sin[i];
   }
 }
 
+// Sixteen at a time, since rounding one number costs as much as rounding a vector.
 template <class T>
 void write_key(T* block, const float* key, long dim, long size, long offset) {
-  for (long d = 0; d < dim; d++) put(block + d * size + offset, key[d]);
+  T* at = block + offset;
+  for (long d = 0; d < dim; d += LANES, at += LANES * size) {
+    const long some = std::min(LANES, dim - d);
+    T lanes[LANES];
+    store(lanes, some == LANES ? load(key + d) : load_some(key + d, some));
+    for (long i = 0; i < some; i++) at[i * size] = lanes[i];
+  }
 }
 
 template <class T>
 void write_value(T* block, const float* value, long dim, long padded, long offset) {
-  for (long d = 0; d < dim; d++) put(block + offset * padded + d, value[d]);
+  T* row = block + offset * padded;
+  long d = 0;
+  for (; d + LANES <= dim; d += LANES) store(row + d, load(value + d));
+  if (d < dim) store_some(row + d, load_some(value + d, dim - d), dim - d);
 }
 
 template <class T>
@@ -72,7 +89,10 @@ void add_rmsnorm(float* residual, const float* delta, const float* weight, float
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
   const long dim = cache->key_dim, kv = cache->kv_heads, half = dim / 2;
-  parallel_rows(t, (heads + 2 * kv) * dim, threads, [&](long first, long last) {
+  // Few ranges: neighbours of one sequence write to the same cache lines, as keys of a block lie side by side.
+  const long ranges = std::clamp(t / 8, 1L, 2L * threads);
+  parallel(ranges, threads, [&](long range) {
+    const long first = t * range / ranges, last = t * (range + 1) / ranges;
     for (long row = first; row < last; row++) {
       float* q = qkv + row * (heads + 2 * kv) * dim;
       for (long h = 0; h < heads + kv; h++) {

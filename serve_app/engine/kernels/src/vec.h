@@ -75,21 +75,35 @@ INLINE void store_some(T* p, F16 v, long n) {
   memcpy(p, part, n * sizeof(T));
 }
 
+typedef float F8 __attribute__((vector_size(32)));
+typedef float F4 __attribute__((vector_size(16)));
+
+template <class V>
+struct Halves {
+  V low, high;
+};
+
+template <class H, class V>
+INLINE Halves<H> halves(V v) {
+  Halves<H> both;
+  memcpy(&both, &v, sizeof both);
+  return both;
+}
+
 // One fixed tree, so that a sum does not depend on how the compiler feels.
 INLINE float sum(F16 v) {
-  float x[LANES];
-  store(x, v);
-  for (int half = 8; half; half /= 2)
-    for (int i = 0; i < half; i++) x[i] += x[i + half];
-  return x[0];
+  const auto eights = halves<F8>(v);
+  const auto fours = halves<F4>(eights.low + eights.high);
+  const F4 x = fours.low + fours.high;
+  return (x[0] + x[2]) + (x[1] + x[3]);
 }
 
 INLINE float max(F16 v) {
-  float x[LANES];
-  store(x, v);
-  for (int half = 8; half; half /= 2)
-    for (int i = 0; i < half; i++) x[i] = x[i] > x[i + half] ? x[i] : x[i + half];
-  return x[0];
+  const auto eights = halves<F8>(v);
+  const auto fours = halves<F4>(eights.low > eights.high ? eights.low : eights.high);
+  const F4 x = fours.low > fours.high ? fours.low : fours.high;
+  const float even = x[0] > x[2] ? x[0] : x[2], odd = x[1] > x[3] ? x[1] : x[3];
+  return even > odd ? even : odd;
 }
 
 INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
