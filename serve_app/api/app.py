@@ -41,9 +41,18 @@ class Entry(NamedTuple):
 
 
 def build_app(
-    backend: Backend, accounts: Accounts, config: GatewayConfig, *, peer_of: PeerOf = peer_of
+    backend: Backend,
+    accounts: Accounts,
+    config: GatewayConfig,
+    *,
+    peer_of: PeerOf = peer_of,
+    ids_are_echoed: bool = False,
 ) -> Starlette:
-    """The gateway's HTTP interface. `peer_of` tells the client's address where a proxy hides it."""
+    """The gateway's HTTP interface.
+
+    `peer_of` tells the client's address where a proxy hides it. `ids_are_echoed`: whatever
+    serves the app repeats a request's `X-Request-Id` itself, so a sound one is left to it.
+    """
     metrics = Metrics(backend.stats)
     services = Services(backend, config, metrics, Admission(config.max_in_flight))
     metrics.in_flight(lambda: services.admission.in_flight)
@@ -65,7 +74,7 @@ def build_app(
     app = Starlette(
         routes=list(_routes(entries)),
         middleware=[
-            Middleware(Edge, metrics=metrics),
+            Middleware(Edge, metrics=metrics, ids_are_echoed=ids_are_echoed),
             Middleware(Authentication, accounts=accounts, peer_of=peer_of),
         ],
         # Starlette would answer these itself, in its own shape: `Edge` answers everything.

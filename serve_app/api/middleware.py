@@ -35,9 +35,10 @@ INTERNAL: Final = "an internal error occurred; the request may be retried"
 class Edge:
     """Every request gets a context and every failure a public answer."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, metrics: Metrics, *, ids_are_echoed: bool = False) -> None:
         self._app = app
         self._metrics = metrics
+        self._ids_are_echoed = ids_are_echoed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,12 +47,15 @@ class Edge:
             return
         context = open_context(scope)
         status = 0
+        # Twice the same header would be read as one value with a comma.
+        leave_id = self._ids_are_echoed and context.client_id is not None
 
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", context.public_id.encode())]
+                if not leave_id:
+                    message["headers"] = [*message["headers"], (b"x-request-id", context.public_id.encode())]
             await send(message)
 
         try:

@@ -32,7 +32,11 @@ class GatewayReplica:
         # elsewhere nobody is known, and without keys nobody is served.
         peer = LOOPBACK if listens_on_loopback() else None
         return build_app(
-            self._backend, StaticAccounts(self._config), self._config, peer_of=lambda scope: peer
+            self._backend,
+            StaticAccounts(self._config),
+            self._config,
+            peer_of=lambda scope: peer,
+            ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
         )
 
     async def __del__(self) -> None:

@@ -3,9 +3,13 @@
 import asyncio
 import json
 
+import httpx
 import pytest
 
+from serve_app.accounts.keys import StaticAccounts
+from serve_app.api.app import build_app
 from serve_app.api.dialects.openai_errors import TABLE
+from serve_app.config import GatewayConfig
 from serve_app.errors import (
     KINDS,
     DeadlineExceeded,
@@ -265,6 +269,16 @@ async def test_request_ids_are_echoed_when_they_are_sound_and_never_used_inside(
         for bad in ("a b", "x" * 257, "é".encode(), "a;b"):
             answer = await g.post(CHAT, chat_body(), headers={"x-request-id": bad})
             assert answer.headers["x-request-id"].startswith("req_")
+
+
+@pytest.mark.parametrize(("sent", "added"), [("mine", []), ("not sound", ["req_"]), (None, ["req_"])])
+async def test_a_sound_request_id_is_left_to_a_server_that_echoes_it(sent, added):
+    settings = GatewayConfig()
+    app = build_app(FakeBackend(), StaticAccounts(settings, {}), settings, ids_are_echoed=True)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://gateway") as client:
+        headers = {} if sent is None else {"x-request-id": sent}
+        answer = await client.post(CHAT, json=chat_body(), headers=headers)
+        assert [value[:4] for value in answer.headers.get_list("x-request-id")] == added
 
 
 async def test_unknown_fields_are_listed_sanitised_and_bounded():
