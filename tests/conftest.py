@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ("tests.ray_cluster",)
+pytest_plugins = ("tests.ray_cluster", "tests.served")

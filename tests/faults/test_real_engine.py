@@ -9,7 +9,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -19,43 +19,18 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
-from serve_app.deployments.build import build_system_app, model_deployment
 from serve_app.models.catalogue import app_name
 from serve_app.types import EngineStats
 from tests.invariants import WAIT_S, Served, children, unharmed
 from tests.ray_cluster import Cluster
+from tests.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
-MODEL = "demo-chat"
-BLOCKS = 40  # of 16 tokens: a few long requests do not fit together
-
-
-@pytest.fixture(scope="module")
-def cluster(ray_cluster: Cluster) -> Iterator[Cluster]:
-    config = ModelConfig(
-        name=MODEL,
-        dtype="float32",
-        threads=1,
-        engine=EngineConfig(
-            max_sequences=16, max_waiting=128, block_size=16, num_blocks=BLOCKS, max_model_len=512
-        ),
-    )
-    model = model_deployment(config).options(health_check_period_s=1, graceful_shutdown_timeout_s=60)
-    serve.run(model.bind(config), name=app_name(MODEL), route_prefix=None)
-    serve.run(build_system_app(GatewayConfig(models=(MODEL,))), name="system", route_prefix="/")
-    yield ray_cluster
-    serve.delete("system")
-    serve.delete(app_name(MODEL))
-
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def server(cluster: Cluster) -> AsyncIterator[Served]:
-    async with httpx.AsyncClient(base_url=cluster.url, timeout=WAIT_S) as client:
-        async with asyncio.timeout(WAIT_S):
-            while (await client.get("/readyz")).status_code != 200:
-                await asyncio.sleep(0.1)
+async def server(demo_chat: Cluster) -> AsyncIterator[Served]:
+    async with httpx.AsyncClient(base_url=demo_chat.url, timeout=WAIT_S) as client:
         yield Served(client, MODEL, processes, stats)
 
 
@@ -99,11 +74,11 @@ def reset(sock: socket.socket) -> None:
 
 @pytest.mark.parametrize("how", ["fin", "rst"])
 async def test_f2_a_client_that_leaves_in_the_middle_frees_its_sequence(
-    server: Served, cluster: Cluster, how: str
+    server: Served, demo_chat: Cluster, how: str
 ) -> None:
     async with unharmed(server) as watch:
         generated = (await server.engine()).generated_tokens
-        socks = [await asyncio.to_thread(connect, cluster, body()) for _ in range(6)]
+        socks = [await asyncio.to_thread(connect, demo_chat, body()) for _ in range(6)]
         watch.sent += len(socks)
         for sock in socks:
             await read_until(sock, b'"text"')
@@ -115,12 +90,12 @@ async def test_f2_a_client_that_leaves_in_the_middle_frees_its_sequence(
 
 
 async def test_f2_a_client_that_leaves_while_queued_or_in_prefill_is_forgotten(
-    server: Served, cluster: Cluster
+    server: Served, demo_chat: Cluster
 ) -> None:
     long_prompt = "one two three four five " * 60
     async with unharmed(server) as watch:
         socks = [
-            await asyncio.to_thread(connect, cluster, body(long_prompt, max_tokens=9)) for _ in range(40)
+            await asyncio.to_thread(connect, demo_chat, body(long_prompt, max_tokens=9)) for _ in range(40)
         ]
         watch.sent += len(socks)
         # Every request reaches the gateway before its client leaves.
@@ -133,11 +108,11 @@ async def test_f2_a_client_that_leaves_while_queued_or_in_prefill_is_forgotten(
 
 
 async def test_f2_a_client_that_leaves_at_the_last_token_changes_nothing(
-    server: Served, cluster: Cluster
+    server: Served, demo_chat: Cluster
 ) -> None:
     async with unharmed(server) as watch:
         for _ in range(5):
-            sock = await asyncio.to_thread(connect, cluster, body(max_tokens=5))
+            sock = await asyncio.to_thread(connect, demo_chat, body(max_tokens=5))
             await read_until(sock, b'"finish_reason":"length"')
             reset(sock)
             watch.sent += 1
