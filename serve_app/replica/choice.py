@@ -57,7 +57,9 @@ class Choice:
             finish, stop = FinishReason.STOP, step.stop
         elif finish is not None:
             text += self.output.flush()
-            if finish is FinishReason.STOP and used:
+            if self.output.stop is not None:
+                finish, stop = FinishReason.STOP, self.output.stop
+            elif finish is FinishReason.STOP and used:
                 stop = used[-1]
         self.finish, self.stop = finish, stop
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None

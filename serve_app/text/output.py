@@ -70,6 +70,11 @@ class OutputText:
                 return TextStep("".join(parts), used, self._stop)
         return TextStep("".join(parts), len(token_ids), None)
 
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text; it may be the flushed rest that completes one."""
+        return self._stop
+
     def flush(self) -> str:
         """The rest of the text, once the sequence has ended; empty after a match."""
         if self._stop is not None:
