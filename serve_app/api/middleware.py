@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 # detection of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
 DIALECTS: Final = frozenset({"openai"})
+QUIET: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})  # asked every second, by machines
 NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"
 
@@ -79,6 +80,8 @@ class Edge:
         seconds = time.monotonic() - context.started
         outcome = context.outcome or (str(status) if status else "cancelled")
         self._metrics.request_done(context.model, context.route, outcome, seconds)
+        if status == 200 and context.route in QUIET:
+            return
         log_request(
             logger,
             request_id=context.id,

@@ -1,5 +1,7 @@
 """Probes and metrics."""
 
+import logging
+
 from serve_app.accounts.keys import new_key
 from tests.fakes_backend import FakeBackend
 from tests.gateway import gateway
@@ -54,3 +56,13 @@ async def test_metrics_need_their_scope():
         for auth, status in ((None, 401), (key, 403), (scraper, 200)):
             headers = {"authorization": f"Bearer {auth}"} if auth else {}
             assert (await g.client.get("/metrics", headers=headers)).status_code == status
+
+
+async def test_probes_that_succeed_leave_no_line_in_the_log(caplog):
+    backend = FakeBackend(reasons=["demo: loading"])
+    async with gateway(backend) as g:
+        with caplog.at_level(logging.INFO):
+            for path in ("/livez", "/metrics", "/readyz"):
+                await g.client.get(path)
+    routes = [record.fields["route"] for record in caplog.records if record.getMessage() == "request"]
+    assert routes == ["/readyz"]
