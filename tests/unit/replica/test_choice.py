@@ -1,6 +1,5 @@
 """Why a choice ends: stop string before end token before length, whatever comes in one step."""
 
-
 import pytest
 
 from serve_app.replica.choice import Choice
