@@ -3,6 +3,9 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+#ifdef __AVX512F__
+#include <immintrin.h>
+#endif
 
 typedef float F16 __attribute__((vector_size(64)));
 typedef int32_t I16 __attribute__((vector_size(64)));
@@ -27,9 +30,13 @@ INLINE F16 load(const float* p) {
 }
 
 INLINE F16 load(const bf16* p) {
+#ifdef __AVX512F__  // one instruction, of which GCC 12 makes four
+  return (F16)((U16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)) << 16);
+#else
   H16 h;
   memcpy(&h, p, sizeof h);
   return (F16)(__builtin_convertvector(h, U16) << 16);
+#endif
 }
 
 INLINE void store(float* p, F16 v) { memcpy(p, &v, sizeof v); }
