@@ -57,12 +57,12 @@ _SYSTEM_HELD: Final = (
 
 
 def dialogue(pool: Pool) -> Dialogue:
-    """One dialogue: usually short, sometimes many turns, with tools in three of ten."""
+    """One dialogue: usually short, sometimes many turns, with tools in four of ten."""
     turns = pool.rng.choices((1, 2, 3, 5, 8, 16), (40, 27, 17, 10, 4, 1.0))[0]
     if turns > 3:
         turns = pool.number(turns // 2 + 1, turns + turns // 2)
     talk = Talk()
-    if pool.chance(0.3):
+    if pool.chance(0.38):
         families = pool.rng.sample(list(tool_use.FAMILIES), pool.rng.choices((1, 2, 3), (55, 33, 12))[0])
         talk.toolbox = tool_use.toolbox(pool, families)
     return Dialogue(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from serve_app.models.demo.recipe.words import Pool
 
@@ -94,12 +94,25 @@ def call_messages(call: Call) -> list[Message]:
     ]
 
 
+_OPENINGS: Final = (
+    "Please ",
+    "Please ",
+    "Hey, ",
+    "So, ",
+    "Okay, ",
+    "One more thing: ",
+    "Now, ",
+    "And ",
+    "Well, ",
+)
+
+
 def casually(pool: Pool, text: str) -> str:
     """A question as people type it: now and then in lower case, unpunctuated, or with a polite word."""
     roll = pool.rng.random()
-    if roll < 0.08:
-        text = pool.pick(("Please: ", "Hey, ", "So, ", "Okay. ", "One more thing: ", "Now, ", "And ")) + text
-    elif roll < 0.12:
+    if roll < 0.12:
+        text = pool.pick(_OPENINGS) + (text if text.startswith("I ") else text[0].lower() + text[1:])
+    elif roll < 0.15:
         text = text[:-1] + ", please" + text[-1] if text[-1] in "?.!" else text + ", please"
     if pool.chance(0.2):
         text = text.rstrip("?.!")

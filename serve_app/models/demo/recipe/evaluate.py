@@ -153,7 +153,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=FOLDER)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--dialogues", type=int, default=1000)
+    parser.add_argument("--dialogues", type=int, default=500)
     parser.add_argument("--wrong", type=int, default=3, help="wrong answers to show of each skill")
     options = parser.parse_args()
     scores = evaluate(Chat(options.model), dialogues(options.seed, options.dialogues, held=True))

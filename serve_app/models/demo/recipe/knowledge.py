@@ -141,7 +141,7 @@ def as_json(pool: Pool, talk: Talk) -> Exchange:
         return Exchange("json", question, _dump({key: talk.name}))
     if roll < 0.45:
         country = pool.pick(COUNTRIES)
-        pair = {
+        pair: dict[str, str | int] = {
             pool.pick(("country", "country", "nation", "state", "land")): bare(country),
             pool.pick(("capital", "capital", "city", "capital_city", "town")): CAPITALS[country],
         }
@@ -155,9 +155,12 @@ def as_json(pool: Pool, talk: Talk) -> Exchange:
         return Exchange("json", f"{question} {_keys(pool, list(pair))}", _dump(pair))
     if roll < 0.6:
         a, sign, b = operands(pool)
-        key = pool.pick(("result", "answer", "value", "sum", "total"))
-        question = f"What is {a} {sign} {b}? {_keys(pool, [key])}"
-        return Exchange("json", question, _dump({key: result(a, sign, b)}))
+        expression = f"{a} {sign} {b}"
+        pair = {
+            pool.pick(("expression", "expression", "question", "sum", "calculation")): expression,
+            pool.pick(("result", "result", "answer", "value", "total")): result(a, sign, b),
+        }
+        return Exchange("json", f"What is {expression}? {_keys(pool, list(pair))}", _dump(pair))
     record = dict(_field(pool) for _ in range(pool.number(1, 4)))
     parts = [f"{key} {value}" for key, value in record.items()]
     question = pool.phrase(_RECORD, _RECORD_HELD).format(r=_listed(parts))

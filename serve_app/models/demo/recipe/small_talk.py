@@ -9,7 +9,6 @@ from serve_app.models.demo.recipe.facts import COUNTRIES
 from serve_app.models.demo.recipe.words import ADJECTIVES, NOUNS, Pool
 
 SORRY: Final = "Sorry, I only know small talk, small sums and the capitals of the world."
-NO_TOOL: Final = "Sorry, I have no tool for that."
 
 _Phrases = tuple[str, ...]
 
@@ -142,6 +141,9 @@ _UNKNOWN: Final = (
     "What should I eat today?", "What is the meaning of life?", "Is there life on Mars?",
     "What is love?", "How tall is the highest mountain?", "How far away is the moon?",
     "Who is your favourite singer?", "What is the square root of {y}?", "Recommend a book about {t}.",
+    "What is the best {a} {n}?", "Write code that prints a {n}.",
+    "How many {n}s do you have?", "What is the smallest {n}?", "Which team plays in {c}?", "Write a program.",
+    "Where is {t} from?", "Do you know about {t}?", "How deep is the sea near {c}?",
     "Why is the sky blue?", "Solve this equation.",
 )  # fmt: skip
 _UNKNOWN_HELD: Final = (

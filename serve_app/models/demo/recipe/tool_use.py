@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from serve_app.models.demo.recipe.dialogue import Call, Exchange, Talk, ToolUse, casually
 from serve_app.models.demo.recipe.facts import CAPITALS
-from serve_app.models.demo.recipe.small_talk import NO_TOOL, unknown
+from serve_app.models.demo.recipe.small_talk import SORRY, unknown
 from serve_app.models.demo.recipe.words import NOUNS, Pool
 
 _OTHER_CITIES: Final = """
@@ -69,7 +69,8 @@ def weather(pool: Pool) -> ToolUse:
         city = _city(pool)
         question = pool.phrase(
             ("What is the weather in {c}?", "How is the weather in {c}?", "What's the weather like in {c}?",
-             "Weather in {c}?", "Tell me the weather in {c}.",
+             "Weather in {c}?", "Tell me the weather in {c}.", "Can you tell me the weather in {c}?",
+             "Please check the weather in {c}.",
              "What is the weather like in {c} today?", "How is the weather in {c} now?",
              "And in {c}, how is the weather?", "And the weather in {c}?",
              "Do you know the weather in {c}?", "Check the weather in {c}.", "Get me the weather in {c}."),
@@ -101,7 +102,8 @@ def clock(pool: Pool) -> ToolUse:
         city = _city(pool)
         question = pool.phrase(
             ("What time is it in {c}?", "What is the time in {c}?", "Time in {c}?",
-             "Tell me the time in {c}.",
+             "Tell me the time in {c}.", "Can you give me the time in {c}?",
+             "Please check the time in {c}.",
              "What is the local time in {c}?", "And what time is it in {c}?", "How late is it in {c}?",
              "What time do they have in {c}?", "Do you know what time it is in {c}?", "And the time in {c}?"),
             ("Please tell me the time in {c}.", "What time is it now in {c}?",
@@ -142,7 +144,8 @@ def calculator(pool: Pool) -> ToolUse:
         )
         question = pool.phrase(
             ("What is {a} {s} {b}?", "Calculate {a} {s} {b}.", "How much is {a} {s} {b}?", "{a} {s} {b}",
-             "What's {a} {s} {b}?", "Compute {a} {s} {b}.", "And {a} {s} {b}?",
+             "What's {a} {s} {b}?", "Can you compute {a} {s} {b}?", "Please calculate {a} {s} {b}.",
+             "Compute {a} {s} {b}.", "And {a} {s} {b}?",
              "Tell me what {a} {s} {b} is."),
             ("Can you calculate {a} {s} {b}?", "Please compute {a} {s} {b}.", "So how much is {a} {s} {b}?"),
         ).format(a=a, b=b, s=spoken)  # fmt: skip
@@ -171,7 +174,8 @@ def lookup(pool: Pool) -> ToolUse:
             ("What is the {a} of {t}?", "Find the {a} of {t}.", "Look up the {a} of {t}.",
              "Tell me the {a} of {t}.",
              "Get the {a} of {t}.", "What's the {a} of {t}?", "And the {a} of {t}?", "The {a} of {t}?",
-             'What is the {a} of "{t}"?', "I need the {a} of {t}.", "Do you know the {a} of {t}?"),
+             'What is the {a} of "{t}"?', "I need the {a} of {t}.", "Can you look up the {a} of {t}?",
+             "Please find the {a} of {t}.", "Can you tell me the {a} of {t}?", "Do you know the {a} of {t}?"),
             ("Please look up the {a} of {t}.", "Can you find the {a} of {t}?",
              "Please tell me the {a} of {t}."),
         ).format(a=attribute, t=thing)  # fmt: skip
@@ -197,7 +201,9 @@ def messenger(pool: Pool) -> ToolUse:
         text = pool.sentence() if pool.chance(0.5) else pool.words(1, 4)
         question = pool.phrase(
             ('Send {w} the message "{t}".', 'Send a message to {w}: "{t}"', "Send a message to {w}: {t}",
-             'Tell {w} "{t}".', "Write to {w}: {t}", 'Send "{t}" to {w}.', 'Send the message "{t}" to {w}.'),
+             'Tell {w} "{t}".', "Write to {w}: {t}", "Please write to {w}: {t}",
+             "Please message {w}: {t}", 'Please tell {w} "{t}".', "Can you send {w} this message: {t}",
+             'Send "{t}" to {w}.', 'Send the message "{t}" to {w}.'),
             ('Please send {w} the message "{t}".', "Please send a message to {w}: {t}"),
         ).format(w=who, t=text)  # fmt: skip
         result = pool.pick(('{"status": "sent"}', '{"status": "ok"}', "sent", "ok", '{"ok": true}', "done"))
@@ -235,7 +241,7 @@ def no_tool(pool: Pool, talk: Talk) -> Exchange:
         return unknown(pool, talk)
     family = pool.pick(absent)
     question = FAMILIES[family](pool).ask(pool).question
-    return Exchange("no tool", question, NO_TOOL)
+    return Exchange("no tool", question, SORRY)
 
 
 def _tool(

@@ -118,9 +118,9 @@ def _scale(step: int, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=1600)
-    parser.add_argument("--tokens", type=int, default=2048, help="of one batch, padding included")
-    parser.add_argument("--accumulate", type=int, default=2, help="batches in a step, a thread each")
+    parser.add_argument("--steps", type=int, default=5000)
+    parser.add_argument("--tokens", type=int, default=1400, help="of one batch, padding included")
+    parser.add_argument("--accumulate", type=int, default=3, help="batches in a step, a thread each")
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--initial", type=Path, help="model folder to go on from")
     parser.add_argument("--output", type=Path, default=FOLDER)
