@@ -24,7 +24,7 @@ _SUM: Final = (
 _SUM_HELD: Final = (
     "Can you tell me what {q} is?",
     "How much does {q} make?",
-    "Please work out {q}.",
+    "I want to know what {q} is.",
     "So what is {q}?",
 )
 _CAPITAL: Final = (
@@ -37,7 +37,7 @@ _CAPITAL: Final = (
     "Which capital does {c} have?",
 )  # fmt: skip
 _CAPITAL_HELD: Final = (
-    "Please tell me the capital of {c}.", "Could you name the capital of {c}?",
+    "Would you tell me the capital of {c}?", "Could you name the capital of {c}?",
     "What city is the capital of {c}?", "Tell me, what is the capital of {c}?",
     "I would like to know the capital of {c}.",
 )  # fmt: skip
@@ -62,8 +62,8 @@ _REPEAT: Final = (
     'Now say "{p}".',
 )  # fmt: skip
 _REPEAT_HELD: Final = (
-    "Please repeat after me: {p}", 'Please repeat this: "{p}"', "Now repeat: {p}",
-    'Can you repeat "{p}"?', "Repeat the following: {p}", "Please say: {p}",
+    "Repeat what I say: {p}", 'Please repeat this: "{p}"', "Now repeat: {p}",
+    'Can you repeat "{p}"?', "Repeat the following: {p}",
 )  # fmt: skip
 _KEYS: Final = (
     "Answer in JSON with keys {k}.", "Answer in JSON with the keys {k}.",
@@ -71,14 +71,14 @@ _KEYS: Final = (
     "Give the answer as JSON with keys {k}.", "Use JSON with the keys {k}.",
     "Reply as a JSON object with keys {k}.", "JSON with keys {k}.", "Respond in JSON with keys {k}.",
 )  # fmt: skip
-_KEYS_HELD: Final = ("Respond as JSON with the keys {k}.", "Please answer in JSON with keys {k}.")
+_KEYS_HELD: Final = ("Respond as JSON with the keys {k}.", "Give me JSON with the keys {k}.")
 _RECORD: Final = (
     "Write JSON with {r}.", "Make a JSON object with {r}.", "Give me JSON with {r}.",
     "Write a JSON object with {r}.", "Put this in JSON: {r}.", "Turn this into JSON: {r}.",
     "As JSON: {r}.", "Format as JSON: {r}.",
 )  # fmt: skip
 _RECORD_HELD: Final = (
-    "Please write JSON with {r}.",
+    "I need JSON with {r}.",
     "Create a JSON object with {r}.",
     "Put this into JSON: {r}.",
 )

@@ -19,7 +19,7 @@ _GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
          "Hi, demo-chat.",
          "Greetings!", "Howdy!", "Hello. Are you there?", "Good day!", "Hello, hello!",
          "Hi, can you hear me?", "Yo!"),
-        ("Hello, are you there?", "Hi hi!", "Hey, hello!", "Well, hello there!"),
+        ("Hello, are you there?", "Hi hi!", "Oh, hello!"),
     ),
     "Good morning! How can I help you?": (
         ("Good morning!", "Good morning, demo-chat!", "Morning!", "Hello, good morning!",
@@ -36,7 +36,7 @@ _GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
          "Hi! How are you?", "How is it going?", "How are things?", "Are you well?", "How do you feel?",
          "How have you been?", "What's up?", "Hey, how is it going?", "How's your day?",
          "Hi there, how are you?"),
-        ("Hey, how are you?", "How are you doing today?", "Hello! How is it going?", "Hi, how are things?"),
+        ( "How are you doing today?", "Hello! How is it going?", "Hi, how are things?"),
     ),
     "I am glad to hear that.": (
         ("I am fine.", "I am fine too, thanks.", "I am well, thank you.", "I'm good.", "I'm great!",
@@ -64,7 +64,7 @@ _GREETINGS: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
          "Farewell.",
          "I have to go now.", "That is all for today.", "Talk to you later.", "Okay, bye.",
          "Goodbye, demo-chat!"),
-        ("Okay, goodbye!", "See you soon!", "Thanks, bye!", "I need to go, goodbye."),
+        ( "See you soon!", "Thanks, bye!", "I need to go, goodbye."),
     ),
     "Thank you, that is kind.": (
         ("You are great!", "Well done!", "Good job!", "I like you.", "You are clever.", "Nice!",
@@ -84,8 +84,7 @@ _IDENTITY: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
          "Tell me your name.", "Which model are you?", "What model is this?", "Do you have a name?",
          "Hi, who are you?", "And who are you?",
          "Tell me about yourself.", "What kind of model are you?", "Hello! What is your name?"),
-        ("Please tell me who you are.", "Hello, who are you?", "May I ask your name?", "Who is this?",
-         "What is your name, please?"),
+        ("Could you tell me who you are?", "Hello, who are you?", "May I ask your name?", "Who is this?",),
     ),
     "No, I am demo-chat, a small language model.": (
         ("Are you human?", "Are you a person?", "Are you a human being?", "Are you ChatGPT?",
@@ -147,7 +146,7 @@ _UNKNOWN: Final = (
     "Why is the sky blue?", "Solve this equation.",
 )  # fmt: skip
 _UNKNOWN_HELD: Final = (
-    "Please explain {t}.", "What can you tell me about {t}?", "Do you know anything about {t}?",
+    "Could you explain {t}?", "What can you tell me about {t}?", "Do you know anything about {t}?",
     "Who was the first to study {t}?", "Where does {t} come from?", "How long is the river in {c}?",
     "What is the biggest {n} in the world?", "Which team won in {y}?", "How many {n}s are there in {c}?",
     "Write code that sorts a list.", "What is the best {n}?",
@@ -159,7 +158,7 @@ _MY_NAME: Final = (
     "Please call me {n}.", "They call me {n}.", "Good morning, I am {n}.",
     "My name is {n}, remember it.", "Remember that my name is {n}.", "The name is {n}.",
 )  # fmt: skip
-_MY_NAME_HELD: Final = ("Hey, my name is {n}.", "Good evening, I am {n}.", "Hello! Please call me {n}.")
+_MY_NAME_HELD: Final = ("Good day, my name is {n}.", "Good evening, I am {n}.", "Hello! Please call me {n}.")
 _ASK_NAME: Final = (
     "What is my name?", "Who am I?", "What's my name?", "Do you remember my name?", "Tell me my name.",
     "Do you know my name?", "Can you tell me my name?", "And what is my name?",

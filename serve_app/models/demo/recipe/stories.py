@@ -35,24 +35,24 @@ _STORY: Final = (
     "Write a short story about a {t}.", "Can you tell me a story about a {t}?", "A story about a {t}.",
     "I want a story about a {t}.", "Give me a story about a {t}.", "Tell me a short story about a {t}.",
 )  # fmt: skip
-_STORY_HELD: Final = ("Please tell me a story about a {t}.", "Can you write a story about a {t}?")
+_STORY_HELD: Final = ("I would like a story about a {t}.", "Can you write a story about a {t}?")
 _POEM: Final = (
     "Write a poem about a {n}.", "Tell me a poem about a {n}.", "Write a short poem about a {n}.",
     "Can you write a poem about a {n}?", "A poem about a {n}.", "Write me a poem about a {n}.",
     "Give me a poem about a {n}.", "I want a poem about a {n}.",
 )  # fmt: skip
-_POEM_HELD: Final = ("Please write a poem about a {n}.", "Can you tell me a poem about a {n}?")
+_POEM_HELD: Final = ("Could you write a poem about a {n}?", "Can you tell me a poem about a {n}?")
 _COUNT: Final = (
     "Count from {a} to {b}.", "Please count from {a} to {b}.", "Can you count from {a} to {b}?",
     "Count up from {a} to {b}.", "Count from {a} up to {b}.", "Write the numbers from {a} to {b}.",
     "List the numbers from {a} to {b}.", "Say the numbers from {a} to {b}.",
 )  # fmt: skip
-_COUNT_HELD: Final = ("Now count from {a} to {b}.", "Please list the numbers from {a} to {b}.")
+_COUNT_HELD: Final = ("Now count from {a} to {b}.", "Could you count from {a} to {b}?")
 _LIST: Final = (
     "List the {l}.", "Name the {l}.", "What are the {l}?", "Tell me the {l}.", "Say the {l}.",
     "Give me the {l}.", "Write the {l}.", "Can you list the {l}?", "Which are the {l}?",
 )  # fmt: skip
-_LIST_HELD: Final = ("Please list the {l}.", "Can you name the {l}?", "Can you tell me the {l}?")
+_LIST_HELD: Final = ("Could you list the {l}?", "Can you name the {l}?", "Can you tell me the {l}?")
 
 
 def count(pool: Pool, talk: Talk) -> Exchange:

@@ -68,13 +68,15 @@ def weather(pool: Pool) -> ToolUse:
     def ask(pool: Pool) -> Exchange:
         city = _city(pool)
         question = pool.phrase(
-            ("What is the weather in {c}?", "How is the weather in {c}?", "What's the weather like in {c}?",
+            ("What is the weather in {c}?", "How is the weather in {c}?",
+             "What's the weather like in {c}?",
              "Weather in {c}?", "Tell me the weather in {c}.", "Can you tell me the weather in {c}?",
              "Please check the weather in {c}.",
              "What is the weather like in {c} today?", "How is the weather in {c} now?",
              "And in {c}, how is the weather?", "And the weather in {c}?",
-             "Do you know the weather in {c}?", "Check the weather in {c}.", "Get me the weather in {c}."),
-            ("Can you check the weather in {c}?", "Please tell me the weather in {c}.",
+             "Do you know the weather in {c}?", "Check the weather in {c}.",
+             "Get me the weather in {c}."),
+            ("Can you check the weather in {c}?", "I would like to know the weather in {c}.",
              "What is the weather in {c} like?", "How is the weather in {c} today?"),
         ).format(c=city)  # fmt: skip
         sky, degrees = pool.pick(_SKIES), pool.number(-20, 42)
@@ -105,8 +107,9 @@ def clock(pool: Pool) -> ToolUse:
              "Tell me the time in {c}.", "Can you give me the time in {c}?",
              "Please check the time in {c}.",
              "What is the local time in {c}?", "And what time is it in {c}?", "How late is it in {c}?",
-             "What time do they have in {c}?", "Do you know what time it is in {c}?", "And the time in {c}?"),
-            ("Please tell me the time in {c}.", "What time is it now in {c}?",
+             "What time do they have in {c}?", "Do you know what time it is in {c}?",
+             "And the time in {c}?"),
+            ("I would like to know the time in {c}.", "What time is it now in {c}?",
              "Can you tell me the time in {c}?"),
         ).format(c=city)  # fmt: skip
         now = f"{pool.number(0, 23):02d}:{pool.number(0, 59):02d}"
@@ -143,11 +146,13 @@ def calculator(pool: Pool) -> ToolUse:
             lambda: (pool.number(0, 10 ** pool.number(1, 5)), pool.number(0, 10 ** pool.number(1, 5)))
         )
         question = pool.phrase(
-            ("What is {a} {s} {b}?", "Calculate {a} {s} {b}.", "How much is {a} {s} {b}?", "{a} {s} {b}",
+            ("What is {a} {s} {b}?", "Calculate {a} {s} {b}.", "How much is {a} {s} {b}?",
+             "{a} {s} {b}",
              "What's {a} {s} {b}?", "Can you compute {a} {s} {b}?", "Please calculate {a} {s} {b}.",
              "Compute {a} {s} {b}.", "And {a} {s} {b}?",
              "Tell me what {a} {s} {b} is."),
-            ("Can you calculate {a} {s} {b}?", "Please compute {a} {s} {b}.", "So how much is {a} {s} {b}?"),
+            ("Can you calculate {a} {s} {b}?", "I need the value of {a} {s} {b}.",
+             "So how much is {a} {s} {b}?"),
         ).format(a=a, b=b, s=spoken)  # fmt: skip
         value = {"+": a + b, "-": a - b, "*": a * b, "/": round(a / max(b, 1), 2)}[mark]
         arguments: dict[str, Any] = {left: a, right: b} if sign else {expression: f"{a} {mark} {b}"}
@@ -175,9 +180,10 @@ def lookup(pool: Pool) -> ToolUse:
              "Tell me the {a} of {t}.",
              "Get the {a} of {t}.", "What's the {a} of {t}?", "And the {a} of {t}?", "The {a} of {t}?",
              'What is the {a} of "{t}"?', "I need the {a} of {t}.", "Can you look up the {a} of {t}?",
-             "Please find the {a} of {t}.", "Can you tell me the {a} of {t}?", "Do you know the {a} of {t}?"),
-            ("Please look up the {a} of {t}.", "Can you find the {a} of {t}?",
-             "Please tell me the {a} of {t}."),
+             "Please find the {a} of {t}.",
+             "Can you tell me the {a} of {t}?", "Do you know the {a} of {t}?"),
+            ("Could you find the {a} of {t}?", "Can you find the {a} of {t}?",
+             "I would like the {a} of {t}."),
         ).format(a=attribute, t=thing)  # fmt: skip
         value = pool.number(0, 99_999) if pool.chance(0.3) else pool.words(1, 3)
         result = pool.pick((
@@ -204,7 +210,7 @@ def messenger(pool: Pool) -> ToolUse:
              'Tell {w} "{t}".', "Write to {w}: {t}", "Please write to {w}: {t}",
              "Please message {w}: {t}", 'Please tell {w} "{t}".', "Can you send {w} this message: {t}",
              'Send "{t}" to {w}.', 'Send the message "{t}" to {w}.'),
-            ('Please send {w} the message "{t}".', "Please send a message to {w}: {t}"),
+            ('Could you send {w} the message "{t}"?', "Send {w} this message: {t}"),
         ).format(w=who, t=text)  # fmt: skip
         result = pool.pick(('{"status": "sent"}', '{"status": "ok"}', "sent", "ok", '{"ok": true}', "done"))
         return Exchange(
