@@ -286,8 +286,9 @@ async def test_penalties_make_repetition_rarer(sdk: Sdk, penalty: dict[str, Any]
     def different_tokens(answer: Completion) -> int:
         return sum(len(set(choice.logprobs.tokens)) for choice in answer.choices)
 
+    # Hot enough that even a very sure model repeats itself by choice of the sampler.
     prompts = [STORY, "Hello", "The capital of", "1 2 3"]
-    options: dict[str, Any] = {"max_tokens": 60, "logprobs": 0}
+    options: dict[str, Any] = {"max_tokens": 60, "logprobs": 0, "temperature": 2.0, "seed": 5, "n": 4}
     body = {"ignore_eos": True}
     free = await sdk.complete(prompts, **options, extra_body=body)
     body |= penalty.get("extra_body", {})
