@@ -71,6 +71,10 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
     for word in sampling.bad_words:
         if not word:
             raise InvalidField("bad_words must not hold an empty word.", param="bad_words")
+        if len(word) > limits.MAX_BAD_WORD_TOKENS:
+            raise InvalidField(
+                f"bad_words must hold at most {limits.MAX_BAD_WORD_TOKENS} tokens each.", param="bad_words"
+            )
         _tokens("bad_words", word, vocab_size)
 
 

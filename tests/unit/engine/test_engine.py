@@ -12,6 +12,7 @@ from serve_app.config import EngineConfig
 from serve_app.engine.engine import Engine, EngineDead, IntegrityError
 from serve_app.engine.isolation import MAX_STRIKES
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, PromptTooLong
+from serve_app.limits import MAX_BAD_WORD_TOKENS
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.fakes import (
     VOCAB_SIZE,
@@ -424,6 +425,7 @@ def test_an_id_that_is_in_use_is_refused() -> None:
         ({"stop_token_ids": (VOCAB_SIZE,)}, "stop_token_ids"),
         ({"allowed_token_ids": (-1,)}, "allowed_token_ids"),
         ({"bad_words": ((),)}, "bad_words"),
+        ({"bad_words": ((1,) * (MAX_BAD_WORD_TOKENS + 1),)}, "bad_words"),
         ({"bad_words": ((1, VOCAB_SIZE),)}, "bad_words"),
     ],
 )
