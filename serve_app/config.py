@@ -73,4 +73,3 @@ class GatewayConfig(Settings):
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."
     )
-    v1_dialect: Literal["openai"] = "openai"
