@@ -29,7 +29,7 @@ import yaml
 from load import MIXES, Mix, Prompts, Seen, drive, summary
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.models.catalogue import app_name
+from serve_app.endpoints.names import app_name
 from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 

@@ -7,6 +7,7 @@ read only for secrets and places (see `deployments/`).
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -40,12 +41,45 @@ class EngineConfig(Settings):
     )
 
 
+class ProvisionedConfig(Settings):
+    """Bought throughput, in tokens a second, as a number of dedicated replicas."""
+
+    min_throughput: float = Field(
+        0, ge=0, le=1e9, allow_inf_nan=False, description="Replicas for this much always run; 0: none."
+    )
+    max_throughput: float = Field(gt=0, le=1e9, allow_inf_nan=False, description="And no more.")
+    replica_throughput: float = Field(
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="What one replica makes on your machines: `serve-app measure-throughput FILE` tells.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ProvisionedConfig:
+        if self.min_throughput > self.max_throughput:
+            raise ValueError("min_throughput must not exceed max_throughput")
+        return self
+
+    @property
+    def min_replicas(self) -> int:
+        return math.ceil(self.min_throughput / self.replica_throughput)
+
+    @property
+    def max_replicas(self) -> int:
+        return math.ceil(self.max_throughput / self.replica_throughput)
+
+
 class ModelConfig(Settings):
     """One served model: which weights, where they run, how they are batched."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
+    version: str = Field(
+        "", pattern="^([1-9][0-9]{0,17})?$", description="Which of several versions of the model this is."
+    )
     source: str = Field(
-        "", description="Local folder, hub id, or `demo:<name>`; empty: the demo model of that name."
+        "",
+        description="Local folder, hub id, or `demo:<name>`; empty: the demo model of that name.",
     )
     revision: str | None = Field(None, description="Hub commit, branch or tag.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -54,21 +88,28 @@ class ModelConfig(Settings):
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     chat_template: Path | None = Field(None, description="File with the operator's own chat template.")
     engine: EngineConfig = EngineConfig()
+    provisioned: ProvisionedConfig | None = Field(
+        None,
+        description="Bought throughput, which sets the number of replicas.",
+    )
     engine_process: bool = Field(False, description="Step the engine in a child process instead of a thread.")
 
     @model_validator(mode="after")
     def _demo_by_default(self) -> ModelConfig:
         if not self.source:
-            object.__setattr__(self, "source", f"demo:{self.name}")
+            version = f"-v{self.version}" if self.version not in ("", "1") else ""
+            object.__setattr__(self, "source", f"demo:{self.name}{version}")
         return self
 
 
 class GatewayConfig(Settings):
-    """The ingress: which models it fronts, who may call it, and how much it admits."""
+    """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
 
-    models: tuple[str, ...] = Field(("demo-chat",), description="Names of the model deployments it fronts.")
     max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
     request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
+    usage_dir: Path | None = Field(
+        None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
+    )
     keys_file: Path | None = Field(None, description="File with one hashed API key a line.")
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
-from serve_app.models.catalogue import app_name
+from serve_app.endpoints.names import app_name
 from tests.ray_cluster import Cluster
 
 MODEL: Final = "demo-chat"

@@ -6,10 +6,19 @@ provides an `Accounts`, and tests provide fakes of both.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
-from serve_app.types import Caller, EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from serve_app.types import (
+    Caller,
+    Draw,
+    EngineStats,
+    GenerateRequest,
+    ModelInfo,
+    TokenDelta,
+    UsageRecord,
+    Verdict,
+)
 
 
 class Backend(Protocol):
@@ -37,6 +46,30 @@ class Backend(Protocol):
 
     def stats(self) -> dict[str, EngineStats]:
         """The latest snapshot of each model's engine, summed over its replicas."""
+        ...
+
+
+class Quota(Protocol):
+    """Budgets that all gateways of a cluster share."""
+
+    async def claim(self, draws: Sequence[Draw]) -> Verdict:
+        """Take all of `draws`, or nothing. Raises Unavailable when nobody can tell."""
+        ...
+
+    def settle(self, draws: Sequence[Draw]) -> None:
+        """Take `amount` more of each bucket, or give back what is negative. Never waits or fails."""
+        ...
+
+
+class Journal(Protocol):
+    """Where usage is written down. Neither call waits or fails."""
+
+    def opened(self, record: UsageRecord) -> None:
+        """A request was admitted; should this process die, this is what is known of it."""
+        ...
+
+    def closed(self, record: UsageRecord) -> None:
+        """A request ended: exactly once for each that was opened."""
         ...
 
 

@@ -17,8 +17,8 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.deployments.route import Route
+from serve_app.endpoints.names import app_name
 from serve_app.errors import ModelNotFound, Unavailable
-from serve_app.models.catalogue import app_name
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
 
 logger = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.frames import Refused, answer_decoder, encoder
+from serve_app.endpoints.names import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
-from serve_app.models.catalogue import app_name
 from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
 
 _PROMPT_FIELDS = ("text", "messages", "token_ids", "tools", "suffix")

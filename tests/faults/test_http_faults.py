@@ -16,7 +16,7 @@ from ray import serve
 
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.deployments.build import build_system_app, model_deployment
-from serve_app.models.catalogue import app_name
+from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
 from tests.fake_server import FakeServer
 from tests.ray_cluster import Cluster

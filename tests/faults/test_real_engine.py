@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from serve_app.models.catalogue import app_name
+from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
 from tests.invariants import WAIT_S, Served, children, unharmed
 from tests.ray_cluster import Cluster

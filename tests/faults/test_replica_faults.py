@@ -15,6 +15,7 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.build import model_deployment
+from serve_app.endpoints.names import app_name
 from serve_app.errors import (
     EngineRefused,
     GenerationFailed,
@@ -23,7 +24,6 @@ from serve_app.errors import (
     Overloaded,
     Unavailable,
 )
-from serve_app.models.catalogue import app_name
 from serve_app.types import GenerateRequest, Prompt, TokenDelta
 from tests.fake_server import FakeServer
 from tests.ray_cluster import Cluster

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
 from serve_app.config import GatewayConfig, ModelConfig
-from serve_app.models.catalogue import app_name
+from serve_app.endpoints.names import app_name
 
 FILES = sorted((Path(__file__).parents[3] / "deploy").glob("*.yaml"))
 BUILDERS: dict[str, type[BaseModel]] = {

@@ -1,0 +1,129 @@
+"""All endpoints of a gateway, read as a whole from its `user_config`: all is right, or nothing changes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import Field, ValidationError, model_validator
+
+from serve_app.config import Settings
+from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price, ServedEntity
+
+MAX_PROBLEMS: Final = 20  # named in one message
+
+_OWNERS: Final[Mapping[str, type[Settings]]] = {
+    "endpoints": Endpoint,
+    "served_entities": ServedEntity,
+    "limits": Limits,
+    "price": Price,
+}
+
+
+class CatalogueError(ValueError):
+    """The catalogue is wrong; each problem names its field and what to write."""
+
+    def __init__(self, problems: list[str]) -> None:
+        more = [f"... and {len(problems) - MAX_PROBLEMS} more"] if len(problems) > MAX_PROBLEMS else []
+        super().__init__("\n".join(problems[:MAX_PROBLEMS] + more))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[type[CatalogueError], tuple[list[str]]]:
+        return CatalogueError, (self.problems,)
+
+
+class Catalogue(Settings):
+    """The endpoints, each under its own name."""
+
+    endpoints: tuple[Endpoint, ...] = Field((), max_length=10_000)
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Catalogue:
+        names = [endpoint.name for endpoint in self.endpoints]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"endpoints: {twice[0]!r} is there twice; an endpoint's name is unique")
+        users: dict[str, list[tuple[Endpoint, ServedEntity]]] = {}
+        for endpoint in self.endpoints:
+            for entity in endpoint.served_entities:
+                users.setdefault(entity.app, []).append((endpoint, entity))
+        for app, uses in users.items():
+            _check_app(app, uses)
+        return self
+
+    def find(self, name: str) -> Endpoint | None:
+        """The endpoint called `name`, if there is one."""
+        return next((endpoint for endpoint in self.endpoints if endpoint.name == name), None)
+
+    @property
+    def apps(self) -> tuple[str, ...]:
+        """The Serve applications of all entities, each once, in order of appearance."""
+        return tuple(dict.fromkeys(e.app for endpoint in self.endpoints for e in endpoint.served_entities))
+
+    def dump(self) -> dict[str, Any]:
+        """As a `user_config`: plain values, without what is left out by default."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+def parse_catalogue(raw: Mapping[str, Any]) -> Catalogue:
+    """The catalogue that `raw` describes. Raises CatalogueError with every problem found."""
+    try:
+        return Catalogue.model_validate(raw)
+    except ValidationError as error:
+        raise CatalogueError([_problem(raw, each) for each in error.errors(include_input=False)]) from None
+
+
+def field_path(location: Iterable[str | int]) -> str:
+    """A pydantic location as people write it: `endpoints[1].traffic.a`."""
+    path = ""
+    for part in location:
+        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else part
+    return path
+
+
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """A hint at the key that was probably meant."""
+    known = list(known)
+    close = difflib.get_close_matches(key, known, n=1)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
+
+
+def _problem(raw: Mapping[str, Any], error: Any) -> str:
+    location: tuple[str | int, ...] = error["loc"]
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        message = f"unknown key; {suggestion(str(location[-1]), _known_keys(location))}"
+    named = _endpoint_name(raw, location)
+    path = field_path(location)
+    return f"{path}{named}: {message}" if path else message
+
+
+def _known_keys(location: tuple[str | int, ...]) -> list[str]:
+    words = [part for part in location[:-1] if isinstance(part, str)]
+    owner = _OWNERS.get(words[-1], Endpoint) if words else Catalogue
+    return list(owner.model_fields)
+
+
+def _endpoint_name(raw: Mapping[str, Any], location: tuple[str | int, ...]) -> str:
+    """The name beside the index, because nobody counts entries of a file."""
+    try:
+        name = raw["endpoints"][location[1]]["name"] if location[0] == "endpoints" else None
+    except (LookupError, TypeError):
+        return ""
+    return f" (endpoint {name!r})" if isinstance(name, str) else ""
+
+
+def _check_app(app: str, uses: list[tuple[Endpoint, ServedEntity]]) -> None:
+    first, entity = uses[0]
+    for other, another in uses[1:]:
+        if Kind.PROVISIONED in (first.kind, other.kind):
+            raise ValueError(
+                f"endpoints: {first.name!r} and {other.name!r} both use the application {app!r}; "
+                "bought throughput needs an application of its own (set `app`)"
+            )
+        if (entity.model, entity.version) != (another.model, another.version):
+            raise ValueError(
+                f"endpoints: the application {app!r} serves {entity.model!r} {entity.version!r} for "
+                f"{first.name!r} and {another.model!r} {another.version!r} for {other.name!r}"
+            )

@@ -1,0 +1,183 @@
+"""What an operator may say of one endpoint: entities, traffic, limits, price.
+
+An endpoint is a name that clients call. Behind it are served entities, each a version of
+a model in a Serve application of its own; several endpoints may share an application,
+unless its throughput was bought.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+
+from serve_app.config import Settings
+from serve_app.endpoints.names import app_name
+
+MAX_ENTITIES: Final = 10  # as the Databricks API has it
+RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of /serving-endpoints
+SYSTEM_APP: Final = "system"  # the gateway's own application
+
+_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,254}[A-Za-z0-9])?")
+_VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
+_APP: Final = re.compile(r"([A-Za-z0-9._-]{1,512})?")
+
+
+def _name(value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise ValueError(
+            "must be 1 to 256 characters of A-Z a-z 0-9 . _ : / - beginning and ending with a letter or digit"
+        )
+    return value
+
+
+def _version(value: object) -> object:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML's `2`
+    if isinstance(text, str) and not _VERSION.fullmatch(text):
+        raise ValueError("must be a whole number from 1, or be left out")
+    return text
+
+
+def _app(value: str) -> str:
+    if not _APP.fullmatch(value) or value == SYSTEM_APP:
+        raise ValueError(f"must be the name of a model's application (not {SYSTEM_APP!r})")
+    return value
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Percentage = Annotated[int, Field(ge=0, le=100, strict=True)]
+
+
+class Task(StrEnum):
+    """What all entities of an endpoint do, in the words of the Databricks API."""
+
+    CHAT = "llm/v1/chat"
+    COMPLETIONS = "llm/v1/completions"
+    EMBEDDINGS = "llm/v1/embeddings"
+
+
+class Kind(StrEnum):
+    """How an endpoint is paid for, which decides how it is limited."""
+
+    PAY_PER_TOKEN = "pay_per_token"  # shared replicas; each key has limits
+    PROVISIONED = "provisioned_throughput"  # dedicated replicas; admission up to what was bought
+
+
+class Limits(Settings):
+    """What one API key may use of a pay-per-token endpoint in a minute; none: unlimited."""
+
+    requests_per_minute: int | None = Field(None, ge=1, le=10**9)
+    input_tokens_per_minute: int | None = Field(None, ge=1, le=10**12)
+    output_tokens_per_minute: int | None = Field(None, ge=1, le=10**12)
+    default_output_tokens: int = Field(
+        1024, ge=1, le=10**9, description="Reserved for a request that sets no limit on its output."
+    )
+
+
+class Price(Settings):
+    """What a million tokens cost. Recorded with every use; nothing is charged here."""
+
+    input_per_million: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
+    cached_input_per_million: float | None = Field(
+        None, ge=0, le=1e9, allow_inf_nan=False, description="None: as other input."
+    )
+    output_per_million: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
+    currency: str = Field("USD", pattern="^[A-Z]{3}$")
+
+
+class ServedEntity(Settings):
+    """A version of a model behind an endpoint."""
+
+    model: Name
+    version: Annotated[str, BeforeValidator(_version)] = ""
+    name: str = Field("", description="Unique in the endpoint; none: MODEL-VERSION, or MODEL.")
+    app: Annotated[str, AfterValidator(_app)] = Field(
+        "", description="The Serve application with its replicas; none: the model's shared one."
+    )
+    min_provisioned_throughput: int | None = Field(None, ge=0, le=10**9, description="Tokens a second.")
+    max_provisioned_throughput: int | None = Field(None, ge=1, le=10**9, description="Tokens a second.")
+
+    @model_validator(mode="after")
+    def _fill(self) -> ServedEntity:
+        if not self.name:
+            object.__setattr__(self, "name", f"{self.model}-{self.version}" if self.version else self.model)
+        _name(self.name)
+        if not self.app:
+            object.__setattr__(self, "app", app_name(self.model, self.version))
+        low, high = self.min_provisioned_throughput, self.max_provisioned_throughput
+        if low is not None and (high is None or low > high):
+            raise ValueError("min_provisioned_throughput must not exceed max_provisioned_throughput")
+        return self
+
+
+class Endpoint(Settings):
+    """One name, and what is behind it."""
+
+    name: Name
+    task: Task = Task.CHAT
+    kind: Kind = Kind.PAY_PER_TOKEN
+    served_entities: tuple[ServedEntity, ...] = Field(
+        (), max_length=MAX_ENTITIES, description="None: one, the model of the endpoint's name."
+    )
+    traffic: dict[str, Percentage] = Field(
+        default_factory=dict, description="Entity -> percentage, adding up to 100; of one entity 100."
+    )
+    sticky: tuple[Literal["header", "user", "key"], ...] = Field(
+        ("header", "user", "key"),
+        description="Where a routing key is looked for, in this order; without one the draw is random.",
+    )
+    salt: str = Field("", max_length=256, description="Another salt draws all routing keys anew.")
+    fallback: bool = Field(True, description="Try the other entities when one fails before its first token.")
+    limits: Limits | None = None
+    burst_s: float = Field(
+        60.0, ge=1, le=3600, description="Provisioned: seconds of bought throughput that may come at once."
+    )
+    price: Price | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _is_free(cls, name: str) -> str:
+        if name in RESERVED:
+            raise ValueError(f"{name!r} is reserved for a route; choose another name")
+        return name
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Endpoint:
+        if not self.served_entities:
+            if self.kind is Kind.PROVISIONED:
+                raise ValueError("served_entities: a provisioned endpoint must list its dedicated entities")
+            object.__setattr__(self, "served_entities", (ServedEntity(model=self.name),))
+        self._check_traffic()
+        for entity in self.served_entities:
+            bought = entity.max_provisioned_throughput is not None
+            if bought != (self.kind is Kind.PROVISIONED):
+                needs = "needs" if not bought else "must not have"
+                raise ValueError(
+                    f"served_entities: {entity.name!r} {needs} max_provisioned_throughput, "
+                    f"because kind is {self.kind}"
+                )
+        if self.kind is Kind.PROVISIONED and self.limits is not None:
+            raise ValueError(
+                "limits: only for kind pay_per_token; provisioned endpoints have what was bought"
+            )
+        return self
+
+    def _check_traffic(self) -> None:
+        names = [entity.name for entity in self.served_entities]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"served_entities: {twice[0]!r} is there twice; give each a name of its own")
+        if not self.traffic and len(names) == 1:
+            object.__setattr__(self, "traffic", {names[0]: 100})
+        unknown = sorted(set(self.traffic) - set(names))
+        if unknown:
+            raise ValueError(f"traffic: {unknown[0]!r} is no served entity; there is: {', '.join(names)}")
+        total = sum(self.traffic.values())
+        if total != 100:
+            raise ValueError(f"traffic: the percentages add up to {total}; they must add up to 100")
+
+    def entity(self, name: str) -> ServedEntity | None:
+        """The served entity called `name`, if there is one."""
+        return next((entity for entity in self.served_entities if entity.name == name), None)
