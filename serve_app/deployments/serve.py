@@ -21,8 +21,6 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from serve_app.deployments import environment
 
 STATE: Final = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "serve-app"
@@ -43,14 +41,14 @@ def main(argv: list[str] | None = None) -> int:
     options = parser.parse_args(argv)
     folder = environment.private_folder()
     try:
-        config = _read(options.file)
-        host, port = _address(config)
-        _check_ports(host, port)
-        environment.apply(
+        environment.apply(  # first, because whoever reads the file imports Ray
             environment.COMMON
             | ({} if options.no_haproxy else environment.haproxy(folder, **_haproxy_ports()))
             | {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(STATE / "ray-token"))}
         )
+        config = _read(options.file)
+        host, port = _address(config)
+        _check_ports(host, port)
         _serve(config, host, port)
     except CannotServe as error:
         print(f"serve: {error}", file=sys.stderr)
@@ -142,21 +140,19 @@ def _is_ready(host: str, port: int) -> bool:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    from serve_app.deployments.deploy_file import DeployFileError, load
+
     try:
-        config = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise CannotServe(f"cannot read the deploy file {path}: {error}") from error
-    if not isinstance(config, dict) or not config.get("applications"):
-        raise CannotServe(f"{path} has no applications; deploy/local.yaml is an example")
-    return config
+        file = load(path)
+    except DeployFileError as error:
+        raise CannotServe(f"{path} cannot be deployed:\n{error}") from error
+    for warning in file.warnings:
+        print(f"serve: {path}: {warning}", file=sys.stderr)
+    return file.raw
 
 
 def _address(config: dict[str, Any]) -> tuple[str, int]:
-    options = config.get("http_options") or {}
-    if "host" not in options:
-        raise CannotServe(
-            "set http_options.host in the deploy file; without it Serve listens on every interface"
-        )
+    options = config["http_options"]
     return str(options["host"]), int(options.get("port", 8000))
 
 

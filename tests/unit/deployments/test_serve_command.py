@@ -5,6 +5,17 @@ import pytest
 
 from serve_app.deployments import serve
 
+FILE = """
+http_options: {{host: 127.0.0.1, port: {port}}}
+applications:
+- {{name: system, import_path: "serve_app.deployments.build:build_system_app"}}
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "STATE", tmp_path / "state")
+
 
 def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "a.yaml"
@@ -12,7 +23,7 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.C
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        file.write_text(f"http_options: {{host: 127.0.0.1, port: {port}}}\napplications: [{{name: a}}]\n")
+        file.write_text(FILE.format(port=port))
         assert serve.main([str(file)]) == 1
     said = capsys.readouterr().err
     assert f"127.0.0.1:{port}" in said
@@ -24,7 +35,7 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.C
     [
         ("applications: [{name: a}]", "http_options.host"),
         ("http_options: {host: 127.0.0.1}", "deploy/local.yaml"),
-        ("applications: [", "cannot read"),
+        ("applications: [", "is no YAML"),
     ],
 )
 def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(

@@ -1,0 +1,57 @@
+"""What is wrong with a deploy file, and where: a path into the file with the names beside the indices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from serve_app.endpoints.catalogue import field_path
+
+
+class Severity(StrEnum):
+    """Whether the file can be deployed all the same."""
+
+    ERROR = "error"  # it must not be: it would fail, or do something else than it says
+    WARNING = "warning"  # it can be, and is probably not what was meant
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing to change in a deploy file; the message says what to write instead."""
+
+    where: str  # "applications[1].args.engine (application 'model-a')"; empty: the file as a whole
+    message: str
+    severity: Severity = Severity.ERROR
+
+    def __str__(self) -> str:
+        return (
+            f"{self.severity}: {self.where}: {self.message}"
+            if self.where
+            else f"{self.severity}: {self.message}"
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A field of a deploy file, and the names on the way to it."""
+
+    path: tuple[str | int, ...] = ()
+    names: tuple[str, ...] = ()
+
+    def at(self, *parts: str | int) -> Place:
+        """A field below this one."""
+        return replace(self, path=self.path + parts)
+
+    def named(self, kind: str, name: object) -> Place:
+        """This place with the name of what stands there, because nobody counts entries of a file."""
+        return replace(self, names=(*self.names, f"{kind} {name!r}")) if isinstance(name, str) else self
+
+    def error(self, message: str) -> Problem:
+        return Problem(str(self), message, Severity.ERROR)
+
+    def warning(self, message: str) -> Problem:
+        return Problem(str(self), message, Severity.WARNING)
+
+    def __str__(self) -> str:
+        path = field_path(self.path)
+        return f"{path} ({', '.join(self.names)})" if self.names else path
