@@ -1,8 +1,8 @@
 """Linear layers with their weights packed once, at load, for the way this CPU multiplies.
 
-Three methods: our own kernel (bfloat16 or float32 weights, float32 sums, a row's
-result independent of the other rows), oneDNN's packed product (where the processor
-multiplies bfloat16 natively), and plain torch. Each packed weight is checked against
+Three methods: our own kernels (bfloat16 or float32 weights, float32 sums, a row's
+result independent of the other rows), oneDNN's packed product where there are none,
+and plain torch. Each packed weight is checked against
 plain torch before its original is dropped. It knows no model structure.
 """
 
@@ -17,14 +17,10 @@ from torch import nn
 from torch.nn import functional
 
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.native import LANES, TYPES, Native
 from serve_app.engine.kernels.structs import LinearStruct
 
 log = logging.getLogger(__name__)
-
-# With these oneDNN runs bfloat16 faster than float32; without, it emulates it at a sixth of that speed.
-BF16_FLAGS: Final = frozenset({"amx_bf16", "avx512_bf16"})
 
 # Of the largest output: what summing in another order and rounding once may do.
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
@@ -42,7 +38,7 @@ def choose_method(dtype: torch.dtype) -> Method:
     """The fastest method that this machine has for weights of `dtype`."""
     if dtype not in TYPES:
         return Method.PLAIN
-    if native() is not None and (dtype == torch.float32 or not BF16_FLAGS & cpu_flags()):
+    if native() is not None:
         return Method.NATIVE
     return Method.ONEDNN if _has_onednn() else Method.PLAIN
 
@@ -96,8 +92,8 @@ class PackedLinear(nn.Module):
         if self._kernels is None or self.in_features % 2:
             return None
         bias = None if self._wide_bias is None else self._wide_bias.data_ptr()
-        wide = self._weight.dtype == torch.float32
-        return LinearStruct(self._weight.data_ptr(), bias, self.out_features, self.in_features, wide)
+        product = self._kernels.products[self.dtype][0]
+        return LinearStruct(self._weight.data_ptr(), bias, self.out_features, self.in_features, product)
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self._kernels is not None:

@@ -23,10 +23,13 @@ from serve_app.engine.kernels.structs import (
     AttentionStruct,
     CacheStruct,
     LayerStruct,
+    LinearStruct,
+    Product,
     StepStruct,
 )
 
 LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
+INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # to a multiple of which a panel is padded
 TYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -87,7 +90,7 @@ class Native:
         P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
         signatures = {
             "pack_weight": (P, P, L, L, I, I),
-            "linear": (P, P, P, P, L, L, L, I, I, I),
+            "linear": (P, P, P, L, I, I),
             "add_rmsnorm": (P, P, P, P, L, L, F, I),
             "rope_and_cache": (P, P, P, P, P, F, P, P, L, L, I),
             "write_cache": (P, P, P, P, L, I),
@@ -100,12 +103,19 @@ class Native:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         self._library = library
+        library.can_multiply.argtypes, library.can_multiply.restype = (L,), I
+        bf16 = (Product.TILES, Product.PAIRS, Product.WIDENED)
+        # What this machine can do with weights of a type, the fastest first.
+        self.products: dict[torch.dtype, tuple[Product, ...]] = {
+            torch.float32: (Product.FLOATS,),
+            torch.bfloat16: tuple(product for product in bf16 if library.can_multiply(product)),
+        }
 
     def pack_weight(self, weight: torch.Tensor) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, zero-padded."""
         _check(weight, *TYPES)
         n, k = weight.shape
-        packed = weight.new_empty(-(-n // LANES) * LANES * (k + k % 2))
+        packed = weight.new_empty(_packed_size(n, k, weight.dtype))
         wide = weight.dtype == torch.float32
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed
@@ -117,20 +127,28 @@ class Native:
         bias: torch.Tensor | None,  # float32, N rounded up to LANES
         features: int,  # N
         dtype: torch.dtype = torch.float32,
+        product: Product | None = None,  # the fastest
     ) -> torch.Tensor:
-        """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows."""
+        """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows.
+
+        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first.
+        """
         _check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
-        if k % 2 or packed.numel() != -(-features // LANES) * LANES * k or dtype not in TYPES:
+        product = self.products[packed.dtype][0] if product is None else product
+        if (
+            k % 2
+            or packed.numel() != _packed_size(features, k, packed.dtype)
+            or dtype not in TYPES
+            or product not in self.products[packed.dtype]
+        ):
             raise ValueError("the packed weight does not fit the input")
+        struct = LinearStruct(
+            packed.data_ptr(), None if bias is None else bias.data_ptr(), features, k, product
+        )
         self._library.linear(
-            x.data_ptr(),
-            packed.data_ptr(),
-            None if bias is None else bias.data_ptr(),
-            out.data_ptr(),
-            *(m, features, k),
-            packed.dtype == torch.float32,
+            *(ctypes.addressof(struct), x.data_ptr(), out.data_ptr(), m),
             dtype == torch.float32,
             torch.get_num_threads(),
         )
@@ -284,6 +302,11 @@ class Native:
             *(gate_up.data_ptr(), out.data_ptr(), tokens, both // 2, gelu, torch.get_num_threads())
         )
         return out
+
+
+def _packed_size(n: int, k: int, dtype: torch.dtype) -> int:
+    """Elements of a packed weight [n, k], as in panels.h."""
+    return -(-n // LANES) * LANES * -(-k // INPUTS[dtype]) * INPUTS[dtype]
 
 
 def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:

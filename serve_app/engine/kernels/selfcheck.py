@@ -22,13 +22,16 @@ def wrong_results(native: Native) -> list[str]:
 
 def _linear(native: Native, random: torch.Generator) -> float:
     worst = 0.0
-    for dtype in (torch.float32, torch.bfloat16):
+    for dtype, products in native.products.items():
         weight = torch.randn(50, 38, generator=random).to(dtype)
         bias = torch.randn(-(-50 // LANES) * LANES, generator=random)
-        for rows in range(1, 12):
-            x = torch.randn(rows, 38, generator=random)
-            got = native.linear(x, native.pack_weight(weight), bias, 50)
-            worst = max(worst, _difference(got, x.double() @ weight.double().T + bias[:50]))
+        packed = native.pack_weight(weight)
+        for rows in (1, 5, 11, 16, 17, 35):
+            x = torch.randn(rows, 38, generator=random).to(dtype).float()
+            want = x.double() @ weight.double().T + bias[:50]
+            for product in products:
+                got = native.linear(x, packed, bias, 50, product=product)
+                worst = max(worst, _difference(got, want))
     return worst
 
 

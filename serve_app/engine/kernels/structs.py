@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from enum import IntEnum
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
@@ -27,12 +28,21 @@ class AttentionStruct(ctypes.Structure):
     )
 
 
+class Product(IntEnum):
+    """`Product` in linear.h: how a product is computed."""
+
+    FLOATS = 0  # float32 weights
+    WIDENED = 1  # bfloat16 weights, multiplied in float32
+    PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16: AVX512-BF16
+    TILES = 3  # the same on AMX
+
+
 class LinearStruct(ctypes.Structure):
     """`Linear` in linear.h."""
 
     _fields_ = (
         *((name, POINTER) for name in ("weight", "bias")),
-        *((name, LONG) for name in ("outputs", "inputs", "wide")),
+        *((name, LONG) for name in ("outputs", "inputs", "product")),
     )
 
 

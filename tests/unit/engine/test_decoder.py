@@ -30,6 +30,7 @@ from serve_app.engine.forward import active
 from serve_app.engine.fused import accelerate_cpu
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.structs import Product
 from serve_app.engine.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
@@ -114,8 +115,19 @@ def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return rows
 
 
+@pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
+def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of weights that are multiplied that way, the only one left to the kernels."""
+    kernels = native()
+    assert kernels is not None
+    for dtype, products in kernels.products.items():
+        if request.param in products:
+            monkeypatch.setattr(kernels, "products", kernels.products | {dtype: (request.param,)})
+            return dtype
+    pytest.skip("not on this processor")
+
+
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_one_call_equals_layer_by_layer_and_the_reference(
     name: str, dtype: torch.dtype, decodes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,13 +147,13 @@ def test_one_call_equals_layer_by_layer_and_the_reference(
         torch.testing.assert_close(one, want, atol=tolerance, rtol=0)
 
 
-def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads() -> None:
-    model = build("qwen3", torch.bfloat16)
-    whole = logits(runner(model, CpuAttention(), torch.bfloat16), [[(2, 0, 160)]])[0]
+def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: torch.dtype) -> None:
+    model = build("qwen3", dtype)
+    whole = logits(runner(model, CpuAttention(), dtype), [[(2, 0, 160)]])[0]
     threads = torch.get_num_threads()
     try:
         torch.set_num_threads(3)
-        steps = logits(runner(model, CpuAttention(), torch.bfloat16))
+        steps = logits(runner(model, CpuAttention(), dtype))
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[5]]), whole)

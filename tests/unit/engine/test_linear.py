@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from serve_app.engine.kernels import SWITCH, native
+from serve_app.engine.kernels.structs import Product
 from serve_app.engine.linear import Method, PackedLinear, pack_linears
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
@@ -36,15 +37,46 @@ def test_a_packed_linear_equals_the_plain_one(
         torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(dtype: torch.dtype) -> None:
-    if native() is None:
+@pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of weights that are multiplied that way, the only one left to the kernels."""
+    kernels = native()
+    if kernels is None:
         pytest.skip("no native kernels on this machine")
+    for dtype, products in kernels.products.items():
+        if request.param in products:
+            monkeypatch.setattr(kernels, "products", kernels.products | {dtype: (request.param,)})
+            return dtype
+    pytest.skip("not on this processor")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(2, 1), (70, 200), (64, 48), (100, 33), (31, 16), (576, 96), (1056, 40)]
+)
+@pytest.mark.parametrize("wide_output", [False, True])
+def test_every_product_equals_the_plain_one_whatever_the_shape(
+    product: torch.dtype, inputs: int, outputs: int, wide_output: bool
+) -> None:
     torch.manual_seed(0)
-    packed = PackedLinear(torch.randn(200, 70, dtype=dtype), torch.randn(200, dtype=dtype), Method.NATIVE)
-    x = torch.randn(40, 70, dtype=dtype)
-    for rows in (1, 2, 7, 9, 23, 40):
-        assert torch.equal(packed(x[:rows]), packed(x)[:rows])
+    weight, bias = torch.randn(outputs, inputs, dtype=product), torch.randn(outputs, dtype=product)
+    packed = PackedLinear(weight, bias, Method.NATIVE)
+    packed.wide_output = wide_output
+    assert packed.method is Method.NATIVE
+    for rows in (*range(1, 34), 47, 48, 49, 64, 70):
+        x = torch.randn(rows, inputs, dtype=product)
+        want = (x.double() @ weight.double().T + bias.double()).to(torch.float32 if wide_output else product)
+        tolerance = 1e-4 if wide_output or product == torch.float32 else 1e-2
+        torch.testing.assert_close(packed(x), want, atol=tolerance * inputs**0.5, rtol=tolerance)
+
+
+def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(product: torch.dtype) -> None:
+    torch.manual_seed(0)
+    packed = PackedLinear(torch.randn(200, 70, dtype=product), torch.randn(200, dtype=product), Method.NATIVE)
+    x = torch.randn(70, 70, dtype=product)
+    whole = packed(x)
+    for rows in range(1, 70):
+        assert torch.equal(packed(x[:rows]), whole[:rows])
+        assert torch.equal(packed(x[rows:]), whole[rows:])
 
 
 def test_several_linears_side_by_side_give_their_outputs_side_by_side(kernels: str) -> None:

@@ -1,11 +1,19 @@
 // A linear layer with packed weights, and what a decoder does with its outputs.
 #pragma once
 
+// How a product is computed. Sums are float32 everywhere, in an order that no other row has a part in.
+enum Product : long {
+  FLOATS,   // float32 weights
+  WIDENED,  // bfloat16 weights, each widened to float32 when it is used
+  PAIRS,    // bfloat16 weights and inputs, two at a time (AVX512-BF16)
+  TILES,    // bfloat16 weights and inputs, tile by tile (AMX)
+};
+
 struct Linear {
   const void* weight;  // of pack_weight
   const float* bias;   // padded to whole panels, or null
   long outputs, inputs;
-  long wide;  // weights are float32, not bfloat16
+  long product;
 };
 
 // x [rows, inputs] -> y [rows, outputs]

@@ -1,0 +1,64 @@
+// Products on tile registers, and what becomes of their sums: stored, added or gated.
+#pragma once
+#include "rowwise.h"
+#include "tiles.h"
+
+namespace {
+
+// A vector of the bias at a panel.
+INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
+
+// block(first row, rows, x of these rows) over all of m rows, the tiles of x that a block of registers takes.
+template <class F>
+void row_blocks(const bf16* x, long m, long k, F&& block) {
+  constexpr long BLOCK = 2 * TILE_ROWS;
+  for (long row = 0; row < m; row += BLOCK)
+    block(row, std::min(BLOCK, m - row), x + row * padded_inputs(k, false));
+}
+
+// The same two for TILES; x as `round_tiles` leaves it.
+template <bool ADD, class Y>
+void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
+  const long panel = panel_size(w, k), steps = panel / TILE_SIZE;
+  parallel_panels((n + LANES - 1) / LANES, 2, threads, [&](long first, long last) {
+    const TileScope scope(m);
+    TileSums sums;
+    row_blocks(x, m, k, [&](long row, long count, const bf16* block) {
+      for (long j = first; j < last; j += 2) {
+        const long two = j + 1 < last;
+        tile_product(count, block, w + j * panel, two ? w + (j + 1) * panel : nullptr, steps, row == 0, sums);
+        for (long c = 0; c <= two; c++) {
+          const F16 b = bias_at(bias, j + c);
+          const long some = std::min(LANES, n - (j + c) * LANES);
+          for (long r = 0; r < count; r++) {
+            Y* const at = y + (row + r) * n + (j + c) * LANES;
+            const F16 v = sums.row(r, c) + b;
+            if (some == LANES)
+              store(at, ADD ? load(at) + v : v);
+            else
+              store_some(at, ADD ? load_some(at, some) + v : v, some);
+          }
+        }
+      }
+    });
+  });
+}
+
+void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float* y, long m, long n, long k, bool gelu,
+                          int threads) {
+  const long count = n / LANES, panel = panel_size(w, k), steps = panel / TILE_SIZE;
+  parallel_panels(count, 1, threads, [&](long first, long last) {
+    const TileScope scope(m);
+    TileSums sums;
+    row_blocks(x, m, k, [&](long row, long size, const bf16* block) {
+      for (long j = first; j < last; j++) {
+        tile_product(size, block, w + j * panel, w + (j + count) * panel, steps, row == 0, sums);
+        const F16 gate = bias_at(bias, j), up = bias_at(bias, j + count);
+        for (long r = 0; r < size; r++)
+          store(y + (row + r) * n + j * LANES, gate_times_up(sums.row(r, 0) + gate, sums.row(r, 1) + up, gelu));
+      }
+    });
+  });
+}
+
+}  // namespace

@@ -1,0 +1,124 @@
+// Products on the tile registers of AMX: 16 rows at 32 inputs times 32 inputs of 16 outputs, bfloat16 into float32.
+// Every output is summed over steps of 32 inputs, in order, whatever the shape of the block around it.
+#pragma once
+#include "panels.h"
+#ifdef __AMX_BF16__
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+constexpr long TILE_ROWS = 16, TILE_SIZE = TILE_ROWS * BF16_INPUTS;
+
+// Sums of up to two tiles of rows at up to two panels.
+struct alignas(64) TileSums {
+  float at[2][2][TILE_ROWS][LANES];  // [tile of rows][panel][row][output]
+
+  F16 row(long r, long panel) const { return load(at[r / TILE_ROWS][panel][r % TILE_ROWS]); }
+};
+
+#ifdef __AMX_BF16__
+
+// Linux keeps room for the tiles only for processes that ask: here, once.
+inline bool have_tiles() {
+  constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
+  return granted;
+}
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+
+  // Registers 0 - 3: sums, 4 and 5: rows, 6 and 7: panels. 0, 1 and 4 have only `first` rows.
+  constexpr explicit TileConfig(int first = TILE_ROWS) {
+    for (int i = 0; i < 8; i++) {
+      row_bytes[i] = 64;
+      rows[i] = i == 0 || i == 1 || i == 4 ? first : TILE_ROWS;
+    }
+  }
+};
+
+struct TileConfigs {
+  TileConfig of[TILE_ROWS + 1];
+  constexpr TileConfigs() : of() {
+    for (int i = 1; i <= TILE_ROWS; i++) of[i] = TileConfig(i);
+  }
+};
+
+// The tile registers are in use as long as it lives: for blocks of `rows` rows in all.
+class TileScope {
+ public:
+  explicit TileScope(long rows) {
+    static constexpr TileConfigs configs;
+    _tile_loadconfig(&configs.of[std::min(rows, TILE_ROWS)]);
+  }
+  TileScope(const TileScope&) = delete;
+  TileScope& operator=(const TileScope&) = delete;
+  ~TileScope() { _tile_release(); }
+};
+
+constexpr long TILE_AHEAD = 4096;  // bytes of a panel that are on their way while it comes from memory
+
+INLINE void prefetch_tile(const bf16* w) {
+  for (long line = 0; line < TILE_ROWS; line++)
+    __builtin_prefetch((const char*)w + TILE_AHEAD + line * 64, 0, 2);
+}
+
+// x: tiles of rows, one after the other; w, v: panels; all of `steps` steps.
+template <int ROWS, int PANELS, bool COLD>
+void tile_product(const bf16* x, const bf16* w, const bf16* v, long steps, TileSums& sums) {
+  const bf16* const low = x + steps * TILE_SIZE;
+  asm volatile("" ::: "memory");  // GCC's tile loads do not tell it that they read memory
+  _tile_zero(0);
+  if (PANELS > 1) _tile_zero(1);
+  if (ROWS > 1) _tile_zero(2);
+  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  for (long at = 0; at < steps * TILE_SIZE; at += TILE_SIZE) {
+    _tile_loadd(4, x + at, 64);
+    _tile_loadd(6, w + at, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (COLD) prefetch_tile(w + at);
+    if (PANELS > 1) {
+      _tile_loadd(7, v + at, 64);
+      _tile_dpbf16ps(1, 4, 7);
+      if (COLD) prefetch_tile(v + at);
+    }
+    if (ROWS > 1) {
+      _tile_loadd(5, low + at, 64);
+      _tile_dpbf16ps(2, 5, 6);
+      if (PANELS > 1) _tile_dpbf16ps(3, 5, 7);
+    }
+  }
+  _tile_stored(0, sums.at[0][0], 64);
+  if (PANELS > 1) _tile_stored(1, sums.at[0][1], 64);
+  if (ROWS > 1) _tile_stored(2, sums.at[1][0], 64);
+  if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums.at[1][1], 64);
+}
+
+template <int ROWS, int PANELS>
+void tile_product(const bf16* x, const bf16* w, const bf16* v, long steps, bool cold, TileSums& sums) {
+  cold ? tile_product<ROWS, PANELS, true>(x, w, v, steps, sums)
+       : tile_product<ROWS, PANELS, false>(x, w, v, steps, sums);
+}
+
+// Up to 32 rows; `v` may be null. `cold`: the panels come from memory.
+inline void tile_product(long rows, const bf16* x, const bf16* w, const bf16* v, long steps, bool cold,
+                         TileSums& sums) {
+  if (rows > TILE_ROWS)
+    v ? tile_product<2, 2>(x, w, v, steps, cold, sums) : tile_product<2, 1>(x, w, v, steps, cold, sums);
+  else
+    v ? tile_product<1, 2>(x, w, v, steps, cold, sums) : tile_product<1, 1>(x, w, v, steps, cold, sums);
+}
+
+#else
+
+inline bool have_tiles() { return false; }
+
+struct TileScope {
+  explicit TileScope(long) {}
+};
+
+inline void tile_product(long, const bf16*, const bf16*, const bf16*, long, bool, TileSums&) { __builtin_trap(); }
+
+#endif

@@ -1,0 +1,155 @@
+// Products on vector registers: sixteen outputs of a panel at once, one or two inputs at a time. One accumulator per
+// output, in the order of the inputs, whatever the shape of the block around it.
+#pragma once
+#include "panels.h"
+#include "rowwise.h"
+
+namespace {
+
+struct Pair {
+  F16 even, odd;
+};
+
+INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
+
+INLINE U16 load_words(const bf16* p) {
+  U16 words;
+  memcpy(&words, p, sizeof words);
+  return words;
+}
+
+INLINE Pair load_pair(const bf16* p) {
+  const U16 words = load_words(p);
+  return {(F16)(words << 16), (F16)(words & 0xffff0000u)};
+}
+
+constexpr long AHEAD = 1024;  // bytes: hardware prefetches a stream only to the end of its page
+
+// acc += the products of MR rows of x at one pair of inputs and of NR panels.
+template <int MR, int NR, class W>
+INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long k, const W* w, long panel) {
+  Pair b[NR];
+#pragma GCC unroll 4
+  for (int j = 0; j < NR; j++) b[j] = load_pair(w + j * panel);
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const F16 a = splat(x[i * k]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].even;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const F16 a = splat(x[i * k + 1]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].odd;
+  }
+}
+
+template <int MR, int NR>
+INLINE void add_pair(F16 (&acc)[MR][NR], const bf16* x, long k, const bf16* w, long panel) {
+  U16 b[NR];
+#pragma GCC unroll 4
+  for (int j = 0; j < NR; j++) b[j] = load_words(w + j * panel);
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const U16 a = splat_pair(x + i * k);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] = add_products(acc[i][j], a, b[j]);
+  }
+}
+
+// MR rows of x against NR neighbouring panels; y is overwritten, or added to.
+template <bool ADD, int MR, int NR, class X, class W, class Y>
+void tile(const X* x, long k, const W* w, const float* bias, Y* y, long n, long left) {
+  const long panel = panel_size(w, k);
+  F16 acc[MR][NR];
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] = bias ? load(bias + j * LANES) : F16{};
+  for (long p = 0; p < k; p += 2) {
+    const W* const at = w + p * LANES;
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) __builtin_prefetch((const char*)(at + j * panel) + AHEAD, 0, 3);
+    add_pair(acc, x + p, k, at, panel);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) {
+      const long some = std::min(LANES, left - j * LANES);
+      Y* const at = y + i * n + j * LANES;
+      if (some == LANES)
+        store(at, ADD ? load(at) + acc[i][j] : acc[i][j]);
+      else if (some > 0)
+        store_some(at, ADD ? load_some(at, some) + acc[i][j] : acc[i][j], some);
+    }
+}
+
+constexpr int MAX_ROWS = 8;  // with three panels: 24 accumulators, six weights and one input in 32 registers
+constexpr long GROUP = 3;
+
+template <bool ADD, int MR, class X, class W, class Y>
+void panels(const X* x, long k, const W* w, const float* bias, Y* y, long n, long first, long last) {
+  const long panel = panel_size(w, k);
+  long j = first;
+  for (; j + GROUP <= last; j += GROUP)
+    tile<ADD, MR, GROUP>(x, k, w + j * panel, bias ? bias + j * LANES : nullptr, y + j * LANES, n, n - j * LANES);
+  for (; j < last; j++)
+    tile<ADD, MR, 1>(x, k, w + j * panel, bias ? bias + j * LANES : nullptr, y + j * LANES, n, n - j * LANES);
+}
+
+template <bool ADD, class X, class W, class Y>
+void rows(long count, const X* x, long k, const W* w, const float* b, Y* y, long n, long first, long last) {
+  switch (count) {
+    case 1: return panels<ADD, 1>(x, k, w, b, y, n, first, last);
+    case 2: return panels<ADD, 2>(x, k, w, b, y, n, first, last);
+    case 3: return panels<ADD, 3>(x, k, w, b, y, n, first, last);
+    case 4: return panels<ADD, 4>(x, k, w, b, y, n, first, last);
+    case 5: return panels<ADD, 5>(x, k, w, b, y, n, first, last);
+    case 6: return panels<ADD, 6>(x, k, w, b, y, n, first, last);
+    case 7: return panels<ADD, 7>(x, k, w, b, y, n, first, last);
+    case 8: return panels<ADD, 8>(x, k, w, b, y, n, first, last);
+  }
+}
+
+// tile(first, rows) over all of m rows, spread evenly: 9 rows are 5 + 4, not 8 + 1.
+template <class F>
+void row_tiles(long m, F&& tile) {
+  const long count = (m + MAX_ROWS - 1) / MAX_ROWS;
+  for (long t = 0; t < count; t++) tile(m * t / count, m * (t + 1) / count - m * t / count);
+}
+
+// x [m, k] and k even; bias padded to whole panels.
+template <bool ADD, class X, class W, class Y>
+void multiply(const X* x, const W* w, const float* bias, Y* y, long m, long n, long k, int threads) {
+  parallel_panels((n + LANES - 1) / LANES, GROUP, threads, [&](long first, long last) {
+    row_tiles(m, [&](long row, long count) {
+      rows<ADD>(count, x + row * k, k, w, bias, y + row * n, n, first, last);
+    });
+  });
+}
+
+// The first n outputs gate the other n, tile by tile; n is a multiple of sixteen.
+template <class X, class W>
+void multiply_gated(const X* x, const W* w, const float* bias, float* y, long m, long n, long k, bool gelu,
+                    int threads) {
+  const long count = n / LANES, panel = panel_size(w, k);
+  parallel_panels(count, GROUP, threads, [&](long first, long last) {
+    alignas(64) float both[2][MAX_ROWS * MAX_PANELS * LANES];
+    const long width = (last - first) * LANES;
+    row_tiles(m, [&](long row, long size) {
+      for (long up = 0; up < 2; up++) {
+        const long from = first + up * count;
+        rows<false>(size, x + row * k, k, w + from * panel, bias ? bias + from * LANES : nullptr, both[up], width, 0,
+                    last - first);
+      }
+      for (long r = 0; r < size; r++)
+        for (long i = 0; i < width; i += LANES)
+          store(y + (row + r) * n + first * LANES + i,
+                gate_times_up(load(both[0] + r * width + i), load(both[1] + r * width + i), gelu));
+    });
+  });
+}
+
+}  // namespace
