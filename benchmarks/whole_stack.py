@@ -64,8 +64,13 @@ def served(config: ModelConfig, *flags: str) -> Iterator[str]:
                 "name": "system",
                 "route_prefix": "/",
                 "import_path": "serve_app.deployments.build:build_system_app",
-                "args": {"models": [NAME]},
-                "deployments": [{"name": "Gateway", "ray_actor_options": {"num_cpus": 0.1}}],
+                "deployments": [
+                    {
+                        "name": "Gateway",
+                        "user_config": {"endpoints": [{"name": NAME}]},
+                        "ray_actor_options": {"num_cpus": 0.1},
+                    }
+                ],
             },
             {
                 "name": app_name(NAME),

@@ -8,10 +8,32 @@ read only for secrets and places (see `deployments/`).
 from __future__ import annotations
 
 import math
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+
+def default_usage_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where usage is written down unless `usage_dir` says otherwise."""
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app" / "usage"
+
+
+_VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
+
+
+def _version(value: object) -> object:
+    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML's `2`
+    if isinstance(text, str) and not _VERSION.fullmatch(text):
+        raise ValueError("must be a whole number from 1, or be left out")
+    return text
+
+
+Version = Annotated[str, BeforeValidator(_version)]
 
 
 class Settings(BaseModel):
@@ -74,9 +96,7 @@ class ModelConfig(Settings):
     """One served model: which weights, where they run, how they are batched."""
 
     name: Annotated[str, Field(min_length=1, max_length=256)]
-    version: str = Field(
-        "", pattern="^([1-9][0-9]{0,17})?$", description="Which of several versions of the model this is."
-    )
+    version: Version = Field("", description="Which of several versions of the model this is.")
     source: str = Field(
         "",
         description="Local folder, hub id, or `demo:<name>`; empty: the demo model of that name.",

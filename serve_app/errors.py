@@ -10,6 +10,7 @@
     ├── Unauthenticated      E6   no key, or a key nobody issued
     ├── PermissionDenied     E6b  a good key without the right scope
     ├── QuotaExceeded        E7   the caller's own limit
+    │   └── LargerThanQuota       one request above the whole limit: waiting does not help
     ├── Overloaded           E8   our capacity
     ├── Unavailable          E9   loading, draining, not ready
     ├── DeadlineExceeded     E10
@@ -94,6 +95,12 @@ class PermissionDenied(ServeError):
 class QuotaExceeded(ServeError):
     condition = "E7"
     retryable = True
+
+
+class LargerThanQuota(QuotaExceeded):
+    """One request needs more than the limit ever allows."""
+
+    retryable = False
 
 
 class Overloaded(ServeError):

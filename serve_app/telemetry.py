@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from serve_app.types import EngineStats, TokenDelta, Usage
+from serve_app.types import EngineStats, Usage
+
+_SPLIT: Final = ("endpoint", "entity")  # who answered, by the catalogue
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -44,51 +46,60 @@ class Metrics:
     """What a gateway measures, in a registry of its own."""
 
     def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
-        """`stats` gives the latest snapshot of every model; it is asked at each scrape."""
+        """`stats` gives the latest snapshot of every model's application; it is asked at each scrape."""
         self.registry = CollectorRegistry()
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"serve_app_{name}", help, ["model"], buckets=buckets, registry=self.registry)
+            return Histogram(f"serve_app_{name}", help, _SPLIT, buckets=buckets, registry=self.registry)
 
-        def counter(name: str, help: str, labels: list[str]) -> Counter:
+        def counter(name: str, help: str, labels: Sequence[str]) -> Counter:
             return Counter(f"serve_app_{name}", help, labels, registry=self.registry)
 
         self._first_token = histogram("time_to_first_token_seconds", "From request to first token.", _LONG)
         self._inter_token = histogram("inter_token_latency_seconds", "Between two steps of a stream.", _SHORT)
         self._end_to_end = histogram("request_seconds", "From request to last byte.", _LONG)
         self._queue = histogram("queue_seconds", "From the engine's door to its first step.", _LONG)
-        self._requests = counter("requests", "HTTP requests.", ["model", "route", "status"])
-        self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", ["model"])
-        self._completion = counter("completion_tokens", "Tokens generated for requests.", ["model"])
-        self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", ["model"])
+        self._requests = counter("requests", "HTTP requests.", [*_SPLIT, "route", "status"])
+        self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", _SPLIT)
+        self._completion = counter("completion_tokens", "Tokens generated for requests.", _SPLIT)
+        self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", _SPLIT)
         self._in_flight = Gauge(
             "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
         )
         self.registry.register(_EngineCollector(stats))
-        self._timings: dict[str, Timings] = {}
+        self._timings: dict[tuple[str, str], Timings] = {}
 
-    def timings(self, model: str) -> Timings:
-        """The latency recorders of a model of the catalogue."""
-        found = self._timings.get(model)
+    def timings(self, endpoint: str, entity: str) -> Timings:
+        """The latency recorders of a served entity of the catalogue."""
+        found = self._timings.get((endpoint, entity))
         if found is None:
-            found = Timings(*(h.labels(model) for h in (self._first_token, self._inter_token, self._queue)))
-            self._timings[model] = found
+            kinds = (self._first_token, self._inter_token, self._queue)
+            found = Timings(*(histogram.labels(endpoint, entity) for histogram in kinds))
+            self._timings[endpoint, entity] = found
         return found
+
+    def catalogue_refused(self, is_refused: Callable[[], bool]) -> None:
+        """Ask `is_refused` at each scrape whether the newest catalogue was wrong."""
+        Gauge(
+            "serve_app_catalogue_refused",
+            "1 while a wrong catalogue was refused and the old one serves.",
+            registry=self.registry,
+        ).set_function(lambda: float(is_refused()))
 
     def in_flight(self, count: Callable[[], int]) -> None:
         """Read the number of prompts under way from `count` at each scrape."""
         self._in_flight.set_function(lambda: float(count()))
 
-    def request_done(self, model: str, route: str, status: str, seconds: float) -> None:
-        self._requests.labels(model, route, status).inc()
-        if model != "unknown":
-            self._end_to_end.labels(model).observe(seconds)
+    def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
+        self._requests.labels(endpoint, entity, route, status).inc()
+        if entity != "unknown":
+            self._end_to_end.labels(endpoint, entity).observe(seconds)
 
-    def tokens(self, model: str, usage: Usage) -> None:
+    def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
         """What one body used in the end, complete or not."""
-        self._prompt.labels(model).inc(usage.prompt_tokens)
-        self._completion.labels(model).inc(usage.completion_tokens)
-        self._cached.labels(model).inc(usage.cached_tokens)
+        self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
+        self._completion.labels(endpoint, entity).inc(usage.completion_tokens)
+        self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
 
     def render(self) -> bytes:
         """Prometheus' text format."""
@@ -96,18 +107,12 @@ class Metrics:
 
 
 class Timings:
-    """Latency recorders of one model, looked up once a request instead of once an event."""
+    """Latency recorders of one served entity, looked up once a request instead of once an event."""
 
     def __init__(self, first: Histogram, between: Histogram, queue: Histogram) -> None:
         self.first = first.observe
         self.next = between.observe
-        self._queue = queue.observe
-
-    def engine(self, step: Iterable[tuple[int, TokenDelta]]) -> None:
-        """Note what the engine itself measured, where a delta says so."""
-        for _, delta in step:
-            if delta.timing is not None:
-                self._queue(delta.timing.queue_s)
+        self.queue = queue.observe
 
 
 class _EngineCollector(Collector):
@@ -124,9 +129,9 @@ class _EngineCollector(Collector):
         for name, help, attribute, counts in _ENGINE:
             family: GaugeMetricFamily | CounterMetricFamily
             kind = CounterMetricFamily if counts else GaugeMetricFamily
-            family = kind(f"serve_app_{name}", help, labels=["model"])
-            for model, stats in snapshots.items():
-                family.add_metric([model], float(getattr(stats, attribute)))
+            family = kind(f"serve_app_{name}", help, labels=["application"])
+            for app, stats in snapshots.items():
+                family.add_metric([app], float(getattr(stats, attribute)))
             yield family
 
 

@@ -90,7 +90,7 @@ class GenerateRequest:
     """What a gateway asks of a model replica: one prompt, `n` choices."""
 
     id: str  # made by us at the gateway, never the client's
-    model: str  # the served model's catalogue name
+    model: str  # the Serve application that serves it
     prompt: Prompt
     sampling: SamplingParams = SamplingParams()
     n: int = 1  # choices returned, numbered 0 .. n-1
@@ -239,6 +239,7 @@ class ModelInfo:
     """What a gateway may know of a model without loading it."""
 
     name: str
+    version: str = ""
     created: int  # Unix seconds, when the replica came up
     context_window: int  # prompt + output tokens
     vocab_size: int
@@ -264,6 +265,7 @@ class Caller:
     key_id: str  # name of the key, safe for logs
     scopes: frozenset[Scope]  # what the key may do
     salt: str  # tenant salt of the prefix cache: from the key, never from the client's input
+    anonymous: bool = False  # no key is configured, so everybody is this caller
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

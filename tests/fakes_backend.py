@@ -10,7 +10,8 @@ import asyncio
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 
-from serve_app.errors import ModelNotFound, ServeError, Unavailable
+from serve_app.endpoints.names import app_name
+from serve_app.errors import ServeError, Unavailable
 from serve_app.types import (
     EngineStats,
     FinishReason,
@@ -27,9 +28,10 @@ PROMPT_TOKENS = 5
 CACHED_TOKENS = 3
 
 
-def model_info(name: str = "demo") -> ModelInfo:
+def model_info(name: str = "demo", version: str = "") -> ModelInfo:
     return ModelInfo(
         name=name,
+        version=version,
         created=1_700_000_000,
         context_window=256,
         vocab_size=1000,
@@ -73,22 +75,25 @@ class FakeBackend:
     def last(self) -> GenerateRequest:
         return self.requests[-1]
 
-    def models(self) -> list[ModelInfo]:
-        return [info for info in self.infos if info.name not in self.loading]
+    def is_ready(self, app: str) -> bool:
+        return (info := self.info(app)) is not None and info.name not in self.loading
 
-    async def model(self, name: str) -> ModelInfo:
-        if name in self.loading:
+    def info(self, app: str) -> ModelInfo | None:
+        return next((info for info in self.infos if app_name(info.name, info.version) == app), None)
+
+    async def model(self, app: str) -> ModelInfo:
+        info = self.info(app)
+        if info is None or info.name in self.loading:
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
-        for info in self.infos:
-            if info.name == name:
-                return info
-        raise ModelNotFound("model: no such model", param="model")
+        return info
 
     async def not_ready(self) -> list[str]:
         return self.reasons
 
     def stats(self) -> dict[str, EngineStats]:
-        return {"demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)}
+        return {
+            "model-demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)
+        }
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.requests.append(request)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,11 @@ from starlette.applications import Starlette
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
+from serve_app.api.directory import Directory
 from serve_app.config import GatewayConfig
+from serve_app.endpoints.catalogue import parse_catalogue
 from tests.fakes_backend import FakeBackend
+from tests.fakes_metering import ListJournal, LocalQuota
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
@@ -44,12 +48,19 @@ def events(raw: str) -> list[Any]:
     return [json.loads(part.removeprefix("data: ")) for part in parts[:-2]]
 
 
+def filled(path: str) -> str:
+    """The path of a route with every parameter set to what exists."""
+    return re.sub(r"\{[a-z:]+\}", "demo", path)
+
+
 @dataclass
 class Gateway:
     """An app over a fake backend, and a client for it."""
 
     app: Starlette
     backend: FakeBackend
+    directory: Directory
+    journal: ListJournal
     client: httpx.AsyncClient
 
     async def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
@@ -72,25 +83,57 @@ class Gateway:
         if answer.status_code != 200:
             raise AssertionError(f"a fresh request got {answer.status_code}: {answer.text}")
         page = await self.client.get("/metrics", headers=headers)
+        if self.journal.open:
+            raise AssertionError(f"requests have no record of their end: {list(self.journal.open)}")
         if page.status_code == 200 and "serve_app_requests_in_flight 0.0" not in page.text:
             raise AssertionError("a permit was not given back")
 
 
 @asynccontextmanager
 async def gateway(
-    backend: FakeBackend | None = None, keys: str = "", **config: Any
+    backend: FakeBackend | None = None,
+    keys: str = "",
+    endpoints: Sequence[dict[str, Any]] | None = None,
+    **config: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway called in-process, from a loopback address."""
+    """A gateway called in-process, from a loopback address; by default an endpoint a model."""
     backend = backend or FakeBackend()
-    settings = GatewayConfig(**config)
-    app = build_app(backend, StaticAccounts(settings, {"SERVE_APP_API_KEYS": keys}), settings)
+    directory, journal = directory_of(backend, endpoints), ListJournal()
+    app = fake_app(backend, keys, directory, journal, **config)
     before = asyncio.all_tasks()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        yield Gateway(app, backend, client)
+        yield Gateway(app, backend, directory, journal, client)
     left = asyncio.all_tasks() - before
     if left:
         raise AssertionError(f"tasks outlived their requests: {left}")
+
+
+def directory_of(backend: FakeBackend, endpoints: Sequence[dict[str, Any]] | None = None) -> Directory:
+    """`endpoints`, or one for each model of `backend`."""
+    listed = [{"name": info.name} for info in backend.infos] if endpoints is None else endpoints
+    return Directory(parse_catalogue({"endpoints": listed}))
+
+
+def fake_app(
+    backend: FakeBackend,
+    keys: str = "",
+    directory: Directory | None = None,
+    journal: ListJournal | None = None,
+    **options: Any,
+) -> Starlette:
+    """The app over `backend`; `options` are `build_app`'s, or settings of the gateway."""
+    named = {name: options.pop(name) for name in ("peer_of", "ids_are_echoed") if name in options}
+    settings = GatewayConfig(**options)
+    return build_app(
+        backend,
+        StaticAccounts(settings, {"SERVE_APP_API_KEYS": keys}),
+        settings,
+        directory=directory_of(backend) if directory is None else directory,
+        quota=LocalQuota(),
+        journal=journal or ListJournal(),
+        **named,
+    )
 
 
 @asynccontextmanager

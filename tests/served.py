@@ -12,7 +12,8 @@ from typing import Final
 import httpx
 import pytest
 
-from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from tests.ray_cluster import Cluster
 
@@ -26,10 +27,10 @@ def demo_chat(ray_cluster: Cluster) -> Iterator[Cluster]:
     """A ready server that fronts MODEL."""
     from ray import serve  # not on import: unit tests do without Ray
 
-    from serve_app.deployments.build import build_system_app
+    from serve_app.deployments.build import system_app
 
     _deploy_model()
-    serve.run(build_system_app(GatewayConfig(models=(MODEL,))), name="system", route_prefix="/")
+    serve.run(system_app([Endpoint(name=MODEL)]), name="system", route_prefix="/")
     deadline = time.monotonic() + WAIT_S
     while not _is_ready(ray_cluster.url):
         if time.monotonic() > deadline:

@@ -64,7 +64,9 @@ class StaticAccounts:
         self._keys += _parse(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._open_to_all = config.allow_remote_without_keys
         # Without keys there is one tenant; its salt only has to differ from every key's.
-        self._anonymous = Caller(key_id="anonymous", scopes=frozenset(Scope), salt=secrets.token_hex(16))
+        self._anonymous = Caller(
+            key_id="anonymous", scopes=frozenset(Scope), salt=secrets.token_hex(16), anonymous=True
+        )
 
     @property
     def has_keys(self) -> bool:

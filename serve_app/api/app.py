@@ -17,17 +17,22 @@ from starlette.types import ASGIApp
 
 from serve_app.api.admission import Admission
 from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
-from serve_app.api.backend import Accounts, Backend
+from serve_app.api.backend import Accounts, Backend, Journal, Quota
+from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
-from serve_app.api.generate import GenerateRoute, Services
+from serve_app.api.directory import Directory
+from serve_app.api.generate import GenerateRoute, InvocationRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
+from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
 from serve_app.api.models import ModelList, ModelPage
 from serve_app.config import GatewayConfig
+from serve_app.endpoints.endpoint import Task
 from serve_app.telemetry import Metrics
 from serve_app.types import Scope
 
+SERVED_MODEL: Final = "/serving-endpoints/{endpoint}/served-models/{entity}/invocations"
 ALIAS: Final = "/openai"  # forces the dialect of the routes behind it
 
 
@@ -45,6 +50,9 @@ def build_app(
     accounts: Accounts,
     config: GatewayConfig,
     *,
+    directory: Directory,
+    quota: Quota,
+    journal: Journal,
     peer_of: PeerOf = peer_of,
     ids_are_echoed: bool = False,
 ) -> Starlette:
@@ -54,20 +62,26 @@ def build_app(
     serves the app repeats a request's `X-Request-Id` itself, so a sound one is left to it.
     """
     metrics = Metrics(backend.stats)
-    services = Services(backend, config, metrics, Admission(config.max_in_flight))
+    services = Services(
+        backend, directory, config, metrics, Meter(quota, journal), Admission(config.max_in_flight)
+    )
+    metrics.catalogue_refused(lambda: directory.refused)
     metrics.in_flight(lambda: services.admission.in_flight)
-    ready = Ready(backend, accounts, peer_of)
+    ready = Ready(backend, directory, accounts, peer_of)
+    chat, completions = ChatDialect(), CompletionDialect()
+    by_task: dict[Task, Dialect] = {Task.CHAT: chat, Task.COMPLETIONS: completions}
     openai = [
-        Entry("GET", "/v1/models", ModelList(backend), Scope.INFERENCE),
-        Entry("GET", "/v1/models/{name:path}", ModelPage(backend), Scope.INFERENCE),
-        Entry("POST", "/v1/chat/completions", GenerateRoute(ChatDialect(), services), Scope.INFERENCE),
-        Entry("POST", "/v1/completions", GenerateRoute(CompletionDialect(), services), Scope.INFERENCE),
+        Entry("GET", "/v1/models", ModelList(directory, backend), Scope.INFERENCE),
+        Entry("GET", "/v1/models/{name:path}", ModelPage(directory, backend), Scope.INFERENCE),
+        Entry("POST", "/v1/chat/completions", GenerateRoute(chat, services), Scope.INFERENCE),
+        Entry("POST", "/v1/completions", GenerateRoute(completions, services), Scope.INFERENCE),
     ]
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
+        Entry("POST", SERVED_MODEL, InvocationRoute(by_task, services), Scope.INFERENCE),
         *openai,
         *(entry._replace(path=ALIAS + entry.path) for entry in openai),
     ]

@@ -22,18 +22,22 @@ from serve_app.types import (
 
 
 class Backend(Protocol):
-    """The models behind a gateway."""
+    """The models behind a gateway, each under the name of its Serve application."""
 
-    def models(self) -> list[ModelInfo]:
-        """The models that can answer now."""
+    def is_ready(self, app: str) -> bool:
+        """Whether a request to this application would be answered, if only after it woke up."""
         ...
 
-    async def model(self, name: str) -> ModelInfo:
-        """The model called `name`. Raises ModelNotFound, or Unavailable while it loads."""
+    def info(self, app: str) -> ModelInfo | None:
+        """What is known of the model of an application, without asking it."""
+        ...
+
+    async def model(self, app: str) -> ModelInfo:
+        """The model of an application, waking it up if it has no replica. Raises Unavailable."""
         ...
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
-        """The deltas of `request`, all that are ready at once in one list.
+        """The deltas of `request`, to the application `request.model`, all that are ready in one list.
 
         Raises ServeError before or between lists. Closing the iterator, or cancelling
         the task that waits for it, aborts the request.
@@ -45,7 +49,7 @@ class Backend(Protocol):
         ...
 
     def stats(self) -> dict[str, EngineStats]:
-        """The latest snapshot of each model's engine, summed over its replicas."""
+        """For each application the latest snapshot of its engines, summed over its replicas."""
         ...
 
 

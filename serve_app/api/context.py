@@ -11,7 +11,7 @@ from typing import Final
 from starlette.types import Scope
 
 from serve_app.limits import MAX_HEADER_ID_CHARS
-from serve_app.types import Caller
+from serve_app.types import Budget, Caller
 
 _KEY: Final = "serve_app.context"
 _CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
@@ -26,8 +26,13 @@ class RequestContext:
     started: float = field(default_factory=time.monotonic)
     caller: Caller | None = None
     route: str = "unknown"  # the route's template, bounded, for metrics
-    model: str = "unknown"  # a name of the catalogue, for metrics
+    endpoint: str = "unknown"  # a name of the catalogue, for metrics
+    entity: str = "unknown"  # the served entity that answered, or was tried last
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
+    status: int = 0  # of the answer; 0: nothing was sent
+    budgets: tuple[Budget, ...] = ()  # the caller's, after this request's claim
+    first_token_s: float | None = None  # from arrival
+    queue_s: float | None = None  # in the engine
 
     @property
     def public_id(self) -> str:

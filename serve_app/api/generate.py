@@ -1,9 +1,14 @@
-"""A POST route that generates: body, model, permit, deltas, answer. The same for every dialect."""
+"""A POST route that generates: body, endpoint, permit, budget, entity, deltas, answer.
+
+The same for every dialect.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,9 +20,12 @@ from serve_app.api.body import read_body
 from serve_app.api.connection import Writer, while_connected
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect
-from serve_app.api.merge import Generation
+from serve_app.api.directory import Directory
+from serve_app.api.dispatch import ANSWERED_BY, begin, choose
+from serve_app.api.metering import Meter, Metered
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
+from serve_app.endpoints.endpoint import ServedEntity, Task
 from serve_app.errors import ServeError, from_info
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest
@@ -32,8 +40,10 @@ class Services:
     """What every route of one gateway shares."""
 
     backend: Backend
+    directory: Directory
     config: GatewayConfig
     metrics: Metrics
+    meter: Meter
     admission: Admission
     bodies: BodyBytes = field(default_factory=BodyBytes)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
@@ -41,7 +51,7 @@ class Services:
 
 
 class GenerateRoute:
-    """An ASGI app for one dialect."""
+    """An ASGI app for one dialect. The body names the endpoint."""
 
     def __init__(self, dialect: Dialect, services: Services) -> None:
         self._dialect = dialect
@@ -49,49 +59,111 @@ class GenerateRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        await Exchange(self._dialect, self._services, scope, receive, send).run()
+
+
+class InvocationRoute:
+    """An ASGI app for a served entity that the path names; the endpoint's task decides the dialect."""
+
+    def __init__(self, dialects: Mapping[Task, Dialect], services: Services) -> None:
+        self._dialects = dialects
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `GenerateRoute`."""
+        names = scope["path_params"]
+        endpoint = self._services.directory.find(names["endpoint"])
+        dialect = self._dialects[endpoint.task]
+        await Exchange(dialect, self._services, scope, receive, send).run(endpoint.name, names["entity"])
+
+
+class Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, dialect: Dialect, services: Services, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._dialect = dialect
+        self._services = services
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._context: RequestContext = context_of(scope)
+
+    async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
+        """Read, answer and account for it; `endpoint` and `entity` where the path names them."""
         services = self._services
         services.admission.check()  # a flood is refused before its bodies are read
         with services.bodies.lease() as lease:
             # Not kept in a variable: it would live as long as the stream.
-            call = await self._parse(await read_body(scope, receive, lease.take))
+            call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
             with services.admission.permits(len(call.requests)):
                 try:
-                    await while_connected(receive, self._answer(call, context_of(scope), send))
+                    await while_connected(self._receive, self._answer(call, entity))
                 except ServeError as error:
                     if error.param not in call.names:
                         raise
                     raise _in_words_of(call, error) from error
 
-    async def _parse(self, raw: bytes) -> Call:
+    async def _parse(self, raw: bytes, endpoint: str | None) -> Call:
         if len(raw) < OFF_LOOP_BYTES:
-            return self._dialect.parse(raw)
+            return self._dialect.parse(raw, endpoint)
         # Parsing megabytes takes long enough for other clients to notice.
         async with self._services.parsing:
-            return await asyncio.to_thread(self._dialect.parse, raw)
+            return await asyncio.to_thread(self._dialect.parse, raw, endpoint)
 
-    async def _answer(self, call: Call, context: RequestContext, send: Send) -> None:
-        services = self._services
+    async def _answer(self, call: Call, entity: str | None) -> None:
+        services, context = self._services, self._context
         limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
         deadline = asyncio.get_running_loop().time() + limit
-        info = await services.backend.model(call.model)
-        context.model = info.name
-        generation = Generation(services.backend, _complete(call, context, limit))
-        renderer = call.renderer(context.id, info)
+        endpoint = services.directory.find(call.model)
+        context.endpoint = endpoint.name
+        entities = choose(endpoint, call, entity, self._scope, context, services.backend)
+        self._try(entities[0])
+        requests = _complete(call, context, limit)
+        async with services.meter.admit(endpoint, requests, context) as metered:
+            try:
+                await self._generate(call, entities, requests, metered, deadline)
+            except ServeError as error:
+                context.status = self._dialect.render_error(error).status
+                raise
+
+    async def _generate(
+        self,
+        call: Call,
+        entities: tuple[ServedEntity, ...],
+        requests: list[GenerateRequest],
+        metered: Metered,
+        deadline: float,
+    ) -> None:
+        services, context = self._services, self._context
+
+        def to(entity: ServedEntity) -> list[GenerateRequest]:
+            return [replace(request, model=entity.app) for request in requests]
+
+        attempt = await begin(services.backend, entities, to, self._try, deadline)
+        renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
         headers = _headers(call, self._dialect.stream_type if call.stream else "application/json")
+        headers[ANSWERED_BY] = attempt.entity.name
         try:
-            with Writer(send) as writer:
-                if call.stream:
-                    await send_stream(
-                        writer, generation, renderer, headers, context, services.metrics, deadline
-                    )
-                    return
-                n = call.requests[0].n
-                choices = await collect(generation, n, context, services.metrics, deadline)
-                body = renderer.whole(choices, generation.usage)
-                await writer.start(200, {**headers, "content-length": str(len(body))})
-                await writer.body(body)
+            async with aclosing(attempt):
+                with Writer(self._send) as writer:
+                    if call.stream:
+                        await send_stream(
+                            writer, attempt, renderer, headers, context, services.metrics, deadline
+                        )
+                        return
+                    n = call.requests[0].n
+                    choices = await collect(attempt, n, context, services.metrics, deadline)
+                    body = renderer.whole(choices, attempt.generation.usage)
+                    await writer.start(200, {**headers, "content-length": str(len(body))})
+                    await writer.body(body)
         finally:
-            services.metrics.tokens(info.name, generation.usage)
+            metered.usage = attempt.generation.usage
+            services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+
+    def _try(self, entity: ServedEntity) -> None:
+        self._context.entity = entity.name
 
 
 def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[GenerateRequest]:

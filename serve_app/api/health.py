@@ -9,8 +9,11 @@ from serve_app.api.auth import PeerOf
 from serve_app.api.backend import Accounts, Backend
 from serve_app.api.connection import reply
 from serve_app.api.context import header
+from serve_app.api.directory import Directory
 from serve_app.errors import ServeError
 from serve_app.telemetry import CONTENT_TYPE, Metrics
+
+NO_ENDPOINTS = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
 
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
@@ -28,13 +31,14 @@ class Ready:
     The reasons name models, so only those get them who could also list the models.
     """
 
-    def __init__(self, backend: Backend, accounts: Accounts, peer_of: PeerOf) -> None:
+    def __init__(self, backend: Backend, directory: Directory, accounts: Accounts, peer_of: PeerOf) -> None:
         self._backend = backend
+        self._directory = directory
         self._accounts = accounts
         self._peer_of = peer_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reasons = await self._backend.not_ready()
+        reasons = await self._backend.not_ready() if len(self._directory) else [NO_ENDPOINTS]
         body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
         if reasons and self._may_know(scope):
             body["reasons"] = reasons

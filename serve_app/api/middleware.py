@@ -13,6 +13,7 @@ from serve_app.api.body import ClientGone
 from serve_app.api.connection import reply
 from serve_app.api.context import RequestContext, header, open_context
 from serve_app.api.dialects.openai_errors import render_error
+from serve_app.api.ratelimit import ratelimit_headers
 from serve_app.errors import (
     GenerationFailed,
     InvalidField,
@@ -54,9 +55,9 @@ class Edge:
         async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
-                if not leave_id:
-                    message["headers"] = [*message["headers"], (b"x-request-id", context.public_id.encode())]
+                status = context.status = message["status"]
+                more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
+                message["headers"] = [*message["headers"], *more, *ratelimit_headers(context.budgets)]
             await send(message)
 
         try:
@@ -79,7 +80,7 @@ class Edge:
     def _done(self, context: RequestContext, method: str, status: int) -> None:
         seconds = time.monotonic() - context.started
         outcome = context.outcome or (str(status) if status else "cancelled")
-        self._metrics.request_done(context.model, context.route, outcome, seconds)
+        self._metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
         if status == 200 and context.route in QUIET:
             return
         log_request(
@@ -89,7 +90,8 @@ class Edge:
             key_id=context.caller.key_id if context.caller else None,
             method=method if method in ("GET", "HEAD", "POST") else "other",
             route=context.route,
-            model=context.model,
+            endpoint=context.endpoint,
+            entity=context.entity,
             status=status,
             outcome=outcome,
             seconds=round(seconds, 4),

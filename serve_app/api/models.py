@@ -1,48 +1,77 @@
-"""GET /v1/models and /v1/models/{name}: the models that can answer, in OpenAI's shape."""
+"""GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.backend import Backend
 from serve_app.api.connection import reply
-from serve_app.errors import ModelNotFound
+from serve_app.api.directory import Directory
+from serve_app.endpoints.endpoint import Endpoint
+from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS
-from serve_app.types import ModelInfo
 
-_JSON = {"content-type": "application/json"}
-
-
-def _entry(info: ModelInfo) -> dict[str, Any]:
-    return {
-        "id": info.name,
-        "object": "model",
-        "created": info.created,
-        "owned_by": "serve-app",
-        "max_model_len": info.context_window,
-    }
+_JSON: Final = {"content-type": "application/json"}
 
 
-class ModelList:
-    def __init__(self, backend: Backend) -> None:
+class Models:
+    """What the two pages have in common."""
+
+    def __init__(self, directory: Directory, backend: Backend) -> None:
+        self._directory = directory
         self._backend = backend
 
+    def _is_ready(self, endpoint: Endpoint) -> bool:
+        return any(self._backend.is_ready(entity.app) for entity in endpoint.served_entities)
+
+    def _entry(self, endpoint: Endpoint) -> dict[str, Any]:
+        infos = [self._backend.info(entity.app) for entity in endpoint.served_entities]
+        known = [info for info in infos if info is not None]
+        entry: dict[str, Any] = {
+            "id": endpoint.name,
+            "object": "model",
+            "created": max((info.created for info in known), default=self._directory.created),
+            "owned_by": "serve-app",
+        }
+        if known:
+            entry["max_model_len"] = min(info.context_window for info in known)
+        return {
+            **entry,
+            "task": endpoint.task,
+            "kind": endpoint.kind,
+            "served_entities": [
+                {
+                    "name": entity.name,
+                    "model": entity.model,
+                    "version": entity.version,
+                    "traffic": endpoint.traffic.get(entity.name, 0),
+                    "ready": self._backend.is_ready(entity.app),
+                }
+                for entity in endpoint.served_entities
+            ],
+        }
+
+
+class ModelList(Models):
+    """GET /v1/models."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entries = [_entry(info) for info in self._backend.models()]
+        entries = [self._entry(endpoint) for endpoint in self._directory if self._is_ready(endpoint)]
         await reply(send, 200, _JSON, msgspec.json.encode({"object": "list", "data": entries}))
 
 
-class ModelPage:
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+class ModelPage(Models):
+    """GET /v1/models/{name}."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ModelNotFound, or Unavailable while the model loads."""
+        """Raises ModelNotFound, or Unavailable while no entity can answer."""
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model: no such model", param="model")
-        info = await self._backend.model(name)
-        await reply(send, 200, _JSON, msgspec.json.encode(_entry(info)))
+        endpoint = self._directory.find(name)
+        if not self._is_ready(endpoint):
+            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        await reply(send, 200, _JSON, msgspec.json.encode(self._entry(endpoint)))

@@ -9,16 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from contextlib import aclosing
 
 from serve_app.api.body import ClientGone
 from serve_app.api.connection import Writer
 from serve_app.api.context import RequestContext
 from serve_app.api.dialects.base import Choice, Renderer
-from serve_app.api.merge import Generation, Step
-from serve_app.errors import DeadlineExceeded, GenerationFailed, ServeError
-from serve_app.telemetry import Metrics
+from serve_app.api.dispatch import Attempt, too_late
+from serve_app.api.merge import Step
+from serve_app.errors import GenerationFailed, ServeError
+from serve_app.telemetry import Metrics, Timings
 
 logger = logging.getLogger(__name__)
 
@@ -27,22 +28,23 @@ STREAM_HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 async def send_stream(
     writer: Writer,
-    generation: Generation,
+    attempt: Attempt,
     renderer: Renderer,
     headers: Mapping[str, str],
     context: RequestContext,
     metrics: Metrics,
     deadline: float,
 ) -> None:
-    """Stream `generation`. Raises ServeError only before the first byte, ClientGone at any time.
+    """Stream what `attempt` brings. Raises ServeError only before the first byte, ClientGone at any time.
 
     `deadline` is in the event loop's time.
     """
-    timings = metrics.timings(context.model)
-    async with aclosing(generation.steps()) as steps:
-        step = await _first(steps, deadline)
-        timings.first(time.monotonic() - context.started)
-        timings.engine(step)
+    timings = metrics.timings(context.endpoint, context.entity)
+    async with aclosing(attempt.rest) as steps:
+        step = attempt.first
+        context.first_token_s = time.monotonic() - context.started
+        timings.first(context.first_token_s)
+        note_engine(step, timings, context)
         # Rendered before the status line: whatever could fail here is still a status.
         events = _render(renderer, step)
         await writer.start(200, {**headers, **STREAM_HEADERS})
@@ -61,7 +63,7 @@ async def send_stream(
         except ServeError as error:
             failure = error
         except TimeoutError:
-            failure = _too_late()
+            failure = too_late()
         except ClientGone:
             raise
         except Exception:
@@ -70,7 +72,7 @@ async def send_stream(
     if failure is not None:
         context.outcome = failure.condition
         logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
-    end = renderer.end(generation.usage) if failure is None else renderer.broken(failure)
+    end = renderer.end(attempt.generation.usage) if failure is None else renderer.broken(failure)
     await writer.body(end)
 
 
@@ -81,34 +83,33 @@ def _render(renderer: Renderer, step: Step) -> bytes:
 
 
 async def collect(
-    generation: Generation,
+    attempt: Attempt,
     choices_per_prompt: int,
     context: RequestContext,
     metrics: Metrics,
     deadline: float,
 ) -> list[Choice]:
-    """All choices of a generation, in the order of their index. Raises ServeError."""
-    timings = metrics.timings(context.model)
+    """All choices of `attempt`, in the order of their index. Raises ServeError."""
+    timings = metrics.timings(context.endpoint, context.entity)
     choices: dict[int, Choice] = {}
     try:
-        async with asyncio.timeout_at(deadline), aclosing(generation.steps()) as steps:
+        async with asyncio.timeout_at(deadline), aclosing(attempt.steps()) as steps:
             async for step in steps:
-                timings.engine(step)
+                note_engine(step, timings, context)
                 for prompt, delta in step:
                     index = prompt * choices_per_prompt + delta.index
                     choices.setdefault(index, Choice()).add(delta)
     except TimeoutError:
-        raise _too_late() from None
+        raise too_late() from None
     return [choices[index] for index in sorted(choices)]
 
 
-async def _first(steps: AsyncGenerator[Step, None], deadline: float) -> Step:
-    try:
-        async with asyncio.timeout_at(deadline):
-            return await anext(steps)
-    except TimeoutError:
-        raise _too_late() from None
-
-
-def _too_late() -> DeadlineExceeded:
-    return DeadlineExceeded("timeout: the request did not finish within its deadline")
+def note_engine(step: Step, timings: Timings, context: RequestContext) -> None:
+    """Note what the engine itself measured, where a delta says so."""
+    for _, delta in step:
+        if delta.timing is not None:
+            timings.queue(delta.timing.queue_s)
+            if context.queue_s is None:
+                context.queue_s = delta.timing.queue_s
+            if context.first_token_s is None:  # the first token of an answer that is sent whole
+                context.first_token_s = delta.timing.first_token_s

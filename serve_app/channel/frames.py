@@ -37,7 +37,7 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
 
     token: bytes
     replica: str
-    model: str
+    app: str  # its Serve application
 
 
 class Step(msgspec.Struct, tag=True, array_like=True):

@@ -98,7 +98,7 @@ class Peer:
     """A replica that is connected, and the last it said of itself."""
 
     replica: str
-    model: str
+    app: str  # its Serve application
     stats: EngineStats | None = None
 
 
@@ -133,9 +133,9 @@ class Receiver:
         inbox = self._inboxes[key] = Inbox(self, key)
         return inbox
 
-    def stats(self, model: str) -> list[EngineStats]:
-        """The last statistics of every connected replica of `model`."""
-        return [peer.stats for peer in self.peers.values() if peer.model == model and peer.stats is not None]
+    def stats(self, app: str) -> list[EngineStats]:
+        """The last statistics of every connected replica of an application."""
+        return [peer.stats for peer in self.peers.values() if peer.app == app and peer.stats is not None]
 
     async def close(self) -> None:
         for server in self._servers:
@@ -168,7 +168,7 @@ class Receiver:
             if not isinstance(message, Hello) or not hmac.compare_digest(message.token, self.ticket.token):
                 link.drop("the peer has no ticket")
                 return
-            self.peers[link] = Peer(message.replica, message.model)
+            self.peers[link] = Peer(message.replica, message.app)
             link.max_frame_bytes = MAX_FRAME_BYTES
         elif isinstance(message, Step):
             self._deliver(link, message.deltas)
@@ -195,7 +195,7 @@ class Receiver:
         if peer is None:
             logger.warning("channel: an unknown peer was dropped: %s", reason)
             return
-        logger.info("channel: replica %s of %s left: %s", peer.replica, peer.model, reason)
+        logger.info("channel: replica %s of %s left: %s", peer.replica, peer.app, reason)
         for inbox in tuple(self._inboxes.values()):
             # A request without a delta yet learns its fate from its call, which may be retried.
             if inbox._peer is link:

@@ -73,12 +73,12 @@ class Sender:
         self,
         *,
         replica: str,
-        model: str,
+        app: str,
         stats: Callable[[], EngineStats],
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
     ) -> None:
         self._replica = replica
-        self._model = model
+        self._app = app
         self._stats = stats
         self._max_backlog_bytes = max_backlog_bytes
         self._outlets: dict[str, asyncio.Task[Outlet]] = {}
@@ -100,7 +100,7 @@ class Sender:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
-        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._model)))
+        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._app)))
         return outlet
 
     def _beat(self) -> bytes:

@@ -4,36 +4,72 @@
     - name: system
       route_prefix: /
       import_path: serve_app.deployments.build:build_system_app
-      args: {models: [demo-chat]}             # GatewayConfig
+      args: {}                                # GatewayConfig
+      deployments:
+      - name: Gateway
+        user_config: {endpoints: [{name: demo-chat}]}   # Catalogue
     - name: model-demo-chat                   # app_name("demo-chat")
       route_prefix: null
       import_path: serve_app.deployments.build:build_model_app
       args: {name: demo-chat}                 # ModelConfig
 
-The numbers here are defaults; `deployments:` in the file overrides each of them.
+The numbers here are defaults; `deployments:` in the file overrides each of them. From
+Python, `serve.run` takes what these functions return:
+
+    serve.run(model_app(ModelConfig(name="demo-chat")), name=app_name("demo-chat"), route_prefix=None)
+    serve.run(system_app([Endpoint(name="demo-chat")]), name="system")
 """
 
 # No `from __future__ import annotations`: Serve reads the type of `config` from the builder itself.
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from ray import serve
 from ray.serve import Application, Deployment
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.deployments.limiter import limiter_deployment
 from serve_app.deployments.model import ModelReplica
+from serve_app.endpoints.catalogue import Catalogue
+from serve_app.endpoints.endpoint import Endpoint
 
 # Serve's defaults would kill long answers on shutdown and notice a dead engine late.
 DRAIN_S: Final = 600.0
 HEALTH_PERIOD_S: Final = 5.0
 HEALTH_TIMEOUT_S: Final = 15.0
+SURGE_PERCENT: Final = 100  # a bought model is updated by new replicas beside the old ones
+UPSCALE_DELAY_S: Final = 10.0
+BY_LOAD: Final = "serve_app.deployments.scaling:by_sequences"
 OPEN_BESIDES: Final = 64  # calls that are no generation: health, model lists
 
 
 def build_system_app(config: GatewayConfig) -> Application:
-    """The one routed application: the gateway."""
+    """The one routed application: the gateway, its endpoints from the file's `user_config`."""
+    return gateway_deployment(config).bind(config, limiter_deployment().bind())
+
+
+def build_model_app(config: ModelConfig) -> Application:
+    """One model, without a route: gateways and `Client` reach it by its application's name."""
+    return model_deployment(config).bind(config)
+
+
+def system_app(endpoints: Sequence[Endpoint], config: GatewayConfig | None = None) -> Application:
+    """As `build_system_app`, with the endpoints given here."""
+    config = config or GatewayConfig()
+    catalogue = Catalogue(endpoints=tuple(endpoints))
+    gateway = gateway_deployment(config).options(user_config=catalogue.dump())
+    return gateway.bind(config, limiter_deployment().bind())
+
+
+model_app = build_model_app
+
+
+def gateway_deployment(config: GatewayConfig) -> Deployment:
+    """The deployment of the gateway, for `.options(...)` from Python."""
     from serve_app.deployments.gateway import GatewayReplica  # the HTTP stack; models do without
 
-    deployment = serve.deployment(serve.ingress()(GatewayReplica)).options(
+    return serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="Gateway",
         # The gateway refuses on its own, in the words of each protocol; this is the fence behind it.
         max_ongoing_requests=2 * config.max_in_flight + OPEN_BESIDES,
@@ -43,12 +79,6 @@ def build_system_app(config: GatewayConfig) -> Application:
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.1},
     )
-    return deployment.bind(config)
-
-
-def build_model_app(config: ModelConfig) -> Application:
-    """One model, without a route: gateways and `Client` reach it by its application's name."""
-    return model_deployment(config).bind(config)
 
 
 def model_deployment(config: ModelConfig) -> Deployment:
@@ -56,6 +86,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
     engine = config.engine
     return serve.deployment(ModelReplica).options(
         name="Model",
+        **_replicas(config),
         # A replica takes what its engine can batch and queue; the rest waits at the
         # gateways, which may give it to another replica, and is refused beyond that.
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
@@ -65,3 +96,20 @@ def model_deployment(config: ModelConfig) -> Deployment:
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.5},
     )
+
+
+def _replicas(config: ModelConfig) -> dict[str, Any]:
+    """Bought throughput as replicas: as many as the least needs, up to as many as the most needs."""
+    bought = config.provisioned
+    if bought is None:
+        return {}
+    if bought.min_replicas == bought.max_replicas:
+        return {"num_replicas": bought.max_replicas, "max_surge_percent": SURGE_PERCENT}
+    scaling = AutoscalingConfig(
+        min_replicas=bought.min_replicas,
+        initial_replicas=bought.min_replicas,
+        max_replicas=bought.max_replicas,
+        upscale_delay_s=UPSCALE_DELAY_S,
+        policy=AutoscalingPolicy(policy_function=BY_LOAD),
+    )
+    return {"autoscaling_config": scaling, "max_surge_percent": SURGE_PERCENT}

@@ -7,13 +7,18 @@ import logging
 from typing import Any
 
 from ray.serve.context import _get_global_client
+from ray.serve.handle import DeploymentHandle
 
+from serve_app.accounts.journal import Journal
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
+from serve_app.api.directory import Directory
 from serve_app.channel.receiver import Receiver
-from serve_app.config import GatewayConfig
+from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
+from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +26,31 @@ logger = logging.getLogger(__name__)
 class GatewayReplica:
     """Answers HTTP; use it through `serve.ingress()`, which calls `__serve_build_asgi_app__`."""
 
-    async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(self, config: GatewayConfig, limiter: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
-        self._backend = ServeBackend(config.models, await Receiver.start(LOOPBACK))
         self._config = config
+        self._directory = Directory()
+        self._backend = ServeBackend(await Receiver.start(LOOPBACK))
+        self._quota = SharedQuota(limiter)
+        self._journal = Journal(config.usage_dir or default_usage_dir())
+
+    def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Take the catalogue of the deploy file, at start and whenever it changes.
+
+        A wrong one stops a gateway from starting (CatalogueError). One that runs keeps
+        what it has and says so: its requests have done nothing wrong.
+        """
+        try:
+            catalogue = parse_catalogue(user_config)
+        except CatalogueError as error:
+            if not len(self._directory):
+                raise
+            logger.error("the new endpoints are refused, the old ones stay:\n%s", error)
+            self._directory.refused = True
+            return
+        self._directory.replace(catalogue)
+        self._backend.serve(catalogue)
+        logger.info("serving %d endpoints", len(self._directory))
 
     def __serve_build_asgi_app__(self) -> Any:
         # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
@@ -35,13 +61,18 @@ class GatewayReplica:
             self._backend,
             StaticAccounts(self._config),
             self._config,
+            directory=self._directory,
+            quota=self._quota,
+            journal=self._journal,
             peer_of=lambda scope: peer,
             ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
         )
 
     async def __del__(self) -> None:
-        if hasattr(self, "_backend"):  # the constructor got that far
+        if hasattr(self, "_journal"):  # the constructor got that far
             await self._backend.close()
+            await self._quota.close()
+            self._journal.close()
 
 
 def listens_on_loopback() -> bool:

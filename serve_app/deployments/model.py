@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import ray
+from ray import serve
 
 from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ticket_decoder
 from serve_app.channel.sender import Sender
@@ -43,7 +44,7 @@ class ModelReplica:
             start = ModelServer.start
         self._server = await start(config, _report)
         self._sender = Sender(
-            replica=ray.get_runtime_context().get_actor_id(), model=config.name, stats=self._server.stats
+            replica=ray.get_runtime_context().get_actor_id(), app=_own_app(), stats=self._server.stats
         )
 
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
@@ -130,6 +131,11 @@ class _Queue:
                 break
             deltas = deltas + more
         return deltas
+
+
+def _own_app() -> str:
+    """The Serve application of this replica: how gateways know its model."""
+    return str(serve.get_replica_context().app_name)
 
 
 def _refused(error: ServeError) -> bytes:

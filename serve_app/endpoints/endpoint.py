@@ -11,9 +11,9 @@ import re
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from serve_app.config import Settings
+from serve_app.config import Settings, Version
 from serve_app.endpoints.names import app_name
 
 MAX_ENTITIES: Final = 10  # as the Databricks API has it
@@ -21,7 +21,6 @@ RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of 
 SYSTEM_APP: Final = "system"  # the gateway's own application
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._:/-]{0,254}[A-Za-z0-9])?")
-_VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
 _APP: Final = re.compile(r"([A-Za-z0-9._-]{1,512})?")
 
 
@@ -31,13 +30,6 @@ def _name(value: str) -> str:
             "must be 1 to 256 characters of A-Z a-z 0-9 . _ : / - beginning and ending with a letter or digit"
         )
     return value
-
-
-def _version(value: object) -> object:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML's `2`
-    if isinstance(text, str) and not _VERSION.fullmatch(text):
-        raise ValueError("must be a whole number from 1, or be left out")
-    return text
 
 
 def _app(value: str) -> str:
@@ -91,7 +83,7 @@ class ServedEntity(Settings):
     """A version of a model behind an endpoint."""
 
     model: Name
-    version: Annotated[str, BeforeValidator(_version)] = ""
+    version: Version = ""
     name: str = Field("", description="Unique in the endpoint; none: MODEL-VERSION, or MODEL.")
     app: Annotated[str, AfterValidator(_app)] = Field(
         "", description="The Serve application with its replicas; none: the model's shared one."

@@ -54,6 +54,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
     encoder = PromptEncoder.of(load_tokenizer(config, Path(facts.folder)))
     info = ModelInfo(
         name=config.name,
+        version=config.version,
         created=int(time.time()),
         context_window=facts.max_model_len,
         vocab_size=facts.vocab_size,

@@ -2,13 +2,11 @@
 
 import pytest
 
-from serve_app.accounts.keys import StaticAccounts, new_key
-from serve_app.api.app import build_app
+from serve_app.accounts.keys import new_key
 from serve_app.api.auth import OPEN_PATHS, Scoped
-from serve_app.config import GatewayConfig
 from serve_app.types import Scope
 from tests.fakes_backend import FakeBackend
-from tests.gateway import CHAT, chat_body, gateway
+from tests.gateway import CHAT, chat_body, fake_app, filled, gateway
 
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
@@ -16,11 +14,11 @@ KEYS = f"{LINE} {SCRAPER_LINE}"
 
 
 def routes():
-    return build_app(FakeBackend(), None, GatewayConfig()).routes
+    return fake_app(FakeBackend()).routes
 
 
 CLOSED = [
-    (method, route.path.replace("{name:path}", "demo"), route.app.needed)
+    (method, filled(route.path), route.app.needed)
     for route in routes()
     for method in sorted(route.methods)
     if route.path not in OPEN_PATHS
@@ -107,9 +105,8 @@ async def test_options_and_other_methods_are_not_open_either():
 
 
 async def test_without_keys_only_the_hook_says_who_is_near():
-    config = GatewayConfig()
     for peer, status in (("127.0.0.1", 200), ("10.1.2.3", 403), (None, 403)):
-        app = build_app(FakeBackend(), StaticAccounts(config, {}), config, peer_of=lambda _, peer=peer: peer)
+        app = fake_app(FakeBackend(), peer_of=lambda _, peer=peer: peer)
         sent = []
 
         async def receive():

@@ -4,24 +4,25 @@ import json
 
 import pytest
 
-from serve_app.api.generate import GenerateRoute
+from serve_app.api.generate import GenerateRoute, InvocationRoute
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field
 from tests.fakes_backend import FakeBackend
-from tests.gateway import gateway
+from tests.gateway import filled, gateway
+
+ROUTES = (GenerateRoute, InvocationRoute)
 
 
 async def post_routes(g):
     """All routes with a body, found in the app itself."""
-    return [route.path for route in g.app.routes if "POST" in route.methods]
+    return [filled(route.path) for route in g.app.routes if "POST" in route.methods]
 
 
 async def test_the_routes_are_found():
     async with gateway() as g:
         paths = await post_routes(g)
-        assert len(paths) == len(
-            [r for r in g.app.routes if isinstance(getattr(r.app, "_app", None), GenerateRoute)]
-        )
+        generating = [r for r in g.app.routes if isinstance(getattr(r.app, "_app", None), ROUTES)]
+        assert len(paths) == len(generating)
         assert "/v1/chat/completions" in paths
 
 

@@ -14,8 +14,9 @@ import pytest
 import pytest_asyncio
 from ray import serve
 
-from serve_app.config import GatewayConfig, ModelConfig
-from serve_app.deployments.build import build_system_app, model_deployment
+from serve_app.config import ModelConfig
+from serve_app.deployments.build import model_deployment, system_app
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
 from tests.fake_server import FakeServer
@@ -33,7 +34,7 @@ def server(ray_cluster: Cluster) -> Iterator[Cluster]:
     config = ModelConfig(name=MODEL)
     model = model_deployment(config).options(health_check_period_s=1, graceful_shutdown_timeout_s=10)
     serve.run(model.bind(config, FakeServer.start), name=app_name(MODEL), route_prefix=None)
-    serve.run(build_system_app(GatewayConfig(models=(MODEL,))), name="system", route_prefix="/")
+    serve.run(system_app([Endpoint(name=MODEL)]), name="system", route_prefix="/")
     yield ray_cluster
     serve.delete("system")
     serve.delete(app_name(MODEL))

@@ -4,7 +4,7 @@ import json
 import logging
 
 from serve_app.telemetry import JsonFormatter, Metrics
-from serve_app.types import EngineStats, Timing, TokenDelta, Usage
+from serve_app.types import EngineStats, Usage
 
 
 def record(message, *args, **extra):
@@ -22,34 +22,34 @@ def test_a_log_line_is_one_json_object_whatever_it_says():
 
 
 def test_engine_snapshots_are_read_at_each_scrape():
-    stats = {"demo": EngineStats(running=1)}
+    stats = {"model-demo": EngineStats(running=1)}
     metrics = Metrics(lambda: stats)
-    assert b'serve_app_running_sequences{model="demo"} 1.0' in metrics.render()
-    stats["demo"] = EngineStats(running=5, preemptions=2)
+    assert b'serve_app_running_sequences{application="model-demo"} 1.0' in metrics.render()
+    stats["model-demo"] = EngineStats(running=5, preemptions=2)
     page = metrics.render()
-    assert b'serve_app_running_sequences{model="demo"} 5.0' in page
-    assert b'serve_app_preemptions_total{model="demo"} 2.0' in page
+    assert b'serve_app_running_sequences{application="model-demo"} 5.0' in page
+    assert b'serve_app_preemptions_total{application="model-demo"} 2.0' in page
 
 
 def test_requests_without_a_known_model_have_no_latency_series():
     metrics = Metrics(dict)
-    metrics.request_done("unknown", "/v1/completions", "404", 0.1)
+    metrics.request_done("unknown", "unknown", "/v1/completions", "404", 0.1)
     page = metrics.render()
-    assert b'serve_app_requests_total{model="unknown",route="/v1/completions",status="404"} 1.0' in page
+    labels = b'endpoint="unknown",entity="unknown",route="/v1/completions",status="404"'
+    assert b"serve_app_requests_total{" + labels + b"} 1.0" in page
     assert b"serve_app_request_seconds_count" not in page
 
 
 def test_tokens_and_times_add_up():
     metrics = Metrics(dict)
-    metrics.tokens("demo", Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1))
-    timings = metrics.timings("demo")
-    assert metrics.timings("demo") is timings
-    delta = TokenDelta(request_id="r", index=0, timing=Timing(queue_s=0.25))
-    timings.engine([(0, delta), (0, TokenDelta(request_id="r", index=0))])
+    metrics.tokens("demo", "demo", Usage(prompt_tokens=3, completion_tokens=2, cached_tokens=1))
+    timings = metrics.timings("demo", "demo")
+    assert metrics.timings("demo", "demo") is timings
+    timings.queue(0.25)
     page = metrics.render()
-    assert b'serve_app_prompt_tokens_total{model="demo"} 3.0' in page
-    assert b'serve_app_queue_seconds_sum{model="demo"} 0.25' in page
-    assert b'serve_app_queue_seconds_count{model="demo"} 1.0' in page
+    assert b'serve_app_prompt_tokens_total{endpoint="demo",entity="demo"} 3.0' in page
+    assert b'serve_app_queue_seconds_sum{endpoint="demo",entity="demo"} 0.25' in page
+    assert b'serve_app_queue_seconds_count{endpoint="demo",entity="demo"} 1.0' in page
 
 
 def test_two_gateways_in_one_process_do_not_share_a_registry():

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, GenerateRequest, ModelInfo, TextLogprob, TokenDelta, Usage
 
@@ -60,7 +61,9 @@ class Call:
     `requests` lack what only the server knows: ids, the tenant's salt and the deadline.
     """
 
-    model: str
+    model: str  # name of the endpoint
+    task: Task
+    user: str | None = None  # the client's word for whom it asks, for stickiness
     requests: tuple[GenerateRequest, ...]
     stream: bool
     timeout_s: float | None
@@ -81,8 +84,11 @@ class Dialect(Protocol):
 
     stream_type: str  # Content-Type of streams
 
-    def parse(self, raw: bytes) -> Call:
-        """Raises InvalidBody or InvalidField."""
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """The call that a body makes; `endpoint` where the path names it, and not the body.
+
+        Raises InvalidBody, InvalidField or PromptTooLong.
+        """
         ...
 
     def render_error(self, error: ServeError) -> ErrorReply: ...

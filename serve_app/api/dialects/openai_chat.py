@@ -14,6 +14,7 @@ from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.dialects.openai_fields import SharedFields
 from serve_app.api.dialects.openai_messages import parse_messages
 from serve_app.api.fields import Boolean, Integer
+from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
@@ -51,11 +52,11 @@ class ChatDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def parse(self, raw: bytes) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody or InvalidField."""
         body = parse_body(ChatBody, raw)
         body.check()
-        model = body.model or ""  # `check` saw to it
+        model = body.endpoint(endpoint)
         request = GenerateRequest(
             id="",
             model=model,
@@ -67,6 +68,8 @@ class ChatDialect:
         )
         return Call(
             model=model,
+            task=Task.CHAT,
+            user=body.user,
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=body.timeout,

@@ -14,6 +14,7 @@ from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.dialects.openai_fields import MAX_TOKEN_ID, SharedFields
 from serve_app.api.dialects.openai_legacy_logprobs import LegacyLogprobs
 from serve_app.api.fields import Boolean, Integer, Text, as_integer
+from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, PromptTooLong, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
 
@@ -82,11 +83,11 @@ class CompletionDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def parse(self, raw: bytes) -> Call:
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or PromptTooLong."""
         body = parse_body(CompletionBody, raw)
         body.check()
-        model = body.model or ""  # `check` saw to it
+        model = body.endpoint(endpoint)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
         sampling, options = body.sampling(max_tokens), body.options()
         requests = tuple(
@@ -104,6 +105,8 @@ class CompletionDialect:
         )
         return Call(
             model=model,
+            task=Task.COMPLETIONS,
+            user=body.user,
             requests=requests,
             stream=bool(body.stream),
             timeout_s=body.timeout,

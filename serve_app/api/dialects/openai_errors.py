@@ -69,10 +69,10 @@ def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
     row = TABLE[error.condition]
     headers = {"content-type": "application/json"}
-    if row.retry_after:
+    if row.retry_after and error.retryable:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 1.0)))
-    if row.status >= 500 and not error.retryable:
-        headers["x-should-retry"] = "false"  # SDKs retry every 5xx otherwise
+    if (row.status >= 500 or row.retry_after) and not error.retryable:
+        headers["x-should-retry"] = "false"  # SDKs retry every 429 and 5xx otherwise
     if row.status == 401:
         headers["www-authenticate"] = "Bearer"
     if row.close:

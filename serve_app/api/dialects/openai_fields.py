@@ -86,8 +86,6 @@ class SharedFields(WireModel):
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""
-        if self.model is None:
-            raise InvalidField("model: is required", param="model")
         self._check_available()
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
@@ -98,6 +96,13 @@ class SharedFields(WireModel):
             raise InvalidField("prompt_logprobs: cannot be streamed", param="prompt_logprobs")
         if self.stream_options is not None and not self.stream:
             raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+
+    def endpoint(self, of_path: str | None) -> str:
+        """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
+        name = self.model if of_path is None else of_path
+        if name is None:
+            raise InvalidField("model: is required", param="model")
+        return name
 
     def _check_available(self) -> None:
         extra = self.__pydantic_extra__ or {}

@@ -32,20 +32,21 @@ async def test_metrics_show_requests_tokens_latencies_and_the_engine():
         await g.chat(model="../../etc/passwd")
         page = (await g.client.get("/metrics")).text
         assert "passwd" not in page
+        chat = 'route="/v1/chat/completions"'
         for line in (
-            'serve_app_requests_total{model="demo",route="/v1/chat/completions",status="200"} 1.0',
-            'serve_app_requests_total{model="unknown",route="/v1/chat/completions",status="404"} 1.0',
-            'serve_app_prompt_tokens_total{model="demo"} 10.0',
-            'serve_app_completion_tokens_total{model="demo"} 12.0',
-            'serve_app_cached_tokens_total{model="demo"} 6.0',
-            'serve_app_time_to_first_token_seconds_count{model="demo"} 1.0',
-            'serve_app_inter_token_latency_seconds_count{model="demo"} 5.0',
-            'serve_app_request_seconds_count{model="demo"} 2.0',
-            'serve_app_queue_seconds_count{model="demo"} 2.0',
-            'serve_app_running_sequences{model="demo"} 2.0',
-            'serve_app_waiting_sequences{model="demo"} 1.0',
-            'serve_app_kv_blocks_used{model="demo"} 4.0',
-            'serve_app_prefix_hit_tokens_total{model="demo"} 7.0',
+            f'serve_app_requests_total{{endpoint="demo",entity="demo",{chat},status="200"}} 1.0',
+            f'serve_app_requests_total{{endpoint="unknown",entity="unknown",{chat},status="404"}} 1.0',
+            'serve_app_prompt_tokens_total{endpoint="demo",entity="demo"} 10.0',
+            'serve_app_completion_tokens_total{endpoint="demo",entity="demo"} 12.0',
+            'serve_app_cached_tokens_total{endpoint="demo",entity="demo"} 6.0',
+            'serve_app_time_to_first_token_seconds_count{endpoint="demo",entity="demo"} 1.0',
+            'serve_app_inter_token_latency_seconds_count{endpoint="demo",entity="demo"} 5.0',
+            'serve_app_request_seconds_count{endpoint="demo",entity="demo"} 2.0',
+            'serve_app_queue_seconds_count{endpoint="demo",entity="demo"} 2.0',
+            'serve_app_running_sequences{application="model-demo"} 2.0',
+            'serve_app_waiting_sequences{application="model-demo"} 1.0',
+            'serve_app_kv_blocks_used{application="model-demo"} 4.0',
+            'serve_app_prefix_hit_tokens_total{application="model-demo"} 7.0',
         ):
             assert line in page
 

@@ -26,7 +26,7 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 @pytest.fixture
 async def sender() -> AsyncIterator[Sender]:
-    sender = Sender(replica="r1", model="m", stats=lambda: EngineStats(running=3))
+    sender = Sender(replica="r1", app="m", stats=lambda: EngineStats(running=3))
     yield sender
     await sender.close()
 
@@ -253,7 +253,7 @@ async def test_a_gateway_that_does_not_read_is_dropped_and_send_never_blocks() -
 
     server = await asyncio.start_server(ignore, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    sender = Sender(replica="r", model="m", stats=EngineStats, max_backlog_bytes=2**16)
+    sender = Sender(replica="r", app="m", stats=EngineStats, max_backlog_bytes=2**16)
     outlet = await sender.to(Ticket("127.0.0.1", port, "g", b""))
     run = asyncio.ensure_future(outlet.run("a", _wait(asyncio.Event())))
     big = delta("a", "x" * 2**16)

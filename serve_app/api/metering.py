@@ -1,0 +1,205 @@
+"""What an admitted request takes from budgets and leaves in the journal.
+
+Reserved before, settled after: a request is charged its prompt by estimate and its output
+at the most it may become, and gets back what it did not use. Knows neither how budgets
+are kept nor where the journal is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final
+
+from serve_app.api.backend import Journal, Quota
+from serve_app.api.body import ClientGone
+from serve_app.api.context import RequestContext
+from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
+from serve_app.errors import LargerThanQuota, QuotaExceeded
+from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
+
+MINUTE_S: Final = 60.0
+BYTES_PER_TOKEN: Final = 4  # of usual text; the settlement corrects it
+TOKENS_PER_MESSAGE: Final = 4  # the template's own
+DEFAULT_OUTPUT: Final = Limits().default_output_tokens
+
+REQUESTS: Final = "requests"
+INPUT: Final = "input-tokens"
+OUTPUT: Final = "output-tokens"
+TOKENS: Final = "tokens"
+
+_NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output tokens", TOKENS: "tokens"}
+
+
+class Meter:
+    """Admits requests against their endpoint's budgets and accounts for them."""
+
+    def __init__(self, quota: Quota, journal: Journal) -> None:
+        self._quota = quota
+        self._journal = journal
+
+    @asynccontextmanager
+    async def admit(
+        self, endpoint: Endpoint, requests: Sequence[GenerateRequest], context: RequestContext
+    ) -> AsyncIterator[Metered]:
+        """Account for `requests` of one call. Raises QuotaExceeded, or Unavailable.
+
+        The block sets `usage` of what it is given; however it ends, the reservation is
+        settled and one record is closed.
+        """
+        reserved = Usage(
+            prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
+            completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
+        )
+        draws = _draws(endpoint, context, reserved)
+        if draws:
+            await self._claim(draws, context)
+        metered = Metered(endpoint, context)
+        self._journal.opened(metered.record)
+        outcome = "failed"
+        try:
+            yield metered
+            outcome = "finished" if context.outcome is None else "failed"
+        except (ClientGone, asyncio.CancelledError):
+            outcome = "aborted"
+            raise
+        finally:
+            if draws:
+                self._quota.settle(_settlement(draws, metered.usage, delivered=metered.delivered))
+            self._journal.closed(metered.close(outcome))
+
+    async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
+        verdict = await self._quota.claim(draws)
+        context.budgets = verdict.budgets
+        if verdict.granted:
+            return
+        draw = next(draw for draw in draws if draw.unit == verdict.refused)
+        if verdict.retry_after_s is None:
+            raise LargerThanQuota(
+                f"the request alone needs {math.ceil(draw.amount)} {_NAMES[draw.unit]}, more than the limit "
+                f"of {math.floor(draw.capacity)}; shorten it or lower max_tokens"
+            )
+        raise QuotaExceeded(
+            f"the limit of {math.floor(draw.per_second * MINUTE_S)} {_NAMES[draw.unit]} a minute is reached; "
+            f"try again in {max(1, math.ceil(verdict.retry_after_s))} s",
+            retry_after_s=verdict.retry_after_s,
+        )
+
+
+class Metered:
+    """One call under way. Its user sets `usage` as it becomes known."""
+
+    def __init__(self, endpoint: Endpoint, context: RequestContext) -> None:
+        self._endpoint = endpoint
+        self._context = context
+        self.usage = Usage()
+        self.record = UsageRecord(
+            id=context.id,
+            key_id=context.caller.key_id if context.caller else "",
+            endpoint=endpoint.name,
+            entity=context.entity,
+            kind=endpoint.kind,
+            route=context.route,
+            started=time.time() - (time.monotonic() - context.started),
+            outcome="lost",
+        )
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the model gave anything for it."""
+        return self.usage.completion_tokens > 0
+
+    def close(self, outcome: str) -> UsageRecord:
+        context, usage, price = self._context, self.usage, self._endpoint.price
+        return replace(
+            self.record,
+            entity=context.entity,
+            outcome=outcome,
+            status=context.status,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            first_token_s=context.first_token_s,
+            queue_s=context.queue_s,
+            total_s=time.monotonic() - context.started,
+            cost=None if price is None else cost(price, usage),
+            currency=None if price is None else price.currency,
+        )
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """About how many tokens a prompt has; exact for ids."""
+    if prompt.token_ids is not None:
+        return len(prompt.token_ids)
+    texts = [prompt.text or "", prompt.suffix or ""]
+    messages = prompt.messages or ()
+    texts += [value for message in messages for value in message.values() if isinstance(value, str)]
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return math.ceil(size / BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(messages)
+
+
+def cost(price: Price, usage: Usage) -> float:
+    """What `usage` costs, in the price's currency."""
+    cached = price.cached_input_per_million
+    cached_price = price.input_per_million if cached is None else cached
+    fresh = usage.prompt_tokens - usage.cached_tokens
+    total = fresh * price.input_per_million + usage.cached_tokens * cached_price
+    return (total + usage.completion_tokens * price.output_per_million) / 1e6
+
+
+def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
+    default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
+    most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
+    return most * max(request.n, request.best_of or 0)
+
+
+def _draws(endpoint: Endpoint, context: RequestContext, reserved: Usage) -> list[Draw]:
+    if endpoint.kind is Kind.PROVISIONED:
+        rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
+        capacity = rate * endpoint.burst_s
+        # One request may be larger than the burst: it then takes all of it.
+        amount = min(capacity, reserved.prompt_tokens + reserved.completion_tokens)
+        return [
+            Draw(
+                bucket=f"{endpoint.name}|{TOKENS}",
+                unit=TOKENS,
+                amount=amount,
+                capacity=capacity,
+                per_second=rate,
+            )
+        ]
+    limits = endpoint.limits
+    if limits is None:
+        return []
+    key = context.caller.key_id if context.caller else ""
+    wanted = (
+        (REQUESTS, 1, limits.requests_per_minute),
+        (INPUT, reserved.prompt_tokens, limits.input_tokens_per_minute),
+        (OUTPUT, reserved.completion_tokens, limits.output_tokens_per_minute),
+    )
+    return [
+        Draw(
+            bucket=f"{endpoint.name}|{key}|{unit}",
+            unit=unit,
+            amount=amount,
+            capacity=limit,
+            per_second=limit / MINUTE_S,
+        )
+        for unit, amount, limit in wanted
+        if limit is not None
+    ]
+
+
+def _settlement(draws: Sequence[Draw], usage: Usage, *, delivered: bool) -> list[Draw]:
+    """What was used beyond what was drawn; a request that got nothing is given back whole."""
+    used = {
+        REQUESTS: 1,
+        INPUT: usage.prompt_tokens,
+        OUTPUT: usage.completion_tokens,
+        TOKENS: usage.prompt_tokens + usage.completion_tokens,
+    }
+    return [replace(draw, amount=(used[draw.unit] if delivered else 0) - draw.amount) for draw in draws]

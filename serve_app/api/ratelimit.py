@@ -1,0 +1,40 @@
+"""The headers that tell a caller how its budgets stand, as OpenAI names them.
+
+`x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where
+input and output are limited apart, `tokens` repeats the one with less left, for clients
+that know no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from serve_app.types import Budget
+
+
+def ratelimit_headers(budgets: Sequence[Budget]) -> list[tuple[bytes, bytes]]:
+    """Raw ASGI headers, three a budget."""
+    return [pair for budget in _with_tokens(budgets) for pair in _of(budget)]
+
+
+def duration(seconds: float) -> str:
+    """As OpenAI writes it: `250ms`, `6s`, `1m30s`."""
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s" if minutes else f"{rest}s"
+
+
+def _of(budget: Budget) -> Iterator[tuple[bytes, bytes]]:
+    values = (("limit", budget.limit), ("remaining", budget.remaining), ("reset", duration(budget.reset_s)))
+    for what, value in values:
+        yield f"x-ratelimit-{what}-{budget.unit}".encode(), str(value).encode()
+
+
+def _with_tokens(budgets: Sequence[Budget]) -> Iterator[Budget]:
+    yield from budgets
+    tokens = [budget for budget in budgets if budget.unit.endswith("-tokens")]
+    if tokens:
+        tightest = min(tokens, key=lambda budget: budget.remaining / max(1, budget.limit))
+        yield replace(tightest, unit="tokens")

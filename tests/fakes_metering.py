@@ -1,0 +1,39 @@
+"""Budgets and a journal in this process: the real buckets without the way to them, and a list."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from serve_app.accounts.quota import Buckets
+from serve_app.types import Draw, UsageRecord, Verdict
+
+
+class LocalQuota:
+    """Budgets of one gateway alone."""
+
+    def __init__(self) -> None:
+        self.buckets = Buckets(time.monotonic)
+
+    async def claim(self, draws: Sequence[Draw]) -> Verdict:
+        return self.buckets.claim(draws)
+
+    def settle(self, draws: Sequence[Draw]) -> None:
+        self.buckets.settle(draws)
+
+
+class ListJournal:
+    """Records in memory, in order."""
+
+    def __init__(self) -> None:
+        self.open: dict[str, UsageRecord] = {}
+        self.records: list[UsageRecord] = []
+
+    def opened(self, record: UsageRecord) -> None:
+        if record.id in self.open:
+            raise AssertionError("a request was opened twice")
+        self.open[record.id] = record
+
+    def closed(self, record: UsageRecord) -> None:
+        del self.open[record.id]  # KeyError: closed twice, or never opened
+        self.records.append(record)

@@ -1,0 +1,209 @@
+"""Budgets and records over HTTP: what is reserved, given back, refused and written down."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from serve_app.accounts.keys import new_key
+from serve_app.api.metering import cost, prompt_tokens
+from serve_app.api.ratelimit import duration, ratelimit_headers
+from serve_app.endpoints.endpoint import Price
+from serve_app.errors import Overloaded
+from serve_app.types import Budget, Prompt, Usage
+from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
+from tests.gateway import CHAT, chat_body, gateway, served
+
+ALICE, ALICE_LINE = new_key("alice")
+BOB, BOB_LINE = new_key("bob")
+KEYS = f"{ALICE_LINE} {BOB_LINE}"
+
+
+def limited(**limits: int) -> list[dict[str, Any]]:
+    return [{"name": "demo", "limits": limits}, {"name": "org/other"}]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def test_a_budget_for_ten_admits_ten_of_two_hundred() -> None:
+    async with gateway(endpoints=limited(requests_per_minute=10)) as g:
+        answers = await asyncio.gather(*(g.chat() for _ in range(200)))
+        codes = sorted(answer.status_code for answer in answers)
+        assert codes == [200] * 10 + [429] * 190
+        refused = next(answer for answer in answers if answer.status_code == 429)
+        error = refused.json()["error"]
+        assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
+        assert "10 requests a minute" in error["message"]
+        assert 1 <= int(refused.headers["retry-after"]) <= 6
+        assert refused.headers["x-ratelimit-limit-requests"] == "10"
+        assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+        assert len(g.journal.records) == 10  # what was never admitted was never used
+
+
+async def test_each_key_has_its_own_budget() -> None:
+    async with gateway(keys=KEYS, endpoints=limited(requests_per_minute=1)) as g:
+        for key in (ALICE, BOB):
+            codes = [(await g.post(CHAT, chat_body(), headers=bearer(key))).status_code for _ in range(2)]
+            assert codes == [200, 429]
+        other = await g.post(CHAT, {**chat_body(), "model": "org/other"}, headers=bearer(ALICE))
+        assert other.status_code == 200
+        assert not [name for name in other.headers if name.startswith("x-ratelimit")]
+
+
+async def test_output_is_reserved_at_its_most_and_settled_at_what_it_was() -> None:
+    async with gateway(endpoints=limited(output_tokens_per_minute=100)) as g:
+        first = await g.chat(max_tokens=40)
+        assert first.headers["x-ratelimit-remaining-output-tokens"] == "60"
+        second = await g.chat(max_tokens=90)  # only the words of the first were used
+        assert second.headers["x-ratelimit-remaining-output-tokens"] == str(100 - len(WORDS) - 90)
+        assert (
+            second.headers["x-ratelimit-remaining-tokens"]
+            == second.headers["x-ratelimit-remaining-output-tokens"]
+        )
+
+
+async def test_n_choices_reserve_n_times() -> None:
+    async with gateway(endpoints=limited(output_tokens_per_minute=100)) as g:
+        assert (await g.chat(max_tokens=40, n=2)).status_code == 200
+        large = await g.chat(max_tokens=40, n=3)
+        assert large.status_code == 429
+        assert large.headers["x-should-retry"] == "false"
+        assert "retry-after" not in large.headers
+        assert "needs 120 output tokens, more than the limit of 100" in large.json()["error"]["message"]
+
+
+async def test_no_limit_on_the_output_reserves_the_default() -> None:
+    endpoints = limited(output_tokens_per_minute=100, default_output_tokens=30)
+    async with gateway(endpoints=endpoints) as g:
+        assert (await g.chat()).headers["x-ratelimit-remaining-output-tokens"] == "70"
+
+
+async def test_a_prompt_is_charged_by_estimate_and_then_as_it_was() -> None:
+    async with gateway(endpoints=limited(input_tokens_per_minute=1000)) as g:
+        await g.chat(messages=[{"role": "user", "content": "x" * 400}])
+        again = await g.chat(messages=[{"role": "user", "content": "x" * 400}])
+        assert again.headers["x-ratelimit-remaining-input-tokens"] == str(1000 - PROMPT_TOKENS - 105)
+
+
+async def test_what_failed_for_our_reasons_costs_nothing() -> None:
+    async with gateway(FakeBackend(refuse=Overloaded("full")), endpoints=limited(requests_per_minute=2)) as g:
+        for _ in range(5):
+            assert (await g.chat()).status_code == 503
+        assert {record.outcome for record in g.journal.records} == {"failed"}
+        assert {record.status for record in g.journal.records} == {503}
+        g.backend.refuse = None
+        assert (await g.chat()).status_code == 200
+
+
+async def test_a_client_that_leaves_pays_what_it_got() -> None:
+    backend = FakeBackend(hang_after=2)
+    async with gateway(backend, endpoints=limited(output_tokens_per_minute=50)) as g:
+        async with served(g.app) as (host, port):
+            reader, writer = await asyncio.open_connection(host, port)
+            body = (
+                b'{"model":"demo","stream":true,"max_tokens":50,"messages":[{"role":"user","content":"Hi"}]}'
+            )
+            head = f"POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(body)}\r\n\r\n".encode()
+            writer.write(head + body)
+            await reader.readuntil(b"aus")
+            writer.close()
+            async with asyncio.timeout(10):
+                await backend.closed.wait()
+                while g.journal.open:
+                    await asyncio.sleep(0.01)
+        (record,) = g.journal.records
+        assert (record.outcome, record.completion_tokens, record.status) == ("aborted", 2, 200)
+        backend.hang_after = None
+        left = (await g.chat(max_tokens=10)).headers["x-ratelimit-remaining-output-tokens"]
+        assert int(left) in (38, 39)  # 50 - 2 - 10, and a second may have passed
+
+
+async def test_bought_throughput_admits_up_to_its_burst() -> None:
+    bought = {
+        "name": "demo",
+        "kind": "provisioned_throughput",
+        "burst_s": 10,
+        "served_entities": [{"model": "demo", "max_provisioned_throughput": 10}],
+    }
+    async with gateway(FakeBackend(hang_after=0), keys=KEYS, endpoints=[bought]) as g:
+        running = [
+            asyncio.ensure_future(g.post(CHAT, chat_body(max_tokens=40), headers=bearer(key)))
+            for key in (ALICE, BOB)
+        ]
+        while g.backend.running < 2:
+            await asyncio.sleep(0)
+        refused = await g.post(CHAT, chat_body(max_tokens=40), headers=bearer(BOB))  # one budget for all keys
+        assert refused.status_code == 429
+        assert "600 tokens a minute" in refused.json()["error"]["message"]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        g.backend.hang_after = None
+        huge = await g.post(CHAT, chat_body(max_tokens=5_000), headers=bearer(ALICE))
+        assert huge.status_code in (200, 429)  # takes the whole burst, when that is there
+
+
+async def test_every_end_of_a_request_is_one_record() -> None:
+    async with gateway(
+        endpoints=[{"name": "demo", "price": {"input_per_million": 1e6, "output_per_million": 1e6}}]
+    ) as g:
+        await g.chat()
+        await g.chat(stream=True, n=2)
+        await g.complete(prompt=["a", "b", "c"])
+        g.backend.fail_after, g.backend.failure = 1, RuntimeError()
+        await g.chat(stream=True)
+        records = g.journal.records
+        assert [record.outcome for record in records] == ["finished"] * 3 + ["failed"]
+        assert len({record.id for record in records}) == 4
+        assert not g.journal.open
+        first = records[0]
+        assert (first.endpoint, first.entity, first.key_id) == ("demo", "demo", "anonymous")
+        assert (first.kind, first.route, first.status) == ("pay_per_token", CHAT, 200)
+        assert (first.prompt_tokens, first.cached_tokens) == (PROMPT_TOKENS, CACHED_TOKENS)
+        assert first.completion_tokens == len(WORDS)
+        assert (first.cost, first.currency) == (PROMPT_TOKENS + len(WORDS), "USD")
+        assert first.queue_s == 0.01
+        assert first.first_token_s == 0.02
+        assert records[1].completion_tokens == 2 * len(WORDS)
+        assert records[2].prompt_tokens == 3 * PROMPT_TOKENS
+        assert records[3].completion_tokens == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "tokens"),
+    [
+        (Prompt(token_ids=(1, 2, 3)), 3),
+        (Prompt(text="x" * 9), 3),
+        (Prompt(text="ü" * 4), 2),
+        (Prompt(text="abcd", suffix="efgh"), 2),
+        (Prompt(messages=({"role": "user", "content": "x" * 36},)), 14),
+    ],
+)
+def test_the_estimate_of_a_prompt(prompt: Prompt, tokens: int) -> None:
+    assert prompt_tokens(prompt) == tokens
+
+
+def test_cached_tokens_may_have_a_price_of_their_own() -> None:
+    usage = Usage(prompt_tokens=10, cached_tokens=4, completion_tokens=2)
+    assert cost(Price(input_per_million=1e6, output_per_million=3e6), usage) == 16
+    assert cost(Price(input_per_million=1e6, cached_input_per_million=5e5), usage) == 8
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(0.25, "250ms"), (6.2, "6s"), (90, "1m30s"), (0, "0ms")])
+def test_durations_are_written_as_openai_does(seconds: float, said: str) -> None:
+    assert duration(seconds) == said
+
+
+def test_the_tighter_token_budget_is_repeated_for_clients_that_know_one() -> None:
+    budgets = [
+        Budget(unit="input-tokens", limit=100, remaining=90, reset_s=1),
+        Budget(unit="output-tokens", limit=10, remaining=5, reset_s=2),
+    ]
+    headers = dict(ratelimit_headers(budgets))
+    assert headers[b"x-ratelimit-limit-tokens"] == b"10"
+    assert headers[b"x-ratelimit-remaining-tokens"] == b"5"
+    assert ratelimit_headers([]) == []

@@ -1,0 +1,189 @@
+"""From a name to the entity that answers: splits, stickiness, overrides, fallbacks, changes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from serve_app.accounts.keys import new_key
+from serve_app.endpoints.catalogue import parse_catalogue
+from serve_app.errors import GenerationFailed, InvalidField, Overloaded, Unavailable
+from serve_app.types import Scope
+from tests.fakes_backend import FakeBackend, model_info
+from tests.gateway import CHAT, COMPLETIONS, Gateway, chat_body, completion_body, events, gateway
+
+KEY, LINE = new_key("infer")
+OTHER, OTHER_LINE = new_key("other")
+ROUTER, ROUTER_LINE = new_key("router", [Scope.INFERENCE, Scope.ROUTING])
+KEYS = f"{LINE} {OTHER_LINE} {ROUTER_LINE}"
+
+
+def ab(old: int = 90, **fields: Any) -> dict[str, Any]:
+    return {
+        "name": "ab",
+        "served_entities": [{"model": "m", "version": 1}, {"model": "m", "version": 2}],
+        "traffic": {"m-1": old, "m-2": 100 - old},
+        **fields,
+    }
+
+
+def models(**fields: Any) -> FakeBackend:
+    return FakeBackend(infos=[model_info("m", version="1"), model_info("m", version="2")], **fields)
+
+
+async def ask(g: Gateway, headers: dict[str, str] | None = None, **fields: Any) -> str:
+    answer = await g.post(CHAT, {**chat_body(), "model": "ab", **fields}, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return answer.headers["served-model-name"]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+async def test_the_answer_names_its_entity_everywhere() -> None:
+    async with gateway(models(), endpoints=[ab(0)]) as g:
+        body = {**chat_body(), "model": "ab"}
+        whole = await g.post(CHAT, body)
+        assert whole.headers["served-model-name"] == whole.json()["model"] == "m-2"
+        streamed = await g.post(CHAT, {**body, "stream": True})
+        assert streamed.headers["served-model-name"] == "m-2"
+        assert {event["model"] for event in events(streamed.text)} == {"m-2"}
+        assert {request.model for request in g.backend.requests} == {"model-m_v_2"}
+        page = (await g.client.get("/metrics")).text
+        assert 'serve_app_requests_total{endpoint="ab",entity="m-2",route="/v1/chat/completions"' in page
+
+
+async def test_without_a_key_the_draw_is_by_request() -> None:
+    async with gateway(models(), endpoints=[ab(70)]) as g:
+        counts = Counter([await ask(g) for _ in range(400)])
+        assert abs(counts["m-1"] - 280) <= 4.5 * math.sqrt(400 * 0.7 * 0.3)
+
+
+async def test_header_then_user_then_api_key_stick() -> None:
+    async with gateway(models(), keys=KEYS, endpoints=[ab(50)]) as g:
+        for i in range(20):
+            header = {**bearer(KEY), "x-routing-key": f"h{i}"}
+            assert len({await ask(g, header, user=f"u{k}") for k in range(6)}) == 1
+            assert (
+                len({await ask(g, bearer(key), user=f"u{i}") for key in (KEY, OTHER) for _ in range(2)}) == 1
+            )
+        assert len({await ask(g, bearer(KEY)) for _ in range(12)}) == 1
+        assert len({await ask(g, {**bearer(KEY), "x-routing-key": f"h{k}"}) for k in range(40)}) == 2
+
+
+async def test_an_endpoint_may_leave_out_a_source_of_keys() -> None:
+    async with gateway(models(), keys=KEYS, endpoints=[ab(50, sticky=["header"])]) as g:
+        assert len({await ask(g, bearer(KEY), user="me") for _ in range(40)}) == 2
+
+
+async def test_a_routing_key_has_a_bounded_length() -> None:
+    async with gateway(models(), endpoints=[ab(50)]) as g:
+        await ask(g, {"x-routing-key": "k" * 512})
+        answer = await g.post(CHAT, {**chat_body(), "model": "ab"}, headers={"x-routing-key": "k" * 513})
+        assert answer.status_code == 400
+        assert "X-Routing-Key must hold at most 512" in answer.json()["error"]["message"]
+
+
+async def test_choosing_an_entity_takes_a_scope() -> None:
+    path = "/serving-endpoints/ab/served-models/m-2/invocations"
+    async with gateway(models(), keys=KEYS, endpoints=[ab(100)]) as g:
+        body = {**chat_body(), "model": "ab"}
+        chosen = {**bearer(ROUTER), "x-served-entity": "m-2"}
+        assert (await g.post(CHAT, body, headers=chosen)).json()["model"] == "m-2"
+        assert (await g.post(path, chat_body(), headers=bearer(ROUTER))).json()["model"] == "m-2"
+        for where, headers in ((CHAT, {**bearer(KEY), "x-served-entity": "m-2"}), (path, bearer(KEY))):
+            refused = await g.post(where, body, headers=headers)
+            assert refused.status_code == 403
+            assert "'routing'" in refused.json()["error"]["message"]
+        unknown = await g.post(CHAT, body, headers={**bearer(ROUTER), "x-served-entity": "m-3"})
+        assert unknown.status_code == 404
+        assert (await g.post(path.replace("/ab/", "/no/"), body, headers=bearer(ROUTER))).status_code == 404
+
+
+async def test_the_served_model_route_follows_the_task_and_needs_no_model() -> None:
+    path = "/serving-endpoints/ab/served-models/m-1/invocations"
+    async with gateway(models(), endpoints=[ab(task="llm/v1/completions")]) as g:
+        body = completion_body()
+        del body["model"]
+        answer = (await g.post(path, body)).json()
+        assert (answer["object"], answer["model"]) == ("text_completion", "m-1")
+        refused = await g.post(CHAT, {**chat_body(), "model": "ab"})
+        assert refused.status_code == 400
+        assert "task is llm/v1/completions" in refused.json()["error"]["message"]
+    async with gateway(models(), endpoints=[ab(0)]) as g:  # a chat model completes raw prompts too
+        assert (await g.post(COMPLETIONS, {**body, "model": "ab"})).json()["model"] == "m-2"
+
+
+async def test_what_is_not_ready_is_skipped() -> None:
+    backend = models()
+    async with gateway(backend, endpoints=[ab(90)]) as g:
+        g.backend.infos = [info for info in backend.infos if info.version == "2"]
+        assert {await ask(g) for _ in range(20)} == {"m-2"}
+        listed = (await g.client.get("/v1/models")).json()["data"][0]
+        assert [(e["name"], e["traffic"], e["ready"]) for e in listed["served_entities"]] == [
+            ("m-1", 90, False),
+            ("m-2", 10, True),
+        ]
+        g.backend.infos = []
+        gone = await g.post(CHAT, {**chat_body(), "model": "ab"})
+        assert (gone.status_code, gone.headers["retry-after"]) == (503, "2")
+        assert (await g.client.get("/v1/models/ab")).status_code == 503
+
+
+class Failing(FakeBackend):
+    """Version 1 fails."""
+
+    async def generate(self, request):  # type: ignore[no-untyped-def]
+        self.refuse = self.first if request.model == "model-m_v_1" else None  # type: ignore[attr-defined]
+        async for deltas in super().generate(request):
+            yield deltas
+
+
+@pytest.mark.parametrize("error", [Unavailable("no"), Overloaded("full"), GenerationFailed("broke")])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_another_entity_answers_when_one_fails_before_its_first_token(error: Any, stream: bool) -> None:
+    backend = Failing(infos=models().infos)
+    backend.first = error  # type: ignore[attr-defined]
+    async with gateway(backend, endpoints=[ab(100)]) as g:
+        assert await ask(g, stream=stream) == "m-2"
+    async with gateway(backend, endpoints=[ab(100, fallback=False)]) as g:
+        answer = await g.post(CHAT, {**chat_body(), "model": "ab", "stream": stream})
+        assert answer.status_code in (500, 503)
+
+
+async def test_the_callers_own_mistake_is_not_tried_elsewhere() -> None:
+    backend = Failing(infos=models().infos)
+    backend.first = InvalidField("n: no", param="n")  # type: ignore[attr-defined]
+    async with gateway(backend, endpoints=[ab(100)]) as g:
+        answer = await g.post(CHAT, {**chat_body(), "model": "ab"})
+        assert answer.status_code == 400
+        assert len(backend.requests) == 1
+
+
+async def test_after_the_first_token_nothing_is_tried_again() -> None:
+    async with gateway(models(fail_after=2, failure=Unavailable("gone")), endpoints=[ab(100)]) as g:
+        answer = await g.post(CHAT, {**chat_body(), "model": "ab", "stream": True})
+        assert answer.status_code == 200
+        assert "error" in json.loads(answer.text.split("\n\n")[-3].removeprefix("data: "))
+        assert len(g.backend.requests) == 1
+
+
+async def test_a_new_catalogue_serves_the_next_request() -> None:
+    async with gateway(models(), endpoints=[ab(100)]) as g:
+        assert await ask(g) == "m-1"
+        g.directory.replace(parse_catalogue({"endpoints": [ab(0)]}))
+        assert await ask(g) == "m-2"
+        g.directory.replace(parse_catalogue({"endpoints": [{"name": "m"}]}))
+        assert (await g.post(CHAT, {**chat_body(), "model": "ab"})).status_code == 404
+
+
+async def test_no_endpoint_at_all_is_not_ready_and_says_what_to_do() -> None:
+    async with gateway(endpoints=[]) as g:
+        answer = await g.client.get("/readyz")
+        assert answer.status_code == 503
+        assert "user_config.endpoints" in answer.json()["reasons"][0]
