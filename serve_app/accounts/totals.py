@@ -1,0 +1,49 @@
+"""What many requests used together: counts, tokens and costs by endpoint, entity, key or route.
+
+Knows usage records; not where they come from or how totals are shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from serve_app.types import UsageRecord
+
+FIELDS: Final = ("endpoint", "entity", "key_id", "kind", "route", "outcome")
+
+
+@dataclass(slots=True)
+class Total:
+    """The sum over all records that agree in the fields of `group`."""
+
+    group: tuple[str, ...]  # their values, in the order of `by`
+    requests: dict[str, int] = field(default_factory=dict)  # by outcome
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    cost: dict[str, float] = field(default_factory=dict)  # by currency; what has no price is not in it
+
+    def add(self, record: UsageRecord) -> None:
+        self.requests[record.outcome] = self.requests.get(record.outcome, 0) + 1
+        self.prompt_tokens += record.prompt_tokens
+        self.cached_tokens += record.cached_tokens
+        self.completion_tokens += record.completion_tokens
+        if record.cost is not None and record.currency is not None:
+            self.cost[record.currency] = self.cost.get(record.currency, 0.0) + record.cost
+
+
+def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "entity")) -> list[Total]:
+    """One total for each combination of the fields `by`, in their order.
+
+    Raises ValueError for a field that is not in `FIELDS`.
+    """
+    unknown = sorted(set(by) - set(FIELDS))
+    if unknown:
+        raise ValueError(f"by: {unknown[0]!r} is none of {', '.join(FIELDS)}")
+    totals: dict[tuple[str, ...], Total] = {}
+    for record in records:
+        group = tuple(str(getattr(record, name)) for name in by)
+        totals.setdefault(group, Total(group)).add(record)
+    return [totals[group] for group in sorted(totals)]

@@ -1,0 +1,401 @@
+"""The usage journal on real files and real processes: one record a request, however it ended."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from serve_app.accounts import journal as module
+from serve_app.accounts.journal import Journal, read
+from serve_app.types import UsageRecord
+
+OPEN = UsageRecord(
+    id="r1",
+    key_id="alice",
+    endpoint="chat",
+    entity="demo-chat",
+    kind="pay_per_token",
+    route="/v1/chat/completions",
+    started=1_700_000_000.0,
+    outcome="running",
+)
+CLOSED = replace(
+    OPEN,
+    outcome="finished",
+    status=200,
+    prompt_tokens=12,
+    cached_tokens=4,
+    completion_tokens=30,
+    first_token_s=0.25,
+    total_s=1.5,
+    cost=0.002,
+    currency="USD",
+)
+
+# A gateway in a process of its own: each line it reads is Python that may use `journal` and `record`.
+CHILD = """
+import resource, sys
+from dataclasses import replace
+from pathlib import Path
+from serve_app.accounts.journal import Journal
+from tests.unit.accounts.test_journal import OPEN, CLOSED
+journal = Journal(Path(sys.argv[1]))
+def record(id, like=OPEN): return replace(like, id=id)
+for line in sys.stdin:
+    exec(line)
+    print("done", journal.dropped, flush=True)
+"""
+
+
+class Gateway:
+    """A process that writes a journal as it is told."""
+
+    def __init__(self, folder: Path) -> None:
+        root = Path(__file__).parents[3]
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CHILD, str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root)},
+        )
+
+    def do(self, line: str) -> int:
+        """Run `line` there; how many lines of the journal were dropped so far."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        word, dropped = self.process.stdout.readline().split()
+        assert word == "done"
+        return int(dropped)
+
+    def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "usage"
+
+
+@pytest.fixture
+def start(folder: Path) -> Iterator[Callable[..., Journal]]:
+    journals: list[Journal] = []
+
+    def make(**options: int) -> Journal:
+        journals.append(Journal(folder, **options))
+        return journals[-1]
+
+    yield make
+    for journal in journals:
+        journal.close()
+
+
+@pytest.fixture
+def gateway(folder: Path) -> Iterator[Gateway]:
+    gateway = Gateway(folder)
+    yield gateway
+    gateway.kill()
+
+
+def files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("usage-*.jsonl"))
+
+
+def test_a_request_that_ended_is_read_as_it_ended(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.opened(OPEN)
+    journal.closed(CLOSED)
+    assert list(read(folder)) == [CLOSED]
+    assert journal.dropped == 0
+
+
+def test_lines_are_json_that_names_the_event(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.opened(OPEN)
+    journal.closed(CLOSED)
+    lines = [json.loads(line) for line in files(folder)[0].read_text("utf-8").splitlines()]
+    assert lines == [{"event": "open", **asdict(OPEN)}, {"event": "close", **asdict(CLOSED)}]
+
+
+def test_nobody_else_may_read_it(start: Callable[..., Journal], folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        start()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
+
+
+def test_a_request_that_runs_is_not_read(start: Callable[..., Journal], folder: Path) -> None:
+    start().opened(OPEN)
+    assert list(read(folder)) == []
+
+
+def test_a_request_is_lost_when_its_journal_was_closed(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.opened(OPEN)
+    journal.close()
+    journal.close()  # twice is once
+    assert list(read(folder)) == [replace(OPEN, outcome="lost")]
+    journal.closed(CLOSED)  # too late
+    assert journal.dropped == 1
+
+
+def test_what_a_killed_gateway_had_open_is_lost_and_no_more(gateway: Gateway, folder: Path) -> None:
+    gateway.do("journal.opened(record('ended')); journal.opened(record('open'))")
+    gateway.do("journal.closed(record('ended', CLOSED))")
+    assert [r.id for r in read(folder)] == ["ended"]  # it lives
+    gateway.kill()
+    assert list(read(folder)) == [replace(CLOSED, id="ended"), replace(OPEN, id="open", outcome="lost")]
+
+
+def test_gateways_do_not_answer_for_each_other(
+    gateway: Gateway, start: Callable[..., Journal], folder: Path
+) -> None:
+    start().opened(replace(OPEN, id="here"))
+    gateway.do("journal.opened(record('there'))")
+    gateway.kill()
+    assert [(r.id, r.outcome) for r in read(folder)] == [("there", "lost")]
+
+
+def test_a_reader_that_looks_at_the_lock_does_not_disturb_another(gateway: Gateway, folder: Path) -> None:
+    gateway.do("journal.opened(record('open'))")
+    gateway.kill()
+    with files(folder)[0].open("rb") as other:
+        fcntl.flock(other, fcntl.LOCK_SH)  # what `read` holds for a moment
+        assert [r.id for r in read(folder)] == ["open"]
+
+
+def test_rotation_keeps_the_open_requests_of_a_living_process(
+    start: Callable[..., Journal], folder: Path
+) -> None:
+    journal = start(max_file_bytes=2_000)
+    journal.opened(replace(OPEN, id="long"))
+    for number in range(50):
+        journal.opened(replace(OPEN, id=str(number)))
+        journal.closed(replace(CLOSED, id=str(number)))
+    assert len(files(folder)) > 10
+    assert all(path.stat().st_size <= 2_000 for path in files(folder))
+    assert [r.id for r in read(folder)] == [str(number) for number in range(50)]
+    journal.closed(replace(CLOSED, id="long"))
+    assert [r.id for r in read(folder)][-1] == "long"
+    assert journal.dropped == 0
+
+
+def test_rotated_files_are_closed_but_for_the_first(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start(max_file_bytes=500)
+    for number in range(20):
+        journal.closed(replace(CLOSED, id=str(number)))
+    opened = set(files(folder))
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        held = {Path(os.readlink(link)) for link in Path("/proc/self/fd").iterdir() if link.exists()}
+        if opened & held == {files(folder)[0], files(folder)[-1]}:
+            break
+        time.sleep(0.05)
+    assert opened & held == {files(folder)[0], files(folder)[-1]}
+
+
+def test_a_killed_gateway_that_had_rotated_leaves_each_open_request_lost_once(
+    gateway: Gateway, folder: Path
+) -> None:
+    gateway.do("journal._max_file_bytes = 1_000")
+    gateway.do("[journal.opened(record(str(n))) for n in range(20)]")
+    gateway.do("[journal.closed(record(str(n), CLOSED)) for n in range(10)]")
+    assert len(files(folder)) > 5
+    gateway.kill()
+    outcomes = {r.id: r.outcome for r in read(folder)}
+    assert outcomes == {str(n): "finished" if n < 10 else "lost" for n in range(20)}
+
+
+def test_a_torn_last_line_is_ignored(gateway: Gateway, folder: Path) -> None:
+    gateway.do("journal.opened(record('a')); journal.closed(record('a', CLOSED))")
+    gateway.kill()
+    path = files(folder)[0]
+    whole = path.read_bytes()
+    last = len(whole.splitlines()[-1])
+    for cut in range(1, last + 2):  # from no newline to nothing of it
+        path.write_bytes(whole[:-cut])
+        assert [(r.id, r.outcome) for r in read(folder)] == [("a", "lost")]
+
+
+def test_lines_nobody_understands_are_skipped_and_reported(
+    gateway: Gateway, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.do("journal.closed(record('a', CLOSED)); journal.closed(record('b', CLOSED))")
+    gateway.kill()
+    first, second = files(folder)[0].read_bytes().splitlines(keepends=True)
+    for junk in (b"{}\n", b"\xff\xfe\n", b'{"event":"open"}\n', b'{"event":"other","id":"c"}\n', b"[1]\n"):
+        files(folder)[0].write_bytes(first + junk + b"\n" + second)
+        caplog.clear()
+        assert [r.id for r in read(folder)] == ["a", "b"]
+        assert "1 lines" in caplog.text
+
+
+def test_an_id_counts_once_whatever_is_written_twice(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    for write in (journal.opened, journal.closed, journal.closed, journal.opened):
+        write(CLOSED)
+    journal.close()
+    assert list(read(folder)) == [CLOSED]
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "ids"),
+    [
+        (None, None, ["1", "2", "3"]),
+        (2.0, None, ["2", "3"]),
+        (None, 2.0, ["1"]),
+        (2.0, 3.0, ["2"]),
+        (4.0, None, []),
+    ],
+)
+def test_a_span_of_time_is_read_by_when_requests_began(
+    start: Callable[..., Journal], folder: Path, since: float | None, until: float | None, ids: list[str]
+) -> None:
+    journal = start()
+    for second in (1, 2, 3):
+        journal.opened(replace(OPEN, id=str(second), started=second))
+    for second in (1, 2):
+        journal.closed(replace(CLOSED, id=str(second), started=second))
+    journal.close()
+    assert [r.id for r in read(folder, since=since, until=until)] == ids
+
+
+def test_files_last_written_long_before_are_not_opened(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.closed(CLOSED)
+    journal.close()
+    path = files(folder)[0]
+    os.utime(path, (CLOSED.started, CLOSED.started))
+    assert list(read(folder, since=CLOSED.started + 3_000)) == []
+    assert list(read(folder, since=CLOSED.started)) == [CLOSED]
+    path.write_bytes(b"{}\n")  # would be reported, were it read
+    os.utime(path, (CLOSED.started, CLOSED.started))
+    assert list(read(folder, since=CLOSED.started + 10_000)) == []
+
+
+def test_reading_while_it_is_written_sees_whole_records_in_order(
+    start: Callable[..., Journal], folder: Path
+) -> None:
+    journal = start(max_file_bytes=50_000)
+    count = 3_000
+
+    def write() -> None:
+        for number in range(count):
+            journal.opened(replace(OPEN, id=str(number)))
+            journal.closed(replace(CLOSED, id=str(number)))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    looks = 0
+    while writer.is_alive():
+        records = list(read(folder))
+        assert records == [replace(CLOSED, id=str(number)) for number in range(len(records))]
+        looks += 1
+    writer.join()
+    assert looks > 0
+    assert len(list(read(folder))) == count
+
+
+def test_several_threads_may_write(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start(max_file_bytes=20_000)
+
+    def write(name: str) -> None:
+        for number in range(300):
+            journal.closed(replace(CLOSED, id=f"{name}{number}"))
+
+    writers = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    assert {r.id for r in read(folder)} == {f"{name}{number}" for name in "abcd" for number in range(300)}
+    assert journal.dropped == 0
+
+
+def test_a_full_disk_is_counted_and_service_goes_on(gateway: Gateway, folder: Path) -> None:
+    """The file may not grow past a limit of the kernel's: writes come back short, then fail."""
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, ({}, resource.RLIM_INFINITY))"
+    assert gateway.do("journal.opened(record('before'))") == 0
+    size = files(folder)[0].stat().st_size
+    gateway.do(limit.format(size + 100))
+    assert gateway.do("journal.opened(record('torn'))") == 1
+    assert gateway.do("journal.closed(record('lost line', CLOSED))") == 2
+    assert files(folder)[0].stat().st_size == size + 100
+    gateway.do(limit.format("resource.RLIM_INFINITY"))
+    assert gateway.do("journal.closed(record('before', CLOSED))") == 2
+    assert [r.id for r in read(folder)] == ["before"]
+    gateway.kill()
+    assert [r.id for r in read(folder)] == ["before"]
+
+
+def test_a_folder_that_went_away_stops_rotation_and_nothing_else(
+    start: Callable[..., Journal], folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = start(max_file_bytes=1_000)
+    away = folder.with_name("away")
+    folder.rename(away)
+    for number in range(10):
+        journal.closed(replace(CLOSED, id=str(number)))
+    assert journal.dropped == 0
+    assert "usage journal" in caplog.text
+    folder.mkdir()
+    for number in range(10, 20):
+        journal.closed(replace(CLOSED, id=str(number)))
+    ids = [r.id for place in (away, folder) for r in read(place)]
+    assert ids == [str(number) for number in range(20)]
+
+
+def test_complaints_come_at_most_once_a_minute(
+    start: Callable[..., Journal], caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = start()
+    journal.close()
+    for _ in range(100):
+        journal.closed(CLOSED)
+    assert journal.dropped == 100
+    assert len([r for r in caplog.records if r.name == module.__name__]) == 1
+
+
+def test_a_record_that_is_no_json_raises_nothing(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.opened(replace(OPEN, id="\ud800"))
+    journal.closed(CLOSED)
+    assert journal.dropped == 1
+    assert list(read(folder)) == [CLOSED]
+
+
+def test_a_folder_that_cannot_be_made_fails_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        Journal(tmp_path / "file" / "usage")
+
+
+def test_a_folder_that_is_not_there_holds_nothing(tmp_path: Path) -> None:
+    assert list(read(tmp_path / "none")) == []
+
+
+def test_starting_and_closing_many_journals_leaves_no_thread_and_no_file_open(folder: Path) -> None:
+    before = (threading.active_count(), len(os.listdir("/proc/self/fd")))
+    for _ in range(50):
+        Journal(folder).close()
+    assert (threading.active_count(), len(os.listdir("/proc/self/fd"))) == before
+    assert list(read(folder)) == []
