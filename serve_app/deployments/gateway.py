@@ -34,7 +34,7 @@ class GatewayReplica:
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir())
 
-    def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take the catalogue of the deploy file, at start and whenever it changes.
 
         A wrong one stops a gateway from starting (CatalogueError). One that runs keeps
