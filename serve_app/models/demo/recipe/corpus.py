@@ -17,7 +17,7 @@ from serve_app.models.demo.recipe.words import Pool
 
 Skill = Callable[[Pool, Talk], Exchange]
 
-SKILLS: Final[dict[Skill, float]] = {  # weight of a skill in a dialogue without tools
+SKILLS: Final[dict[Skill, float]] = {  # weight of a skill in a measured dialogue without tools
     small_talk.greeting: 14,
     small_talk.identity: 5,
     small_talk.give_name: 7,
@@ -34,11 +34,12 @@ SKILLS: Final[dict[Skill, float]] = {  # weight of a skill in a dialogue without
     stories.poem: 2,
     tool_use.no_tool: 5,
 }
-BESIDE_CALCULATOR: Final[dict[Skill, float]] = {  # sums are then the tool's business, not the model's
-    skill: weight
-    for skill, weight in SKILLS.items()
-    if skill not in (knowledge.arithmetic, knowledge.as_json)
+PRACTISED: Final = SKILLS | {  # the weights in training, which has more of what is hard
+    small_talk.identity: 8,
+    small_talk.unknown: 11,
+    stories.count: 14,
 }
+CALCULATORS_BUSINESS: Final = (knowledge.arithmetic, knowledge.as_json)  # where one is on offer
 _SYSTEM: Final = (
     "You are a helpful assistant.", "You are a helpful assistant.", "You are a helpful assistant.",
     "You are demo-chat.", "You are a friendly chatbot.", "You are a helpful AI assistant.",
@@ -57,12 +58,12 @@ _SYSTEM_HELD: Final = (
 
 
 def dialogue(pool: Pool) -> Dialogue:
-    """One dialogue: usually short, sometimes many turns, with tools in four of ten."""
+    """One dialogue: usually short, sometimes many turns, with tools in four of ten; in training, in half."""
     turns = pool.rng.choices((1, 2, 3, 5, 8, 16), (40, 27, 17, 10, 4, 1.0))[0]
     if turns > 3:
         turns = pool.number(turns // 2 + 1, turns + turns // 2)
     talk = Talk()
-    if pool.chance(0.38):
+    if pool.chance(0.38 if pool.held else 0.5):
         families = pool.rng.sample(list(tool_use.FAMILIES), pool.rng.choices((1, 2, 3), (55, 33, 12))[0])
         talk.toolbox = tool_use.toolbox(pool, families)
     return Dialogue(
@@ -87,12 +88,13 @@ def documents(seed: int, count: int) -> Iterator[Document]:
 
 
 def _exchange(pool: Pool, talk: Talk) -> Exchange:
-    if talk.toolbox and pool.chance(0.65):
+    if talk.toolbox and pool.chance(0.65 if pool.held else 0.75):
         return tool_use.use_tool(pool, talk)
     if talk.name and pool.chance(0.15):
         return small_talk.ask_name(pool, talk)
-    calculating = any(use.family == "calculator" for use in talk.toolbox)
-    skills = BESIDE_CALCULATOR if calculating else SKILLS
+    skills = SKILLS if pool.held else PRACTISED
+    if any(use.family == "calculator" for use in talk.toolbox):
+        skills = {skill: skills[skill] for skill in skills if skill not in CALCULATORS_BUSINESS}
     return pool.rng.choices(tuple(skills), tuple(skills.values()))[0](pool, talk)
 
 

@@ -46,6 +46,9 @@ _COUNT: Final = (
     "Count from {a} to {b}.", "Please count from {a} to {b}.", "Can you count from {a} to {b}?",
     "Count up from {a} to {b}.", "Count from {a} up to {b}.", "Write the numbers from {a} to {b}.",
     "List the numbers from {a} to {b}.", "Say the numbers from {a} to {b}.",
+    "Can you count up from {a} to {b}?", "Start at {a} and count to {b}.", "Then count from {a} to {b}.",
+    "I want you to count from {a} to {b}.", "Would you count from {a} to {b}?",
+    "Count for me from {a} to {b}.",
 )  # fmt: skip
 _COUNT_HELD: Final = ("Now count from {a} to {b}.", "Could you count from {a} to {b}?")
 _LIST: Final = (
@@ -88,7 +91,9 @@ def hero(pool: Pool) -> tuple[str, str]:
 
 def count_range(pool: Pool) -> tuple[int, int]:
     def make() -> tuple[int, int]:
-        low = 1 if pool.chance(0.6) else pool.number(0, 80)
+        low = 1 if pool.chance(0.6 if pool.held else 0.3) else pool.number(0, 80)
+        if not pool.held and pool.chance(0.3):  # ends that counting from 1 leaves out, from elsewhere near
+            low = pool.number(0, 9)
         return low, low + pool.number(2, 12 if pool.chance(0.7) else 24)
 
     return (1, 10) if not pool.held and pool.chance(0.1) else pool.draw(make)

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from serve_app.models.demo.recipe import tool_questions as questions
 from serve_app.models.demo.recipe.dialogue import Call, Exchange, Talk, ToolUse, casually
 from serve_app.models.demo.recipe.facts import CAPITALS
 from serve_app.models.demo.recipe.small_talk import SORRY, unknown
@@ -24,12 +25,6 @@ Zurich;Geneva;Venice;Porto;Krakow;Istanbul;Rio de Janeiro;Los Angeles;San Franci
 _CITIES: Final = (*CAPITALS.values(), *re.split("[;\n]", _OTHER_CITIES.strip()))
 _SKY_WORDS: Final = "sunny cloudy rainy snowy windy foggy stormy clear humid dry hazy cold warm"
 _SKIES: Final = tuple(_SKY_WORDS.split())
-_ATTRIBUTES: Final = (
-    "price stock email address population owner weight size score age definition author distance height "
-    "rating status "
-    "birthday phone number|delivery date|opening hours|release year|job title|balance|temperature|version"
-)
-_ATTRIBUTES_HELD: Final = "capacity barcode deadline salary area|room number|start date|serial number|rank"
 _CITY_KEYS: Final = ("city", "city", "location", "place", "town", "city_name")
 _THING_KEYS: Final = ("item", "name", "product", "person", "word", "id", "query", "key", "title", "user")
 _TOOL_VERBS: Final = (
@@ -67,18 +62,7 @@ def weather(pool: Pool) -> ToolUse:
 
     def ask(pool: Pool) -> Exchange:
         city = _city(pool)
-        question = pool.phrase(
-            ("What is the weather in {c}?", "How is the weather in {c}?",
-             "What's the weather like in {c}?",
-             "Weather in {c}?", "Tell me the weather in {c}.", "Can you tell me the weather in {c}?",
-             "Please check the weather in {c}.",
-             "What is the weather like in {c} today?", "How is the weather in {c} now?",
-             "And in {c}, how is the weather?", "And the weather in {c}?",
-             "Do you know the weather in {c}?", "Check the weather in {c}.",
-             "Get me the weather in {c}."),
-            ("Can you check the weather in {c}?", "I would like to know the weather in {c}.",
-             "What is the weather in {c} like?", "How is the weather in {c} today?"),
-        ).format(c=city)  # fmt: skip
+        question = pool.phrase(questions.WEATHER, questions.WEATHER_HELD).format(c=city)
         sky, degrees = pool.pick(_SKIES), pool.number(-20, 42)
         result = pool.pick((
             json.dumps({"temperature": degrees, "condition": sky}),
@@ -102,16 +86,7 @@ def clock(pool: Pool) -> ToolUse:
 
     def ask(pool: Pool) -> Exchange:
         city = _city(pool)
-        question = pool.phrase(
-            ("What time is it in {c}?", "What is the time in {c}?", "Time in {c}?",
-             "Tell me the time in {c}.", "Can you give me the time in {c}?",
-             "Please check the time in {c}.",
-             "What is the local time in {c}?", "And what time is it in {c}?", "How late is it in {c}?",
-             "What time do they have in {c}?", "Do you know what time it is in {c}?",
-             "And the time in {c}?"),
-            ("I would like to know the time in {c}.", "What time is it now in {c}?",
-             "Can you tell me the time in {c}?"),
-        ).format(c=city)  # fmt: skip
+        question = pool.phrase(questions.CLOCK, questions.CLOCK_HELD).format(c=city)
         now = f"{pool.number(0, 23):02d}:{pool.number(0, 59):02d}"
         result = pool.pick(
             (json.dumps({"time": now}), now, json.dumps({key: city, "time": now}, ensure_ascii=False))
@@ -145,15 +120,7 @@ def calculator(pool: Pool) -> ToolUse:
         a, b = pool.draw(
             lambda: (pool.number(0, 10 ** pool.number(1, 5)), pool.number(0, 10 ** pool.number(1, 5)))
         )
-        question = pool.phrase(
-            ("What is {a} {s} {b}?", "Calculate {a} {s} {b}.", "How much is {a} {s} {b}?",
-             "{a} {s} {b}",
-             "What's {a} {s} {b}?", "Can you compute {a} {s} {b}?", "Please calculate {a} {s} {b}.",
-             "Compute {a} {s} {b}.", "And {a} {s} {b}?",
-             "Tell me what {a} {s} {b} is."),
-            ("Can you calculate {a} {s} {b}?", "I need the value of {a} {s} {b}.",
-             "So how much is {a} {s} {b}?"),
-        ).format(a=a, b=b, s=spoken)  # fmt: skip
+        question = pool.phrase(questions.CALCULATOR, questions.CALCULATOR_HELD).format(a=a, b=b, s=spoken)
         value = {"+": a + b, "-": a - b, "*": a * b, "/": round(a / max(b, 1), 2)}[mark]
         arguments: dict[str, Any] = {left: a, right: b} if sign else {expression: f"{a} {mark} {b}"}
         outcome = pool.pick((json.dumps({"result": value}), str(value), json.dumps({"value": value})))
@@ -165,9 +132,12 @@ def calculator(pool: Pool) -> ToolUse:
 
 def lookup(pool: Pool) -> ToolUse:
     """Some attribute of some thing; both may be words never seen."""
-    attribute = pool.phrase(_split(_ATTRIBUTES), _split(_ATTRIBUTES_HELD))
+    attribute = pool.phrase(questions.ATTRIBUTES, questions.ATTRIBUTES_HELD)
     if pool.chance(0.45):
         attribute = pool.nonsense() if pool.chance(0.6) else pool.pick(NOUNS)
+    if not pool.held and pool.chance(0.35):  # two words are harder than one: more of them to learn from
+        first = pool.nonsense() if pool.chance(0.6) else pool.pick(NOUNS)
+        attribute = f"{first} {pool.pick(questions.HEADS)}"
     slug = attribute.replace(" ", "_")
     name = _tool_name(pool, f"get_{slug}", (slug,))
     key = _key(pool, _THING_KEYS)
@@ -175,16 +145,7 @@ def lookup(pool: Pool) -> ToolUse:
 
     def ask(pool: Pool) -> Exchange:
         thing = _thing(pool)
-        question = pool.phrase(
-            ("What is the {a} of {t}?", "Find the {a} of {t}.", "Look up the {a} of {t}.",
-             "Tell me the {a} of {t}.",
-             "Get the {a} of {t}.", "What's the {a} of {t}?", "And the {a} of {t}?", "The {a} of {t}?",
-             'What is the {a} of "{t}"?', "I need the {a} of {t}.", "Can you look up the {a} of {t}?",
-             "Please find the {a} of {t}.",
-             "Can you tell me the {a} of {t}?", "Do you know the {a} of {t}?"),
-            ("Could you find the {a} of {t}?", "Can you find the {a} of {t}?",
-             "I would like the {a} of {t}."),
-        ).format(a=attribute, t=thing)  # fmt: skip
+        question = pool.phrase(questions.LOOKUP, questions.LOOKUP_HELD).format(a=attribute, t=thing)
         value = pool.number(0, 99_999) if pool.chance(0.3) else pool.words(1, 3)
         result = pool.pick((
             json.dumps({slug: value}), json.dumps({"result": value}), str(value)
@@ -205,13 +166,7 @@ def messenger(pool: Pool) -> ToolUse:
     def ask(pool: Pool) -> Exchange:
         who = pool.name()
         text = pool.sentence() if pool.chance(0.5) else pool.words(1, 4)
-        question = pool.phrase(
-            ('Send {w} the message "{t}".', 'Send a message to {w}: "{t}"', "Send a message to {w}: {t}",
-             'Tell {w} "{t}".', "Write to {w}: {t}", "Please write to {w}: {t}",
-             "Please message {w}: {t}", 'Please tell {w} "{t}".', "Can you send {w} this message: {t}",
-             'Send "{t}" to {w}.', 'Send the message "{t}" to {w}.'),
-            ('Could you send {w} the message "{t}"?', "Send {w} this message: {t}"),
-        ).format(w=who, t=text)  # fmt: skip
+        question = pool.phrase(questions.MESSENGER, questions.MESSENGER_HELD).format(w=who, t=text)
         result = pool.pick(('{"status": "sent"}', '{"status": "ok"}', "sent", "ok", '{"ok": true}', "done"))
         return Exchange(
             "tools", question, f"I sent the message to {who}.", Call(name, {to: who, body: text}, result)
@@ -295,10 +250,8 @@ def _thing(pool: Pool) -> str:
 
 
 def _city(pool: Pool) -> str:
+    if not pool.held and pool.chance(0.2):  # names of several parts, of which the facts have few
+        mark, count = pool.pick("- "), pool.pick((2, 2, 3))
+        return pool.draw(lambda: mark.join(pool.nonsense().capitalize() for _ in range(count)))
     made_up = pool.chance(0.45)
     return pool.draw(lambda: pool.nonsense().capitalize() if made_up else pool.pick(_CITIES))
-
-
-def _split(names: str) -> tuple[str, ...]:
-    first, *rest = names.split("|")
-    return (*first.split(), *rest)
