@@ -2,7 +2,7 @@
 
 Other threads talk to it through an inbox that is emptied before every step;
 what the steps bring goes to one callback. Everything that passes is a value of
-types.py, so the same loop can run in a child process. It knows nothing of
+the types package, so the same loop can run in a child process. It knows nothing of
 asyncio, text or Ray.
 """
 

@@ -32,6 +32,7 @@ FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
         FinishReason.LENGTH: "length",
         FinishReason.CONTEXT: "length",
         FinishReason.ABORT: "stop",
+        FinishReason.TOOL_CALLS: "tool_calls",
     }
 )
 

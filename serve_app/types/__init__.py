@@ -1,0 +1,67 @@
+"""The contract: what crosses a process boundary, decided once.
+
+Plain frozen dataclasses of the standard library, nothing else, so that every
+layer can import this module and `msgspec` can carry it as bytes. Nothing here
+is a torch object, a pydantic model or an HTTP notion.
+
+    HTTP body --dialect.parse--> GenerateRequest --replica--> EngineRequest
+    EngineOutput --replica--> TokenDelta --dialect.render--> bytes
+
+A `GenerateRequest` is one *sequence group*: one prompt and its `n` choices. An
+HTTP body with several prompts becomes several requests with one `parent_id`.
+"""
+
+from __future__ import annotations
+
+from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
+from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
+from serve_app.types.model import ModelInfo
+from serve_app.types.request import GenerateRequest, Prompt, ToolChoice, ToolMode
+from serve_app.types.result import (
+    ErrorInfo,
+    FinishReason,
+    PositionLogprobs,
+    StepTiming,
+    Tensor,
+    TextLogprob,
+    Timing,
+    TokenDelta,
+    ToolCallDelta,
+    TopLogprob,
+    Usage,
+)
+from serve_app.types.sampling import Beam, EarlyStopping, Grammar, GrammarKind, ProcessorCall, SamplingParams
+
+__all__ = [
+    "Beam",
+    "Budget",
+    "Caller",
+    "Draw",
+    "EarlyStopping",
+    "EngineOutput",
+    "EngineRequest",
+    "EngineStats",
+    "ErrorInfo",
+    "FinishReason",
+    "GenerateRequest",
+    "Grammar",
+    "GrammarKind",
+    "ModelInfo",
+    "PositionLogprobs",
+    "ProcessorCall",
+    "Prompt",
+    "SamplingParams",
+    "Scope",
+    "StepTiming",
+    "Tensor",
+    "TextLogprob",
+    "Timing",
+    "TokenDelta",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolMode",
+    "TopLogprob",
+    "Usage",
+    "UsageRecord",
+    "Verdict",
+]

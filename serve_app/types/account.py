@@ -1,0 +1,78 @@
+"""Who calls, what they may use, and what they used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Scope(StrEnum):
+    """What an API key may be allowed to do. Every route that is not open needs one."""
+
+    INFERENCE = "inference"  # list models, generate
+    METRICS = "metrics"  # read the server's metrics
+    ROUTING = "routing"  # choose the served entity of a request, past the traffic split
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who sent a request, as far as the server is concerned."""
+
+    key_id: str  # name of the key, safe for logs
+    scopes: frozenset[Scope]  # what the key may do
+    salt: str  # tenant salt of the prefix cache: from the key, never from the client's input
+    anonymous: bool = False  # no key is configured, so everybody is this caller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Draw:
+    """What a request takes from one budget: a bucket that fills steadily and never overflows."""
+
+    bucket: str  # whose budget of what: unique in the cluster, never shown
+    unit: str  # "requests", "input-tokens", "output-tokens" or "tokens": for the client
+    amount: float  # >= 0
+    capacity: float  # of the bucket: most that may come at once
+    per_second: float  # at which it fills
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How a bucket stands after a claim, for `x-ratelimit-*`."""
+
+    unit: str
+    limit: int  # its capacity
+    remaining: int  # >= 0
+    reset_s: float  # until it is full again
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer to a claim: all draws of it were made, or none."""
+
+    granted: bool
+    budgets: tuple[Budget, ...]  # in the order of the draws
+    retry_after_s: float | None = None  # refused: until this claim could be granted; None: never
+    refused: str | None = None  # the unit that refused it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRecord:
+    """What one admitted request used: exactly one a request, however it ended."""
+
+    id: str  # ours, unique
+    key_id: str
+    endpoint: str
+    entity: str  # the served entity that answered, or was tried last
+    kind: str  # of the endpoint: pay_per_token, provisioned_throughput
+    route: str  # template of the HTTP route
+    started: float  # Unix seconds
+    outcome: str  # "finished", "failed", "aborted" (the client left) or "lost" (its gateway died)
+    status: int = 0  # HTTP; 0: nothing was sent
+    prompt_tokens: int = 0  # cached ones included
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    first_token_s: float | None = None  # from arrival at the gateway
+    queue_s: float | None = None  # in the engine, before its first step
+    total_s: float = 0.0
+    cost: float | None = None  # by the endpoint's price, in `currency`
+    currency: str | None = None

@@ -1,0 +1,62 @@
+"""What a replica asks of its engine, and what the engine says: ids, and nothing textual."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.types.result import ErrorInfo, FinishReason, PositionLogprobs, StepTiming, Timing
+from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRequest:
+    """What a replica asks of its engine: token ids and nothing textual."""
+
+    id: str
+    token_ids: tuple[int, ...]  # at least one
+    sampling: SamplingParams = DEFAULT_SAMPLING
+    n: int = 1  # sequences forked from the prompt
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    beam: Beam | None = None  # n: hypotheses returned, best first
+    grammar: Grammar | None = None
+    timings: bool = False  # `EngineOutput.steps` is wanted
+    priority: int = 0
+    timeout_s: float | None = None
+    salt: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOutput:
+    """What one step brought one sequence: 0..k new tokens, or its end."""
+
+    request_id: str
+    index: int  # 0 .. n-1
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[PositionLogprobs, ...] = ()  # one a token, when asked for
+    prompt_logprobs: tuple[PositionLogprobs, ...] | None = None  # with the first token;
+    # positions 1 .. len(prompt)-1: nothing predicts position 0
+    finish: FinishReason | None = None
+    error: ErrorInfo | None = None  # set when finish is ERROR
+    cached_tokens: int = 0
+    timing: Timing | None = None  # with the first token
+    steps: tuple[StepTiming, ...] = ()  # one a token, when asked for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStats:
+    """A snapshot of the engine for metrics, autoscaling and health."""
+
+    running: int = 0  # sequences in the batch
+    waiting: int = 0  # sequences waiting for their first step or resumption
+    waiting_tokens: int = 0  # prompt tokens not yet computed
+    blocks_total: int = 0
+    blocks_used: int = 0  # referenced by a live sequence
+    blocks_cached: int = 0  # free, but holding a prefix that can be hit
+    max_sequences: int = 0
+    steps: int = 0
+    prompt_tokens: int = 0  # counters since start
+    cached_tokens: int = 0
+    generated_tokens: int = 0
+    preemptions: int = 0
+    heartbeat_age_s: float = 0.0

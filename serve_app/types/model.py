@@ -1,0 +1,21 @@
+"""What a gateway may know of a model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelInfo:
+    """What a gateway may know of a model without loading it."""
+
+    name: str
+    version: str = ""
+    created: int  # Unix seconds, when the replica came up
+    context_window: int  # prompt + output tokens
+    vocab_size: int
+    has_chat_template: bool
+    has_fim: bool
+    dtype: str
+    device: str
+    eos_token_ids: tuple[int, ...] = ()

@@ -1,0 +1,76 @@
+"""What a gateway asks of a model replica."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """Exactly one of `text`, `messages` and `token_ids` is set.
+
+    `messages` are plain `{"role": ..., "content": str, ...}` mappings, already
+    checked and flattened to text by the dialect; `tools` are handed to the
+    model's own chat template. `suffix` asks for fill-in-the-middle.
+    """
+
+    text: str | None = None
+    messages: tuple[dict[str, Any], ...] | None = None
+    token_ids: tuple[int, ...] | None = None
+    tools: tuple[dict[str, Any], ...] = ()
+    suffix: str | None = None
+
+
+class ToolMode(StrEnum):
+    """Whether the model may, must or must not call tools."""
+
+    AUTO = "auto"
+    NONE = "none"
+    REQUIRED = "required"
+    NAMED = "named"  # exactly one: `ToolChoice.name`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolChoice:
+    """The client's word on calling tools. Which tools there are is in `Prompt.tools`."""
+
+    mode: ToolMode = ToolMode.AUTO
+    name: str | None = None
+    parallel: bool = True  # more than one call in an answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerateRequest:
+    """What a gateway asks of a model replica: one prompt, `n` choices."""
+
+    id: str  # made by us at the gateway, never the client's
+    model: str  # the Serve application that serves it
+    prompt: Prompt
+    sampling: SamplingParams = DEFAULT_SAMPLING
+    n: int = 1  # choices returned, numbered 0 .. n-1
+    best_of: int | None = None  # sequences generated (>= n); None: n
+    stop: tuple[str, ...] = ()  # stop strings, none empty
+    include_stop: bool = False  # keep the matched stop string in the text
+    skip_special_tokens: bool = True
+    bad_words: tuple[str, ...] = ()  # as text; the replica tokenises them
+    echo: bool = False  # the text starts with the prompt
+    logprobs: int | None = None  # None: off; k: the chosen token and the k likeliest
+    prompt_logprobs: int | None = None  # the same for every prompt token
+    stream: bool = True  # False: one delta a choice, at the end
+    beam: Beam | None = None  # n <= beam.width; best_of is not used
+    rank_length_penalty: float | None = None  # of best_of: sum / length ** this; None: the sum alone
+    grammar: Grammar | None = None
+    tool_choice: ToolChoice = ToolChoice()
+    reasoning: bool = True  # split off what the model thinks, where its format is known
+    truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
+    truncate: bool = False  # shorten prompt and output to the window, and end early at the deadline
+    detokenize: bool = True  # False: ids only
+    per_token: bool = False  # one delta a token, each with its `step`
+    priority: int = 0  # larger runs earlier
+    timeout_s: float | None = None  # from the moment the replica has the request
+    salt: str = ""  # tenant salt of the prefix cache
+    parent_id: str | None = None  # the body this request was split from

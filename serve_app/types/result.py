@@ -1,0 +1,124 @@
+"""What comes back: deltas of text, tokens, usage, errors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+
+class FinishReason(StrEnum):
+    """Why a sequence ended. Each dialect has its own words for these."""
+
+    EOS = "eos"  # the model's end-of-sequence token
+    STOP = "stop"  # a stop string or stop token of the client
+    LENGTH = "length"  # max_tokens reached
+    CONTEXT = "context"  # the context window is full
+    ABORT = "abort"  # cancelled, by the client or by us
+    ERROR = "error"  # see the `error` beside it
+    TOOL_CALLS = "tool_calls"  # the model asks for tools and waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tensor:
+    """A tensor as it crosses a process: raw little-endian bytes, row-major."""
+
+    dtype: str  # KServe names: FP32, FP16, BF16, INT32, INT64, BOOL, UINT8
+    shape: tuple[int, ...]
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TopLogprob:
+    """One alternative at a position, by id; the replica adds the text."""
+
+    token_id: int
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class PositionLogprobs:
+    """Log-probabilities at one position, natural log of the raw model distribution."""
+
+    token_id: int  # the token that stands there
+    logprob: float
+    top: tuple[TopLogprob, ...] = ()  # likeliest first
+
+
+@dataclass(frozen=True, slots=True)
+class TextLogprob:
+    """A token with its own text; `top` are its alternatives, likeliest first."""
+
+    token_id: int
+    text: str
+    data: bytes  # the token's bytes; several tokens may share one character
+    logprob: float | None  # None: first prompt token, which nothing predicts
+    top: tuple[TextLogprob, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens of one request so far: cumulative, so that a broken stream can be billed."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0  # over the choices returned, end tokens included
+    cached_tokens: int = 0  # prompt tokens found in the prefix cache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """Where the time of a request went, in seconds."""
+
+    queue_s: float = 0.0  # from arrival in the engine to its first step
+    first_token_s: float = 0.0  # from arrival in the engine to its first token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTiming:
+    """The step that made a token, as its sequence saw it."""
+
+    batch_size: int  # sequences in the step
+    wait_s: float  # from the sequence's last token (the first: from arrival) to the step's begin
+    run_s: float  # of the step itself
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolCallDelta:
+    """A piece of a tool call: the first one of an index has `id` and `name`."""
+
+    index: int  # of the call in its choice
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""  # more of the JSON text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInfo:
+    """An error of errors.py as it crosses a process."""
+
+    kind: str  # class name in errors.py
+    message: str  # public text: no prompt, path, address or class name
+    param: str | None = None
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenDelta:
+    """What one step brought one choice, as text. The last one carries `finish`."""
+
+    request_id: str
+    index: int
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TextLogprob, ...] | None = None
+    prompt_text: str | None = None  # first delta, when `echo`
+    prompt_token_ids: tuple[int, ...] | None = None  # first delta, when `echo` or prompt_logprobs
+    prompt_logprobs: tuple[TextLogprob, ...] | None = None  # first delta, one a prompt token
+    finish: FinishReason | None = None
+    stop: str | int | None = None  # the stop string or stop token that matched
+    usage: Usage = Usage()  # of the whole request, cumulative
+    timing: Timing | None = None  # with a choice's first token
+    step: StepTiming | None = None  # when `per_token`
+    reasoning: str = ""  # what the model thinks, apart from `text`
+    tool_calls: tuple[ToolCallDelta, ...] = ()
+    error: ErrorInfo | None = None  # with finish ERROR
+    tensors: dict[str, Tensor] = field(default_factory=dict)

@@ -1,0 +1,89 @@
+"""How the next token is chosen: sampling, beams, grammars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessorCall:
+    """A logits processor that the operator registered, by name, with its arguments."""
+
+    name: str
+    arguments: str = "{}"  # a JSON object of keyword arguments
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the next token of a sequence is chosen, and when the sequence ends.
+
+    Ranges are the engine's own; a dialect may allow less. The order in which
+    these act on the logits is the order of `engine/sampler.py`.
+    """
+
+    temperature: float = 1.0  # >= 0; 0 is greedy
+    top_k: int = 0  # 0 is off; 1 is greedy
+    top_p: float = 1.0  # (0, 1]; 1 is off
+    min_p: float = 0.0  # [0, 1]; 0 is off
+    typical_p: float = 1.0  # (0, 1]; 1 is off
+    seed: int | None = None  # 0 .. 2**64-1; None: the engine draws one
+    repetition_penalty: float = 1.0  # > 0; sees prompt and output
+    presence_penalty: float = 0.0  # sees the output (and the prompt, see below)
+    frequency_penalty: float = 0.0
+    penalize_prompt: bool = False  # presence and frequency count prompt tokens too
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added logit)
+    bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never to complete
+    allowed_token_ids: tuple[int, ...] = ()  # empty: all
+    min_tokens: int = 0  # no EOS and no stop token before this many
+    max_tokens: int | None = None  # >= 1; None: until the context is full
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False  # EOS does not end the sequence (it is not masked)
+    no_repeat_ngram: int = 0  # no sequence of this many tokens twice, the prompt included; 0 is off
+    watermark: bool = False  # green-list bias before the draw
+    processors: tuple[ProcessorCall, ...] = ()  # named logits processors, in order
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0.0 or self.top_k == 1
+
+
+DEFAULT_SAMPLING: Final = SamplingParams()
+
+
+class EarlyStopping(StrEnum):
+    """When a beam search ends, once as many hypotheses as its width have ended."""
+
+    YES = "yes"  # at once
+    NO = "no"  # when no running beam can beat the worst of them
+    NEVER = "never"  # when every beam ended or the length is reached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beam:
+    """Beam search in place of sampling; filters, temperature and seeds have no effect in it."""
+
+    width: int  # >= 2, a multiple of `groups`
+    length_penalty: float = 1.0  # score: sum of log-probabilities / length ** length_penalty
+    early_stopping: EarlyStopping = EarlyStopping.NO
+    groups: int = 1  # that avoid each other's tokens by `diversity_penalty`
+    diversity_penalty: float = 0.0  # >= 0
+
+
+class GrammarKind(StrEnum):
+    """What `Grammar.text` is."""
+
+    JSON = "json_object"  # any JSON object; the text is empty
+    SCHEMA = "json_schema"  # a JSON Schema, as canonical JSON
+    REGEX = "regex"
+    CHOICE = "choice"  # a JSON list of strings
+    LARK = "grammar"  # Lark's notation, as llguidance reads it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grammar:
+    """What the whole output must match."""
+
+    kind: GrammarKind
+    text: str = ""
