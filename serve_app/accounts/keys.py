@@ -9,8 +9,8 @@ One key a line (in the environment: separated by blanks), `#` starts a comment:
 `keys_file`, the variable is SERVE_APP_API_KEYS; both may be used. Keys are 256 random
 bits, so a plain digest is enough: there is nothing to guess from a dump of them.
 
-    $ python -m serve_app.accounts.keys new alice
-    $ python -m serve_app.accounts.keys new prometheus --scopes metrics
+    $ serve-app keys new alice
+    $ serve-app keys new prometheus --scopes metrics
 
 Covered: constant-time comparison, no key at rest, nobody but loopback without keys.
 Not covered: revocation without a restart, quotas, brute force (2**256 is enough).
@@ -18,7 +18,6 @@ Not covered: revocation without a restart, quotas, brute force (2**256 is enough
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import hmac
 import ipaddress
@@ -138,23 +137,3 @@ def _salt(digest: bytes, name: str) -> str:
 
 def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode("utf-8", "surrogatepass")).digest()
-
-
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m serve_app.accounts.keys", description="Make API keys.")
-    commands = parser.add_subparsers(dest="command", required=True)
-    new = commands.add_parser("new", help="make a key; it is shown once and stored nowhere")
-    new.add_argument("name", help="who it is for; shows in logs")
-    new.add_argument(
-        "--scopes", default=Scope.INFERENCE.value, help=f"comma-separated, of: {', '.join(Scope)}"
-    )
-    arguments = parser.parse_args(argv)
-    try:
-        key, line = new_key(arguments.name, arguments.scopes.split(","))
-    except KeyFileError as error:
-        parser.error(str(error))
-    print(f"key (shown once):       {key}\nline for the key file:  {line}")
-
-
-if __name__ == "__main__":
-    main()

@@ -28,6 +28,7 @@ ARROWS: dict[str, set[str]] = {
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
     | {"config", "telemetry", "channel", "endpoints", "accounts", "api", "models", "replica"},
+    "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 # third-party package -> the only layers that may import it
 OWNERS: dict[str, set[str]] = {
@@ -43,6 +44,8 @@ OWNERS: dict[str, set[str]] = {
     "huggingface_hub": {"models"},
     "prometheus_client": {"telemetry"},
     "sqlalchemy": {"accounts"},
+    "click": {"cli"},
+    "httpx": {"cli", "models"},
 }
 FORBIDDEN_IMPORTS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 

@@ -1,0 +1,57 @@
+"""`serve-app endpoints`: what a running server offers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+
+from serve_app.cli.output import table
+from serve_app.cli.server import Server, server_options
+
+COLUMNS: Final = ("endpoint", "task", "kind", "context", "entity", "model", "version", "traffic", "ready")
+
+
+@click.command()
+@server_options
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def endpoints(server: Server, form: str) -> None:
+    """List the endpoints of a running server.
+
+    One line for each served entity, with its share of the endpoint's traffic and whether it
+    can answer now.
+    """
+    entries = server.read("/v1/models").get("data", [])
+    if form == "json":
+        click.echo(json.dumps(entries, indent=2))
+        return
+    rows = [row for entry in entries for row in _rows(entry)]
+    if not rows:
+        click.echo("no endpoint is ready; `serve-app health` says why", err=True)
+        return
+    shown = [name for name in COLUMNS if any(name in row for row in rows)]
+    click.echo(
+        table(shown, [[row.get(name, "") for name in shown] for row in rows], right=("context", "traffic"))
+    )
+
+
+def _rows(entry: dict[str, Any]) -> list[dict[str, str]]:
+    """One row an entity, with only what the server said."""
+    known = {"endpoint": entry.get("id"), "task": entry.get("task"), "kind": entry.get("kind")}
+    known["context"] = entry.get("max_model_len")
+    own = {name: str(value) for name, value in known.items() if value is not None}
+    return [own | _entity(entity) for entity in entry.get("served_entities") or ()] or [own]
+
+
+def _entity(entity: dict[str, Any]) -> dict[str, str]:
+    cells = {
+        column: str(entity[member])
+        for column, member in (("entity", "name"), ("model", "model"), ("version", "version"))
+        if entity.get(member)
+    }
+    if "traffic" in entity:
+        cells["traffic"] = f"{entity['traffic']} %"
+    if "ready" in entity:
+        cells["ready"] = "yes" if entity["ready"] else "no"
+    return cells

@@ -1,0 +1,29 @@
+"""The table of commands."""
+
+from __future__ import annotations
+
+import click
+
+from serve_app.cli.chat import chat
+from serve_app.cli.endpoints import endpoints
+from serve_app.cli.health import health
+from serve_app.cli.keys import keys
+from serve_app.cli.serve import serve
+from serve_app.cli.throughput import measure_throughput
+from serve_app.cli.usage import usage
+from serve_app.cli.validate import validate
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="serve-app")
+def cli() -> None:
+    """Serve models on your own machines, and look after the server."""
+
+
+for _command in (serve, validate, health, endpoints, chat, keys, usage, measure_throughput):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """The console script."""
+    cli(prog_name="serve-app")

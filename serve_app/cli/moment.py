@@ -1,0 +1,29 @@
+"""Points in time on a command line: `7d` (ago), or an ISO date or time."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+import click
+
+METAVAR: Final = "ISO|7d"
+_AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
+_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
+
+
+def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """An option's callback: Unix seconds. An ISO time without an offset is local, a date its first moment."""
+    if value is None:
+        return None
+    if ago := _AGO.fullmatch(value):
+        return time.time() - int(ago[1]) * _SECONDS[ago[2]]
+    try:
+        return datetime.fromisoformat(value).astimezone().timestamp()
+    except (ValueError, OverflowError, OSError) as error:
+        raise click.BadParameter(
+            f"{value!r} must be a time ago, such as 30m, 12h, 7d or 2w, or an ISO date or time, such as "
+            "2026-03-01 or 2026-03-01T09:30+01:00"
+        ) from error

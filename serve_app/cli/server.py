@@ -1,0 +1,166 @@
+"""A running server, as the commands reach it: where it is, with which key, and why it does not answer.
+
+Knows HTTP and the shape of errors; not what the answers mean.
+"""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+import click
+import httpx
+
+from serve_app.cli.output import printable
+from serve_app.cli.sse import events
+
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+CONNECT_TIMEOUT_S: Final = 10.0
+READ_TIMEOUT_S: Final = 30.0  # of an answer in one piece; a stream may take its time
+MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
+
+Result = TypeVar("Result")
+
+
+class ServerError(click.ClickException):
+    """The server is not there, or refused; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """Where requests go, with the key that they carry."""
+
+    url: str  # scheme, host and port, without a slash at the end
+    key: str | None = field(default=None, repr=False)
+
+    def get(self, path: str) -> httpx.Response:
+        """The answer to a GET, whatever its status. Raises ServerError when there is none."""
+        with self._client(READ_TIMEOUT_S) as client, self._reached():
+            return client.get(path)
+
+    def read(self, path: str) -> dict[str, Any]:
+        """The JSON object at `path`. Raises ServerError."""
+        response = self.get(path)
+        if response.is_success:
+            try:
+                body = response.json()
+            except ValueError:
+                body = None
+            if isinstance(body, dict):
+                return body
+            raise ServerError(f"{self.url}{path} does not answer as serve-app does; check --url")
+        raise self._refusal(response)
+
+    @contextmanager
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
+        """The data of each server-sent event in the answer to a POST. Raises ServerError.
+
+        Leaving the block closes the connection, which ends the work for it on the server.
+        """
+        with (
+            self._client(None) as client,
+            self._reached(),
+            client.stream("POST", path, json=body) as response,
+        ):
+            if not response.is_success:
+                response.read()
+                raise self._refusal(response)
+            yield events(response.iter_bytes())
+
+    def _client(self, read_timeout_s: float | None) -> httpx.Client:
+        return httpx.Client(
+            base_url=self.url,
+            headers={} if self.key is None else {"Authorization": f"Bearer {self.key}"},
+            timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
+            trust_env=not _is_loopback(httpx.URL(self.url).host),  # no proxy between this machine and itself
+        )
+
+    @contextmanager
+    def _reached(self) -> Iterator[None]:
+        try:
+            yield
+        except httpx.ConnectError as error:
+            raise ServerError(
+                f"no server answers at {self.url} ({error}). Is it running? "
+                "`make serve` or `serve-app serve FILE` starts one; --url names another place"
+            ) from error
+        except httpx.TimeoutException as error:
+            raise ServerError(f"{self.url} did not answer in time; `serve-app health` tells more") from error
+        except httpx.HTTPError as error:
+            raise ServerError(f"the connection to {self.url} broke: {error}") from error
+
+    def _refusal(self, response: httpx.Response) -> ServerError:
+        try:
+            message = str(response.json()["error"]["message"])
+        except (ValueError, LookupError, TypeError):
+            message = response.text[:MAX_ERROR_CHARS].strip() or response.reason_phrase
+        hints = {
+            401: "; give a key with --key or SERVE_APP_KEY (`serve-app keys new NAME` makes one)",
+            429: _retry_hint(response),
+            503: _retry_hint(response),
+        }
+        return ServerError(
+            f"{printable(message)} (HTTP {response.status_code}){hints.get(response.status_code, '')}"
+        )
+
+
+def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Gives a command `--url` and `--key`, which reach it as the argument `server`."""
+
+    @click.option(
+        "--url",
+        default=DEFAULT_URL,
+        envvar="SERVE_APP_URL",
+        show_default=True,
+        show_envvar=True,
+        callback=_checked_url,
+        help="Where the server is.",
+    )
+    @click.option(
+        "--key",
+        envvar="SERVE_APP_KEY",
+        show_envvar=True,
+        callback=_checked_key,
+        help="API key; the variable keeps it out of the process list.",
+    )
+    @functools.wraps(command)
+    def with_server(*args: Any, url: str, key: str | None, **kwargs: Any) -> Result:
+        return command(*args, server=Server(url, key), **kwargs)
+
+    return with_server
+
+
+def _checked_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    text = value if "://" in value else f"http://{value}"
+    try:
+        # What SDKs call a base URL is welcome too.
+        url = httpx.URL(text.rstrip("/").removesuffix("/v1"))
+    except httpx.InvalidURL as error:
+        raise click.BadParameter(f"is not a URL: {error}") from error
+    more = " " in text or url.userinfo or url.query or url.fragment
+    if more or url.scheme not in ("http", "https") or not url.host:
+        raise click.BadParameter("must be like http://127.0.0.1:8000; a key goes to --key")
+    return str(url).rstrip("/")
+
+
+def _checked_key(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    key = (value or "").strip()
+    if not all("!" <= character <= "~" for character in key):  # the message must not show it
+        raise click.BadParameter("a key has only visible ASCII characters")
+    return key or None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _retry_hint(response: httpx.Response) -> str:
+    seconds = response.headers.get("retry-after", "")
+    return f"; try again in {seconds} s" if seconds.isdigit() else ""

@@ -1,0 +1,132 @@
+"""`serve-app usage`: who used how much of what, from the usage journal's files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import click
+import msgspec
+
+from serve_app.accounts.journal import read
+from serve_app.accounts.totals import FIELDS, Total, summarise
+from serve_app.cli.moment import METAVAR, moment
+from serve_app.cli.output import number, table
+from serve_app.config import default_usage_dir
+from serve_app.types import UsageRecord
+
+OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
+_WORDS: Final = {name.removesuffix("_id"): name for name in FIELDS}  # on the command line -> in a record
+
+
+def _fields(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",")]
+    for name in names:
+        if name not in _WORDS:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(_WORDS)}")
+    return tuple(dict.fromkeys(names))
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The gateway's usage_dir.  [default: $XDG_STATE_HOME/serve-app/usage]",
+)
+@click.option("--since", metavar=METAVAR, callback=moment, help="Requests that began then or later.")
+@click.option("--until", metavar=METAVAR, callback=moment, help="Requests that began earlier than that.")
+@click.option(
+    "--by",
+    default="endpoint,entity",
+    show_default=True,
+    metavar="FIELD,...",
+    callback=_fields,
+    help=f"One total for each combination of: {', '.join(_WORDS)}.",
+)
+@click.option(
+    "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
+)
+@click.option("--records", is_flag=True, help="Print the records themselves, as JSON lines.")
+def usage(
+    folder: Path | None,
+    since: float | None,
+    until: float | None,
+    by: tuple[str, ...],
+    form: str,
+    records: bool,
+) -> None:
+    """Sum up the usage journal.
+
+    Every admitted request counts once, however it ended: a request of a gateway that died
+    is "lost". Reads files alone, so it works without a server and beside a running one.
+
+    \b
+    serve-app usage --since 7d --by key,endpoint
+    serve-app usage --since 2026-03-01 --until 2026-04-01 --format csv > march.csv
+    """
+    found = _read(folder or default_usage_dir(), since, until)
+    if records:
+        for record in found:
+            click.echo(msgspec.json.encode(record))
+        return
+    totals = summarise(found, [_WORDS[name] for name in by])
+    if form == "json":
+        click.echo(json.dumps([_plain(total, by) for total in totals], indent=2))
+        return
+    rows = _Rows(totals, by)
+    if form == "csv":
+        csv.writer(sys.stdout, lineterminator="\n").writerows([rows.header, *rows.cells])
+    elif totals:
+        texts = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows.cells]
+        click.echo(table(rows.header, texts, right=rows.header[len(by) :]))
+    else:
+        click.echo("no requests in that time", err=True)
+
+
+def _read(folder: Path, since: float | None, until: float | None) -> Iterator[UsageRecord]:
+    if not folder.is_dir():
+        raise click.ClickException(
+            f"there is no usage journal in {folder}; --dir names another folder, the gateway's usage_dir"
+        )
+    try:
+        yield from read(folder, since=since, until=until)
+    except OSError as error:
+        raise click.ClickException(f"the usage journal cannot be read: {error}") from error
+
+
+def _plain(total: Total, by: Sequence[str]) -> dict[str, Any]:
+    return {
+        **dict(zip(by, total.group, strict=True)),
+        "requests": total.requests,
+        "prompt_tokens": total.prompt_tokens,
+        "cached_tokens": total.cached_tokens,
+        "completion_tokens": total.completion_tokens,
+        "cost": total.cost,
+    }
+
+
+class _Rows:
+    """Totals as rows, with a column for each way to end that there was, and for each currency."""
+
+    def __init__(self, totals: Sequence[Total], by: Sequence[str]) -> None:
+        outcomes = [name for name in OUTCOMES if any(name in total.requests for total in totals)]
+        currencies = sorted({currency for total in totals for currency in total.cost})
+        tokens = ["prompt_tokens", "cached_tokens", "completion_tokens"]
+        self.header = [*by, "requests", *outcomes, *tokens, *(f"cost_{name}" for name in currencies)]
+        self.cells: list[list[str | int | float]] = [
+            [
+                *total.group,
+                sum(total.requests.values()),
+                *(total.requests.get(name, 0) for name in outcomes),
+                total.prompt_tokens,
+                total.cached_tokens,
+                total.completion_tokens,
+                *(total.cost.get(name, "") for name in currencies),
+            ]
+            for total in totals
+        ]
