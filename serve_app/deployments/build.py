@@ -39,8 +39,13 @@ DRAIN_S: Final = 600.0
 HEALTH_PERIOD_S: Final = 5.0
 HEALTH_TIMEOUT_S: Final = 15.0
 SURGE_PERCENT: Final = 100  # a bought model is updated by new replicas beside the old ones
+BY_LOAD: Final = "serve_app.deployments.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
-BY_LOAD: Final = "serve_app.deployments.scaling:by_sequences"
+DOWNSCALE_DELAY_S: Final = 300.0
+# Serve measures every 10 s and averages 30 s. A mean over no more than the delay of a decision
+# forgets a burst in time; the field that Serve calls deprecated has no working successor in 2.60.
+METRICS_INTERVAL_S: Final = 1.0
+LOOK_BACK_S: Final = 5.0
 OPEN_BESIDES: Final = 64  # calls that are no generation: health, model lists
 
 
@@ -87,10 +92,10 @@ def model_deployment(config: ModelConfig) -> Deployment:
     return serve.deployment(ModelReplica).options(
         name="Model",
         **_replicas(config),
-        # A replica takes what its engine can batch and queue; the rest waits at the
-        # gateways, which may give it to another replica, and is refused beyond that.
+        # A replica takes what its engine can batch and queue. A gateway holds as much back, so
+        # that what waits for a replica to start, all at once, is what the replica can take.
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
-        max_queued_requests=max(1, engine.max_waiting),
+        max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
@@ -110,6 +115,9 @@ def _replicas(config: ModelConfig) -> dict[str, Any]:
         initial_replicas=bought.min_replicas,
         max_replicas=bought.max_replicas,
         upscale_delay_s=UPSCALE_DELAY_S,
+        downscale_delay_s=DOWNSCALE_DELAY_S,
+        metrics_interval_s=METRICS_INTERVAL_S,
+        look_back_period_s=LOOK_BACK_S,
         policy=AutoscalingPolicy(policy_function=BY_LOAD),
     )
     return {"autoscaling_config": scaling, "max_surge_percent": SURGE_PERCENT}

@@ -1,6 +1,6 @@
 """One served model as a Serve deployment: a thin shell around `ModelServer`.
 
-Its calls take and give msgpack bytes of types.py. Batching, text and health are
+Its calls take and give msgpack bytes of `serve_app.types`. Batching, text and health are
 the server's own; queue limits, routing, draining and replacement are Serve's.
 """
 
@@ -19,6 +19,7 @@ from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ti
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
 
@@ -43,6 +44,7 @@ class ModelReplica:
 
             start = ModelServer.start
         self._server = await start(config, _report)
+        self._workload = Workload(config.engine.max_step_tokens)
         self._sender = Sender(
             replica=ray.get_runtime_context().get_actor_id(), app=_own_app(), stats=self._server.stats
         )
@@ -97,9 +99,8 @@ class ModelReplica:
         return encoder.encode(self._server.stats())
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """What `scaling.by_sequences` scales on."""
-        stats = self._server.stats()
-        return {"sequences": stats.running + stats.waiting, "max_sequences": stats.max_sequences}
+        """What `scaling.ByLoad` scales on; asked by Serve where the deployment autoscales."""
+        return self._workload.report(self._server.stats())
 
     def check_health(self) -> None:
         """Raises when the engine's heart stopped; Serve then replaces this replica."""

@@ -1,27 +1,82 @@
-"""How many replicas a model needs: sequences in its engines against what they can batch.
+"""How many replicas a model needs: what its engines hold, against what one can hold well.
 
-Serve's own signal, requests per replica, is blind to what a request holds: one with
-`n = 8` takes eight rows of a batch. A full batch is also where another replica starts
-to help, so the target is a share of `max_sequences` and follows it when it changes.
-Bounds, delays and smoothing are the `autoscaling_config` of the deployment.
+Serve's own signal, requests per replica, is blind to what a request is: one with `n = 8`
+takes eight rows of a batch, one with a long document takes seconds of prefill and much of
+the cache. An engine is full when its batch is, or its cache, or when prompts wait too
+long for their turn; the fullest of the three is its load. Bounds and delays are the
+`autoscaling_config` of the deployment and stay Serve's, as is the start from zero: while
+no replica runs and a request waits, Serve starts one at once and does not ask a policy.
+
+Serve ships this module to its controller by value, so it imports nothing of ours.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import Any, Final
 
 from ray.serve.config import AutoscalingContext
 
+# What a replica reports of itself: see `workload.py`, and `ModelReplica.record_autoscaling_stats`.
+SEQUENCES: Final = "sequences"  # running and waiting
+MAX_SEQUENCES: Final = "max_sequences"  # in one batch
+CACHE_USE: Final = "cache_use"  # share of the KV cache in use, 0 .. 1
+PROMPT_WAIT: Final = "prompt_wait_s"  # seconds until all prompts that are there now are computed
 
-def by_sequences(ctx: AutoscalingContext, target_load: float = 0.75) -> tuple[float, dict[str, Any]]:
-    """Replicas at which the batches would be `target_load` full (0 < target_load <= 1).
 
-    Counts running and waiting sequences of every replica, and the requests that still
-    queue at handles as one sequence each.
+class ByLoad:
+    """A policy that keeps replicas between `low` and `high` full; 0 < low < high <= 1.
+
+    More replicas are wanted when they would be more than `high` full, fewer only when the
+    rest would then be less than `low` full: a load that wavers between the two changes
+    nothing. `target_wait_s` (> 0) is the wait for prompts at which a replica counts as full.
+    The arguments are the policy's `policy_kwargs` in a deploy file.
     """
-    metrics = ctx.aggregated_metrics or {}
-    sequences = sum(metrics.get("sequences", {}).values()) + ctx.total_queued_requests
-    capacity = max(metrics.get("max_sequences", {}).values(), default=0.0)
-    if capacity <= 0:  # no replica has reported yet
-        return ctx.target_num_replicas, {}
-    return sequences / (capacity * target_load), {}
+
+    def __init__(self, high: float = 0.75, low: float = 0.5, target_wait_s: float = 2.0) -> None:
+        """Raises ValueError, which names the argument and its range."""
+        if not 0 < high <= 1:
+            raise ValueError(f"high: must be above 0 and at most 1, not {high}")
+        if not 0 < low < high:
+            raise ValueError(f"low: must be above 0 and below high ({high}), not {low}")
+        if not 0 < target_wait_s < math.inf:
+            raise ValueError(f"target_wait_s: must be a number of seconds above 0, not {target_wait_s}")
+        self._high = high
+        self._low = low
+        self._target_wait_s = target_wait_s
+
+    def __call__(self, ctx: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+        """The replicas wanted (>= 0, before Serve's bounds), and no state.
+
+        A request that still queues at a gateway counts as one sequence.
+        """
+        reports = _by_replica(ctx.aggregated_metrics or {})
+        batch = max((report[MAX_SEQUENCES] for report in reports), default=0.0)
+        if batch <= 0:  # no replica has reported yet
+            return ctx.target_num_replicas, {}
+        queued = ctx.total_queued_requests
+        load = sum(map(self._load, reports)) + queued / batch
+        # However long its prompt, a sequence runs on one replica.
+        useful = math.ceil(sum(report[SEQUENCES] for report in reports) + queued)
+        fewest = min(math.ceil(load / self._high), useful)
+        most = min(math.ceil(load / self._low), useful)
+        return max(fewest, min(ctx.target_num_replicas, most)), {}
+
+    def _load(self, report: Mapping[str, float]) -> float:
+        """How full a replica is: 0 is idle, 1 is full, and more would wait."""
+        return max(
+            report[SEQUENCES] / report[MAX_SEQUENCES],
+            report[CACHE_USE],
+            report[PROMPT_WAIT] / self._target_wait_s,
+        )
+
+
+def _by_replica(metrics: Mapping[str, Mapping[Any, float]]) -> list[dict[str, float]]:
+    """Serve's metrics by name, turned into the complete reports by replica."""
+    names = (SEQUENCES, MAX_SEQUENCES, CACHE_USE, PROMPT_WAIT)
+    columns = [metrics.get(name, {}) for name in names]
+    replicas = set(columns[0]).intersection(*columns[1:])
+    return [
+        {name: column[replica] for name, column in zip(names, columns, strict=True)} for replica in replicas
+    ]

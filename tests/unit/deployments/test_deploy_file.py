@@ -52,7 +52,7 @@ applications:
     autoscaling_config:
       min_replicas: 1
       max_replicas: 4
-      policy: {policy_function: "serve_app.deployments.scaling:by_sequences"}
+      policy: {policy_function: "serve_app.deployments.scaling:ByLoad"}
 - name: model-demo-chat_v_2
   route_prefix: null
   import_path: serve_app.deployments.build:build_model_app
@@ -119,10 +119,10 @@ MISTAKES = {
     ),
     "an autoscaling value": ("min_replicas: 1", "min_replicas: 5", "autoscaling_config", "max_replicas"),
     "a policy that is not there": (
-        "scaling:by_sequences",
-        "scaling:by_sequence",
+        "scaling:ByLoad",
+        "scaling:ByLoads",
         "applications[1].deployments[0].autoscaling_config.policy.policy_function",
-        "has no 'by_sequence'",
+        "has no 'ByLoads'",
     ),
     "a module that is not there": (
         "serve_app.deployments.build:build_system_app",
