@@ -108,14 +108,19 @@ class RemoteModel:
 def _has_replica(app: str) -> bool:
     """Whether the application has, or is about to have, a replica; false when it sleeps.
 
-    Raises Unavailable when it is not deployed.
+    Raises Unavailable when it is not deployed, or not so far that one could tell.
     """
     status = serve.status().applications.get(app)
     if status is None:
         raise Unavailable("not deployed yet")
     states = [state for each in status.deployments.values() for state in each.replica_states]
     gone = {ReplicaState.STOPPING.value, ReplicaState.PENDING_MIGRATION.value}
-    return status.status != ApplicationStatus.RUNNING or any(state not in gone for state in states)
+    if any(state not in gone for state in states):
+        return True
+    if status.status != ApplicationStatus.RUNNING:
+        # It may be about to sleep, and a call would wake it.
+        raise Unavailable("loading")
+    return False
 
 
 def _words(model: str, version: str) -> str:
