@@ -6,6 +6,7 @@ both are errors. Knows no relation between the parts of a file.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import typing
@@ -80,13 +81,18 @@ def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any
     hint = f"; {suggestion(path, known)}" if known else ""
     module, _, name = path.partition(":") if ":" in path else path.rpartition(".")
     try:
-        return getattr(importlib.import_module(module), name), []
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         return None, [place.error(f"there is no module {error.name!r}{hint}")]
-    except AttributeError:
-        return None, [place.error(f"the module {module!r} has no {name!r}{hint}")]
     except Exception as error:  # whatever foreign code does when it is imported
         return None, [place.error(f"{path!r} cannot be imported: {error}{hint}")]
+    if hasattr(found, name):
+        return getattr(found, name), []
+    close = difflib.get_close_matches(
+        name, [public for public in vars(found) if not public.startswith("_")], n=1
+    )
+    hint = f"; did you mean '{module}:{close[0]}'?" if close else hint
+    return None, [place.error(f"the module {module!r} has no {name!r}{hint}")]
 
 
 def config_of(builder: object) -> type[BaseModel] | None:
