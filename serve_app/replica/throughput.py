@@ -19,13 +19,10 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from serve_app.errors import from_info
 from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta, Usage
-
-SEED: Final = 0  # of the prompts: the same in every run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +154,7 @@ class _Load:
         self.warm = asyncio.Event()  # every client has its first answer
         self._server = server
         self._cold = mix.concurrency
-        self._random = random.Random(SEED)
+        self._random = random.Random()  # a second measurement must not find the first in the prefix cache
         self._vocabulary: Sequence[int] = range(server.info.vocab_size)
 
     async def client(self, number: int) -> None:
