@@ -90,6 +90,8 @@ class _Check:
         self.catalogue: Catalogue | None = None
         self._endpoints = Place()
         self.problems = list(self._file(raw))
+        if isinstance(raw, Mapping) and not any(p.severity is Severity.ERROR for p in self.problems):
+            self.problems += wrong_values(raw, ServeDeploySchema, Place())  # nothing that Ray would refuse
 
     @property
     def gateway(self) -> GatewayConfig | None:
