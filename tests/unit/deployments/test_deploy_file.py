@@ -122,7 +122,7 @@ MISTAKES = {
         "scaling:ByLoad",
         "scaling:ByLoads",
         "applications[1].deployments[0].autoscaling_config.policy.policy_function",
-        "has no 'ByLoads'",
+        "has no 'ByLoads'; did you mean 'serve_app.deployments.scaling:ByLoad'?",
     ),
     "a module that is not there": (
         "serve_app.deployments.build:build_system_app",
