@@ -131,9 +131,6 @@ def _not_an_id(repo: str) -> ModelLoadError:
 
 
 def _http_error() -> type[Exception]:
-    """The base error of the HTTP library under huggingface_hub (httpx since 1.0)."""
-    try:
-        import httpx
-    except ImportError:
-        return OSError
-    return httpx.HTTPError
+    """The base error of the HTTP library under huggingface_hub, whichever that is in this version."""
+    bases = (base for base in HfHubHTTPError.__mro__ if base.__name__ in ("HTTPError", "RequestException"))
+    return next((base for base in bases if issubclass(base, Exception)), OSError)

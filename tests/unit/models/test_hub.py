@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from huggingface_hub import constants
 from huggingface_hub.errors import (
@@ -21,6 +24,7 @@ from huggingface_hub.errors import (
 
 from serve_app.models import hub
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.hub import _http_error
 
 COMMIT = "c" * 40
 FILES = {
@@ -75,8 +79,9 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
 
 
 def response_error(kind: type[Any]) -> Exception:
-    request = httpx.Request("GET", "https://hub.test")
-    error: Exception = kind("no", response=httpx.Response(404, request=request))
+    http = importlib.import_module(_http_error().__module__.partition(".")[0])  # the hub's own client
+    request = http.Request("GET", "https://hub.test")
+    error: Exception = kind("no", response=http.Response(404, request=request))
     return error
 
 
@@ -119,7 +124,7 @@ def test_a_repository_without_safetensors_is_refused_before_any_download(fake: F
         (response_error(RepositoryNotFoundError), "check `source`, or set HF_TOKEN"),
         (response_error(RevisionNotFoundError), "check `revision`"),
         (HFValidationError("bad"), "neither a local folder nor a hub id"),
-        (httpx.ConnectError("no route"), "check the network"),
+        (_http_error()("no route"), "check the network"),
         (TimeoutError(), "check the network"),
         (OSError(errno.ENOSPC, "no space"), "the disk is full"),
     ],
@@ -132,7 +137,7 @@ def test_what_went_wrong_comes_with_the_next_step(fake: FakeHub, error: Exceptio
 
 
 def test_an_unreachable_hub_is_replaced_by_the_cache(fake: FakeHub, tmp_path: Path) -> None:
-    fake.error = httpx.ConnectError("no route")
+    fake.error = _http_error()("no route")
     folder = in_cache(fake, tmp_path)
     lines: list[str] = []
     assert hub.fetch("owner/model", None, lines.append) == (folder, COMMIT)
@@ -140,7 +145,7 @@ def test_an_unreachable_hub_is_replaced_by_the_cache(fake: FakeHub, tmp_path: Pa
 
 
 def test_a_cache_with_half_a_model_is_not_used(fake: FakeHub, tmp_path: Path) -> None:
-    fake.error = httpx.ConnectError("no route")
+    fake.error = _http_error()("no route")
     folder = in_cache(fake, tmp_path)
     index = {"weight_map": {"a": "model.safetensors", "b": "other.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -163,3 +168,21 @@ def test_offline_mode_never_asks_the_hub(
     folder = in_cache(fake, tmp_path)
     assert hub.fetch("owner/model", None, print) == (folder, COMMIT)
     assert all(name == "snapshot" for name, _ in fake.calls)
+
+
+def test_a_refused_connection_is_told_as_an_unreachable_hub(tmp_path: Path) -> None:
+    """The real library on a closed port: whatever its HTTP client raises."""
+    script = (
+        "from serve_app.models import hub\n"
+        "from serve_app.models.errors import ModelLoadError\n"
+        "try:\n    hub.fetch('org/model', None, print)\n"
+        "except ModelLoadError as error:\n    print('told:', error)\n"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert "told: " in done.stdout
+    assert "reach" in done.stdout
