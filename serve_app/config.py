@@ -17,10 +17,15 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 
+def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where this user's servers keep what must outlive them: `XDG_STATE_HOME` or ~/.local/state."""
+    base = environ.get("XDG_STATE_HOME")
+    return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app"
+
+
 def default_usage_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where usage is written down unless `usage_dir` says otherwise."""
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app" / "usage"
+    return state_dir(environ) / "usage"
 
 
 _VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")

@@ -21,9 +21,10 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from serve_app.config import state_dir
 from serve_app.deployments import environment
 
-STATE: Final = Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local/state")) / "serve-app"
+STATE: Final = state_dir()
 START_TIMEOUT_S: Final = 3_600.0  # a first start may download a model
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
 POLL_S: Final = 0.1
