@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shutil
 import signal
 import socket
@@ -170,10 +169,10 @@ def _check_ports(host: str, port: int) -> None:
 
 
 def _haproxy_ports() -> dict[str, int]:
-    """HAProxy's two own ports: the usual ones, or any free ones beside another cluster on this machine."""
+    """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
     return {
         name: usual if _is_free(usual) else _free_port()
-        for name, usual in (("stats_port", 8404), ("metrics_port", 9101))
+        for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
     }
 
 
