@@ -46,7 +46,9 @@ def _configure() -> None:
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     environment.apply(
         environment.COMMON
-        | environment.haproxy(folder, stats_port=free_port(), metrics_port=free_port())
+        | environment.haproxy(
+            folder, stats_port=free_port(), metrics_port=free_port(), fallback_port=free_port()
+        )
         | {
             "RAY_AUTH_TOKEN_PATH": str(environment.token_file(folder / "token")),
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),

@@ -42,9 +42,13 @@ exec '{binary}' "$@"
 """
 
 
-def haproxy(folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101) -> dict[str, str]:
+def haproxy(
+    folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101, fallback_port: int = 8500
+) -> dict[str, str]:
     """Variables that put HAProxy in front, with its sockets and files in `folder`.
 
+    While no gateway runs, HAProxy asks Serve's proxy at `fallback_port`. Serve's proxies share a
+    port, so that of two clusters on one machine each needs its own: or one answers for the other.
     Empty where there is no HAProxy: then Serve's own proxy answers, several times slower.
     """
     binary = _haproxy_binary()
@@ -60,6 +64,7 @@ def haproxy(folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101) -
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
+        "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(fallback_port),
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": str(folder / "haproxy.cfg"),
         "RAY_SERVE_HAPROXY_SOCKET_PATH": str(folder / "admin.sock"),
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
