@@ -1,0 +1,274 @@
+"""Budgets that all gateways share: one `Limiter` holds them, each gateway claims through `SharedQuota`.
+
+A gateway has one call to the limiter under way at a time. What is claimed and settled
+meanwhile goes with the next one, so a burst of claims is a handful of calls.
+
+An answer may get lost: the limiter dies, or is away for longer than anybody waits. The
+claims of that call are refused (`Unavailable`) and never sent again. Its number tells what
+became of it: calls of a gateway are numbered, each says which one was answered last, and
+the limiter undoes a call whose answer was lost before it does the next. A call that Serve
+sends twice, or that arrives after its successor, changes nothing. So nothing is granted
+twice, and no settlement counts twice.
+
+A limiter that restarts begins with full budgets, as it knows nothing of what was taken:
+a crash may grant each budget once more, and no more than that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from ray import serve
+from ray.serve import Deployment
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.accounts.quota import Buckets, add, check, returned
+from serve_app.deployments.logs import log_as_json
+from serve_app.errors import Unavailable
+from serve_app.types import Draw, Verdict
+
+logger = logging.getLogger(__name__)
+
+WAIT_S: Final = 2.0  # for a verdict: some hundred times an honest one, and still no hang for the client
+PAUSE_S: Final = 0.25  # after a failed call, so that a limiter that is away is not called in a loop
+RETRY_AFTER_S: Final = 1.0  # told to clients: Serve replaces a limiter within seconds
+MAX_SETTLEMENTS: Final = 10_000  # buckets with settlements not yet sent: some megabytes
+MAX_GATEWAYS: Final = 1_024  # whose last call is known; a restarted gateway is a new one
+MAX_ONGOING: Final = 10_000  # calls, one a gateway: the limiter never queues
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """What a gateway asks of the limiter. The answer is a list of `Verdict`, one a claim."""
+
+    gateway: str  # unique to one run of one gateway
+    number: int  # from 1, one more with each call of this gateway
+    answered: int  # the latest call whose answer arrived; 0: none
+    settlements: list[Draw]
+    claims: list[tuple[Draw, ...]]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_call_decoder: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
+_answer_decoder: msgspec.msgpack.Decoder[list[Verdict]] = msgspec.msgpack.Decoder(list[Verdict])
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """The last call of a gateway, until its answer is known to have arrived."""
+
+    number: int
+    answer: bytes
+    taken: tuple[Draw, ...]  # by its settlements and its granted claims
+
+
+class Limiter:
+    """Holds the buckets of the cluster. Exactly one replica, or budgets would not be shared."""
+
+    def __init__(self) -> None:
+        log_as_json()
+        self._buckets = Buckets()
+        self._done: OrderedDict[str, _Done] = OrderedDict()
+
+    async def take(self, payload: bytes) -> bytes:
+        """Settle and claim what the `Call` in `payload` asks for.
+
+        Never waits, so calls are done one after the other. Settlements go first.
+        """
+        call = _call_decoder.decode(payload)
+        done = self._done.pop(call.gateway, None)
+        if done is not None and call.number <= done.number:
+            self._done[call.gateway] = done
+            return done.answer if call.number == done.number else b""  # late: given up long ago
+        lost = done is not None and done.number > call.answered
+        sums: dict[str, Draw] = {}
+        add(sums, returned(done.taken) if done is not None and lost else ())
+        add(sums, call.settlements)  # those of a lost call are among them: that adds up to nothing
+        self._buckets.settle(sums.values())
+        verdicts = [self._buckets.claim(claim) for claim in call.claims]
+        answer = _encoder.encode(verdicts)
+        granted = (c for c, verdict in zip(call.claims, verdicts, strict=True) if verdict.granted)
+        taken = (*call.settlements, *(draw for claim in granted for draw in claim))
+        self._done[call.gateway] = _Done(call.number, answer, taken)
+        if len(self._done) > MAX_GATEWAYS:
+            self._done.popitem(last=False)
+        return answer
+
+
+def limiter_deployment() -> Deployment:
+    """The limiter, to be bound to the gateway of the `system` application."""
+    from serve_app.deployments.build import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S  # it imports this module
+
+    return serve.deployment(Limiter).options(
+        name="Limiter",
+        num_replicas=1,
+        max_ongoing_requests=MAX_ONGOING,
+        graceful_shutdown_timeout_s=2 * WAIT_S,
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        ray_actor_options={"num_cpus": 0.05},
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Claim:
+    draws: tuple[Draw, ...]
+    verdict: asyncio.Future[Verdict]  # cancelled: nobody waits any more
+
+
+class SharedQuota:
+    """A gateway's `api.backend.Quota`. Make and use it on one event loop, outside any request.
+
+    Serve may cancel a call with the request in whose context it was made, so the task that
+    calls the limiter for all requests starts here.
+    """
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        """`handle`: of the one `Limiter`."""
+        self._handle = handle
+        self._gateway = secrets.token_hex(8)
+        self._number = 0
+        self._answered = 0
+        self._claims: list[_Claim] = []
+        self._settlements: dict[str, Draw] = {}
+        self._dropped = 0
+        self._away = False
+        self._closed = False
+        self._wake = asyncio.Event()
+        self._sender = asyncio.create_task(self._send())
+
+    async def claim(self, draws: Sequence[Draw]) -> Verdict:
+        """Take all of `draws`, or nothing.
+
+        Raises Unavailable after `WAIT_S` at the latest when the limiter does not answer, and
+        ValueError for draws no bucket can have. If the caller is cancelled while it waits,
+        what was granted is given back.
+        """
+        for draw in draws:
+            check(draw)
+        if self._closed:
+            raise _unavailable()
+        claim = _Claim(tuple(draws), asyncio.get_running_loop().create_future())
+        self._claims.append(claim)
+        self._wake.set()
+        try:
+            async with asyncio.timeout(WAIT_S):
+                return await claim.verdict
+        except TimeoutError:
+            self._abandon(claim)
+            raise _unavailable() from None
+        except asyncio.CancelledError:
+            self._abandon(claim)
+            raise
+
+    def settle(self, draws: Sequence[Draw]) -> None:
+        """Take `amount` more of each bucket, or give back what is negative. Never waits or fails.
+
+        While the limiter is away settlements are kept, added up by bucket; those of further
+        buckets are dropped beyond `MAX_SETTLEMENTS`. Buckets fill by themselves.
+        """
+        for draw in draws:
+            try:
+                check(draw, signed=True)
+            except ValueError:
+                logger.exception("a settlement of %s was dropped", draw.unit)
+                continue
+            if draw.bucket in self._settlements or len(self._settlements) < MAX_SETTLEMENTS:
+                add(self._settlements, (draw,))
+            else:
+                self._dropped += 1
+        self._wake.set()
+
+    async def close(self) -> None:
+        """Send what waits, for `WAIT_S` at most; claims not answered by then end in Unavailable."""
+        self._closed = True
+        self._wake.set()
+        await asyncio.wait({self._sender}, timeout=WAIT_S)
+        self._sender.cancel()
+        await asyncio.wait({self._sender})
+        for claim in self._claims:
+            _refuse(claim)
+
+    def _abandon(self, claim: _Claim) -> None:
+        """Nobody waits for `claim`. Give back a grant that came in this very moment."""
+        if claim.verdict.cancelled():
+            return  # not answered yet; `_deliver` gives back what is granted
+        if claim.verdict.exception() is None and claim.verdict.result().granted:
+            self.settle(returned(claim.draws))
+
+    async def _send(self) -> None:
+        """Call the limiter whenever there is something to tell it, one call at a time."""
+        while not (self._closed and not self._claims and not self._settlements):
+            await self._wake.wait()
+            self._wake.clear()
+            claims = [claim for claim in self._claims if not claim.verdict.done()]
+            settlements, self._claims, self._settlements = self._settlements, [], {}
+            if not claims and not settlements:
+                continue
+            try:
+                verdicts = await self._call(claims, settlements)
+                for claim, verdict in zip(claims, verdicts, strict=True):
+                    self._deliver(claim, verdict)
+            except Exception as error:
+                self._note_failure(error)
+                # Kept for the next call: the limiter undoes this one, if it was done, first.
+                newer, self._settlements = self._settlements, settlements
+                self.settle(tuple(newer.values()))
+            finally:
+                for claim in claims:
+                    _refuse(claim)
+            if self._away:
+                await asyncio.sleep(PAUSE_S)
+
+    async def _call(self, claims: Sequence[_Claim], settlements: dict[str, Draw]) -> list[Verdict]:
+        self._number += 1
+        call = Call(
+            self._gateway,
+            self._number,
+            self._answered,
+            list(settlements.values()),
+            [claim.draws for claim in claims],
+        )
+        try:
+            async with asyncio.timeout(WAIT_S):
+                answer = await self._handle.take.remote(_encoder.encode(call))
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise ConnectionError("the call was cancelled by Serve") from None
+        verdicts = _answer_decoder.decode(answer)
+        if len(verdicts) != len(claims):
+            raise ValueError(f"{len(verdicts)} verdicts on {len(claims)} claims")
+        self._answered = self._number
+        if self._away:
+            logger.info("the limiter answers again; %d settlements were dropped meanwhile", self._dropped)
+        self._away, self._dropped = False, 0
+        return verdicts
+
+    def _deliver(self, claim: _Claim, verdict: Verdict) -> None:
+        if not claim.verdict.done():
+            claim.verdict.set_result(verdict)
+        elif verdict.granted:  # whoever asked is gone
+            self.settle(returned(claim.draws))
+
+    def _note_failure(self, error: Exception) -> None:
+        if not self._away:
+            logger.warning("the limiter does not answer: %s", type(error).__name__)
+        self._away = True
+
+
+def _refuse(claim: _Claim) -> None:
+    """Raise Unavailable from `claim` if nobody decided on it yet."""
+    if not claim.verdict.done():
+        claim.verdict.set_exception(_unavailable())
+
+
+def _unavailable() -> Unavailable:
+    return Unavailable("the rate limiter does not answer; try again", retry_after_s=RETRY_AFTER_S)
