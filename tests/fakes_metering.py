@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from serve_app.accounts.quota import Buckets
@@ -10,10 +9,11 @@ from serve_app.types import Draw, UsageRecord, Verdict
 
 
 class LocalQuota:
-    """Budgets of one gateway alone."""
+    """Budgets of one gateway alone, in a time that stands still unless a test moves `now` (seconds)."""
 
     def __init__(self) -> None:
-        self.buckets = Buckets(time.monotonic)
+        self.now = 0.0
+        self.buckets = Buckets(lambda: self.now)
 
     async def claim(self, draws: Sequence[Draw]) -> Verdict:
         return self.buckets.claim(draws)

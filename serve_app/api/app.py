@@ -13,12 +13,15 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
 
 from serve_app.api.admission import Admission
 from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
 from serve_app.api.backend import Accounts, Backend, Journal, Quota
+from serve_app.api.context import context_of
 from serve_app.api.dialects.base import Dialect
+from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.api.directory import Directory
@@ -29,11 +32,11 @@ from serve_app.api.middleware import Edge
 from serve_app.api.models import ModelList, ModelPage
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Task
+from serve_app.errors import RouteNotFound
 from serve_app.telemetry import Metrics
 from serve_app.types import Scope
 
 SERVED_MODEL: Final = "/serving-endpoints/{endpoint}/served-models/{entity}/invocations"
-ALIAS: Final = "/openai"  # forces the dialect of the routes behind it
 
 
 class Entry(NamedTuple):
@@ -41,8 +44,22 @@ class Entry(NamedTuple):
 
     method: str
     path: str
-    app: ASGIApp
+    app: ASGIApp | dict[Family, ASGIApp]  # the same for all protocols, or one for each that has it
     scope: Scope | None
+
+
+class ByFamily:
+    """One path of several protocols."""
+
+    def __init__(self, apps: dict[Family, ASGIApp]) -> None:
+        self.apps = apps
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises RouteNotFound for a protocol that has no such route."""
+        app = self.apps.get(context_of(scope).family)
+        if app is None:
+            raise RouteNotFound("this protocol has no such route")
+        await app(scope, receive, send)
 
 
 def build_app(
@@ -70,20 +87,18 @@ def build_app(
     ready = Ready(backend, directory, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()
     by_task: dict[Task, Dialect] = {Task.CHAT: chat, Task.COMPLETIONS: completions}
-    openai = [
-        Entry("GET", "/v1/models", ModelList(directory, backend), Scope.INFERENCE),
-        Entry("GET", "/v1/models/{name:path}", ModelPage(directory, backend), Scope.INFERENCE),
-        Entry("POST", "/v1/chat/completions", GenerateRoute(chat, services), Scope.INFERENCE),
-        Entry("POST", "/v1/completions", GenerateRoute(completions, services), Scope.INFERENCE),
-    ]
+    chats: dict[Family, ASGIApp] = {Family.OPENAI: GenerateRoute(chat, services)}
+    texts: dict[Family, ASGIApp] = {Family.OPENAI: GenerateRoute(completions, services)}
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
         Entry("POST", SERVED_MODEL, InvocationRoute(by_task, services), Scope.INFERENCE),
-        *openai,
-        *(entry._replace(path=ALIAS + entry.path) for entry in openai),
+        Entry("GET", "/v1/models", ModelList(directory, backend), Scope.INFERENCE),
+        Entry("GET", "/v1/models/{name:path}", ModelPage(directory, backend), Scope.INFERENCE),
+        Entry("POST", "/v1/chat/completions", chats, Scope.INFERENCE),
+        Entry("POST", "/v1/completions", texts, Scope.INFERENCE),
     ]
     app = Starlette(
         routes=list(_routes(entries)),
@@ -100,7 +115,8 @@ def build_app(
 
 def _routes(entries: list[Entry]) -> Iterator[Route]:
     for entry in entries:
-        yield Route(entry.path, Scoped(entry.app, entry.scope, entry.path), methods=[entry.method])
+        app = ByFamily(entry.app) if isinstance(entry.app, dict) else entry.app
+        yield Route(entry.path, Scoped(app, entry.scope, entry.path), methods=[entry.method])
 
 
 async def _reraise(request: Request, error: Exception) -> Response:

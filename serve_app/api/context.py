@@ -10,6 +10,7 @@ from typing import Final
 
 from starlette.types import Scope
 
+from serve_app.api.dialects.family import Family
 from serve_app.limits import MAX_HEADER_ID_CHARS
 from serve_app.types import Budget, Caller
 
@@ -26,6 +27,7 @@ class RequestContext:
     started: float = field(default_factory=time.monotonic)
     caller: Caller | None = None
     route: str = "unknown"  # the route's template, bounded, for metrics
+    family: Family = Family.OPENAI  # the protocol it speaks
     endpoint: str = "unknown"  # a name of the catalogue, for metrics
     entity: str = "unknown"  # the served entity that answered, or was tried last
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte

@@ -12,7 +12,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.body import ClientGone
 from serve_app.api.connection import reply
 from serve_app.api.context import RequestContext, header, open_context
-from serve_app.api.dialects.openai_errors import render_error
+from serve_app.api.dialects.errors import render_error
+from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.ratelimit import ratelimit_headers
 from serve_app.errors import (
     GenerationFailed,
@@ -28,7 +29,6 @@ logger = logging.getLogger(__name__)
 # Ray Serve's proxies obey these before our code runs: a client could switch off the
 # detection of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
-DIALECTS: Final = frozenset({"openai"})
 QUIET: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})  # asked every second, by machines
 NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"
@@ -37,9 +37,17 @@ INTERNAL: Final = "an internal error occurred; the request may be retried"
 class Edge:
     """Every request gets a context and every failure a public answer."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, *, ids_are_echoed: bool = False) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        *,
+        v1: Family = Family.OPENAI,
+        ids_are_echoed: bool = False,
+    ) -> None:
         self._app = app
         self._metrics = metrics
+        self._v1 = v1
         self._ids_are_echoed = ids_are_echoed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,7 +69,12 @@ class Edge:
             await send(message)
 
         try:
+            prefix, path = split_prefix(scope["path"])
+            forced = header(scope, HEADER.lower().encode())
+            context.family = family_of(forced, prefix, path, self._v1)
             _check(scope)
+            if prefix is not None:  # behind here the alias is the route itself
+                scope = {**scope, "path": path, "raw_path": path.encode()}
             await self._app(scope, receive, send_with_id)
         except ClientGone:
             context.outcome = "cancelled"
@@ -71,7 +84,7 @@ class Edge:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
                 raise  # too late for an answer: the server closes the connection uncleanly
-            answer = render_error(public)
+            answer = render_error(context.family, public)
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
         finally:
@@ -105,9 +118,6 @@ def _check(scope: Scope) -> None:
     for name in REFUSED_HEADERS:
         if header(scope, name.encode()) is not None:
             raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
-    dialect = header(scope, b"x-api-dialect")
-    if dialect is not None and dialect not in DIALECTS:
-        raise InvalidField(f"the header X-API-Dialect must be one of: {', '.join(sorted(DIALECTS))}")
 
 
 def _public(error: Exception) -> ServeError:

@@ -4,13 +4,14 @@ import json
 
 import pytest
 
+from serve_app.api.app import ByFamily
 from serve_app.api.generate import GenerateRoute, InvocationRoute
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field
 from tests.fakes_backend import FakeBackend
 from tests.gateway import filled, gateway
 
-ROUTES = (GenerateRoute, InvocationRoute)
+ROUTES = (GenerateRoute, InvocationRoute, ByFamily)
 
 
 async def post_routes(g):
@@ -21,7 +22,8 @@ async def post_routes(g):
 async def test_the_routes_are_found():
     async with gateway() as g:
         paths = await post_routes(g)
-        generating = [r for r in g.app.routes if isinstance(getattr(r.app, "_app", None), ROUTES)]
+        apps = [getattr(route.app, "_app", None) for route in g.app.routes]
+        generating = [app for app in apps if isinstance(app, ROUTES)]
         assert len(paths) == len(generating)
         assert "/v1/chat/completions" in paths
 

@@ -38,7 +38,7 @@ async def test_a_budget_for_ten_admits_ten_of_two_hundred() -> None:
         error = refused.json()["error"]
         assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
         assert "10 requests a minute" in error["message"]
-        assert 1 <= int(refused.headers["retry-after"]) <= 6
+        assert 6 <= int(refused.headers["retry-after"]) <= 7  # one request in six seconds
         assert refused.headers["x-ratelimit-limit-requests"] == "10"
         assert refused.headers["x-ratelimit-remaining-requests"] == "0"
         assert len(g.journal.records) == 10  # what was never admitted was never used
@@ -119,7 +119,7 @@ async def test_a_client_that_leaves_pays_what_it_got() -> None:
         assert (record.outcome, record.completion_tokens, record.status) == ("aborted", 2, 200)
         backend.hang_after = None
         left = (await g.chat(max_tokens=10)).headers["x-ratelimit-remaining-output-tokens"]
-        assert int(left) in (38, 39)  # 50 - 2 - 10, and a second may have passed
+        assert int(left) == 50 - 2 - 10
 
 
 async def test_bought_throughput_admits_up_to_its_burst() -> None:

@@ -1,0 +1,21 @@
+"""How each protocol tells an error, before and after the first byte of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from serve_app.api.dialects import openai_errors
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.family import Family
+from serve_app.errors import ServeError
+
+RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingProxyType(
+    {Family.OPENAI: openai_errors.render_error}
+)
+
+
+def render_error(family: Family, error: ServeError) -> ErrorReply:
+    """Status, headers and body of `error` in the words of `family`."""
+    return RENDERERS[family](error)

@@ -1,0 +1,46 @@
+"""Which protocol a request speaks, decided before its body is looked at.
+
+The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
+route. `/v1` belongs to two protocols; a setting of the gateway says to which.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+from serve_app.errors import InvalidField
+
+
+class Family(StrEnum):
+    """A protocol, by the word that forces it in header and prefix."""
+
+    OPENAI = "openai"
+
+
+HEADER: Final = "X-API-Dialect"
+
+_BY_WORD: Final = {family.value: family for family in Family}
+
+# Only what a protocol owns has aliases; health pages and the like do not.
+_OWNED: Final = ("/v1/",)
+
+
+def split_prefix(path: str) -> tuple[Family | None, str]:
+    """The protocol that the path's first part forces, and the path without that part."""
+    first, slash, rest = path.removeprefix("/").partition("/")
+    family, inner = _BY_WORD.get(first), slash + rest
+    if family is not None and path.startswith("/") and inner.startswith(_OWNED):
+        return family, inner
+    return None, path
+
+
+def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) -> Family:
+    """The protocol of a request to `path` (without its prefix). Raises InvalidField."""
+    if header is not None:
+        if header not in _BY_WORD:
+            raise InvalidField(f"the header {HEADER} must be one of: {', '.join(sorted(_BY_WORD))}")
+        return _BY_WORD[header]
+    if prefix is not None:
+        return prefix
+    return v1 if path.startswith("/v1/") else Family.OPENAI

@@ -1,0 +1,48 @@
+"""Which protocol a request speaks: header, then prefix, then route."""
+
+from __future__ import annotations
+
+import pytest
+
+from serve_app.api.dialects.errors import RENDERERS
+from serve_app.api.dialects.family import Family, family_of, split_prefix
+from serve_app.errors import InvalidField
+from tests.gateway import CHAT, chat_body, gateway
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/openai/v1/chat/completions", (Family.OPENAI, "/v1/chat/completions")),
+        ("/v1/chat/completions", (None, "/v1/chat/completions")),
+        ("/openai/livez", (None, "/openai/livez")),
+        ("/openai/metrics", (None, "/openai/metrics")),
+        ("/openai", (None, "/openai")),
+        ("//openai/v1/x", (None, "//openai/v1/x")),
+        ("/OpenAI/v1/x", (None, "/OpenAI/v1/x")),
+        ("/openai/openai/v1/x", (None, "/openai/openai/v1/x")),
+        ("openai/v1/x", (None, "openai/v1/x")),
+    ],
+)
+def test_a_prefix_is_taken_off_once_and_from_routes_alone(
+    path: str, expected: tuple[Family | None, str]
+) -> None:
+    assert split_prefix(path) == expected
+
+
+def test_an_unknown_header_names_the_known_words() -> None:
+    with pytest.raises(InvalidField, match="openai"):
+        family_of("nope", None, CHAT, Family.OPENAI)
+
+
+def test_every_protocol_tells_errors() -> None:
+    assert set(RENDERERS) == set(Family)
+
+
+async def test_an_alias_is_the_route() -> None:
+    async with gateway() as g:
+        plain, alias = [await g.post(prefix + CHAT, chat_body()) for prefix in ("", "/openai")]
+        assert plain.status_code == alias.status_code == 200
+        assert plain.json()["choices"] == alias.json()["choices"]
+        assert (await g.client.get("/openai/v1/models")).status_code == 200
+        assert (await g.client.get("/openai/livez")).status_code == 404
