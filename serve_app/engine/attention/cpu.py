@@ -38,9 +38,10 @@ class CpuAttention:
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device)
             return
+        product = self._native.products[dtype][0]
         self._caches = tuple(
             NativeCache.allocate(
-                num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, dtype
+                num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, dtype, product
             )
             for spec in layers
         )

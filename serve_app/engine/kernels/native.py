@@ -49,15 +49,25 @@ class NativeCache:
 
     @classmethod
     def allocate(
-        cls, num_blocks: int, block_size: int, kv_heads: int, key_dim: int, value_dim: int, dtype: torch.dtype
+        cls,
+        num_blocks: int,
+        block_size: int,
+        kv_heads: int,
+        key_dim: int,
+        value_dim: int,
+        dtype: torch.dtype,
+        product: Product,
     ) -> NativeCache:
-        """Zeroed, and touched by nobody until written, so the memory is taken as it fills."""
+        """Zeroed, and touched by nobody until written, so the memory is taken as it fills.
+
+        `product`: what multiplies in attention; other than by TILES, it multiplies in float32.
+        """
         pad = -(-value_dim // LANES) * LANES
         keys = torch.zeros(num_blocks, kv_heads, key_dim, block_size, dtype=dtype)
         values = torch.zeros(num_blocks, kv_heads, block_size, pad, dtype=dtype)
         struct = CacheStruct(
             *(keys.data_ptr(), values.data_ptr(), kv_heads, key_dim, value_dim, pad, block_size),
-            dtype == torch.float32,
+            *(dtype == torch.float32, product is Product.TILES and key_dim % INPUTS[dtype] == 0),
         )
         return cls(keys, values, struct, ctypes.addressof(struct))
 

@@ -9,6 +9,7 @@ import torch
 
 from serve_app.engine.batch import ForwardContext
 from serve_app.engine.kernels.native import LANES, Native, NativeCache
+from serve_app.engine.kernels.structs import Product
 
 TOLERANCE = 1e-4  # of results of order one; float32 rounding gives about 1e-6
 
@@ -52,7 +53,7 @@ def _gate(native: Native, random: torch.Generator) -> float:
 
 def _attention(native: Native, random: torch.Generator) -> float:
     length, tokens, heads, kv_heads, dim = 37, 5, 6, 2, 24
-    cache = NativeCache.allocate(4, 16, kv_heads, dim, dim, torch.float32)
+    cache = NativeCache.allocate(4, 16, kv_heads, dim, dim, torch.float32, Product.FLOATS)
     query = torch.randn(tokens, heads, dim, generator=random)
     key, value = (torch.randn(length, kv_heads, dim, generator=random) for _ in range(2))
     table = torch.tensor([[2, 0, 3]], dtype=torch.int32)

@@ -13,7 +13,8 @@ class CacheStruct(ctypes.Structure):
 
     _fields_ = (
         *((name, POINTER) for name in ("keys", "values")),
-        *((name, LONG) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size", "wide")),
+        *((name, LONG) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size")),
+        *((name, LONG) for name in ("wide", "tiles")),
     )
 
 

@@ -8,71 +8,18 @@
 #include <cmath>
 #include <vector>
 
+#include "attention_tiles.h"
+#include "attention_vectors.h"
 #include "pool.h"
 #include "scratch.h"
 
 namespace {
 
 constexpr float INF = __builtin_inff();
-constexpr long TILE = 64;    // keys whose scores are held at once, at least one block
+constexpr long TILE = 64;    // keys whose scores are held at once, at least one block; on tile registers twice as many
 constexpr long PART = 1024;  // keys summed on their own, then merged in order: what threads may share
-constexpr long ROWS = 96;    // (token, head) rows that one task works on
+constexpr long ROWS = 96;    // (token, head) rows that one task works on, a multiple of 16
 constexpr long FEW = 8;      // rows up to which keys and values are read where they lie, not widened first
-
-// c [MR, NV * 16] (+)= a [MR, n] b [n, NV * 16].
-template <int MR, int NV, bool ADD, class T>
-void small_product(const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc) {
-  F16 acc[MR][NV];
-#pragma GCC unroll 6
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) acc[i][j] = ADD ? load(c + i * ldc + j * LANES) : F16{};
-  for (long p = 0; p < n; p++) {
-    F16 row[NV];
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) row[j] = load(b + p * ldb + j * LANES);
-#pragma GCC unroll 6
-    for (int i = 0; i < MR; i++) {
-      const F16 x = splat(a[i * lda + p]);
-#pragma GCC unroll 4
-      for (int j = 0; j < NV; j++) acc[i][j] += x * row[j];
-    }
-  }
-#pragma GCC unroll 6
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) store(c + i * ldc + j * LANES, acc[i][j]);
-}
-
-template <int MR, bool ADD, class T>
-void row_product(const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc, long width) {
-  long j = 0;
-  for (; j + 4 * LANES <= width; j += 4 * LANES)
-    small_product<MR, 4, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
-  for (; j + 2 * LANES <= width; j += 2 * LANES)
-    small_product<MR, 2, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
-  for (; j < width; j += LANES) small_product<MR, 1, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
-}
-
-// The same for any number of rows; width is a multiple of 16.
-template <bool ADD, class T>
-void product(long m, const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc, long width) {
-  for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc) row_product<6, ADD>(a, lda, b, ldb, n, c, ldc, width);
-  switch (m) {
-    case 5: return row_product<5, ADD>(a, lda, b, ldb, n, c, ldc, width);
-    case 4: return row_product<4, ADD>(a, lda, b, ldb, n, c, ldc, width);
-    case 3: return row_product<3, ADD>(a, lda, b, ldb, n, c, ldc, width);
-    case 2: return row_product<2, ADD>(a, lda, b, ldb, n, c, ldc, width);
-    case 1: return row_product<1, ADD>(a, lda, b, ldb, n, c, ldc, width);
-  }
-}
-
-// from [m, n] -> to [m, n] float32, n a multiple of 16.
-template <class T>
-void widen(const T* from, long from_row, float* to, long to_row, long m, long n) {
-  for (long i = 0; i < m; i++)
-    for (long j = 0; j < n; j += LANES) store(to + i * to_row + j, load(from + i * from_row + j));
-}
 
 // Into the second-level cache, where there is room for a tile while another is worked on.
 template <class T>
@@ -121,17 +68,20 @@ struct Worker {
   const Cache& c;
   const long group, tile;
   float *query, *scores, *wide_keys, *wide_values;
+  bf16 *query_tiles, *weights, *key_panels, *value_panels;  // the same for tiles, and what becomes of the scores
   State state, part_state;
   long positions[ROWS];  // of the rows of the task
 
   Worker(const Attention& a, const Cache& c)
-      : a(a), c(c), group(a.heads / c.kv_heads), tile(std::max(1L, TILE / c.block_size) * c.block_size) {
+      : a(a), c(c), group(a.heads / c.kv_heads), tile(std::max(1L, (c.tiles ? 2 : 1) * TILE / c.block_size) * c.block_size) {
     static thread_local Scratch scratch;
     const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
-    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad));
+    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad) + ROWS * tile / 2);
     scores = query + ROWS * whole_lines(c.key_dim);
     wide_keys = scores + ROWS * tile, wide_values = wide_keys + tile * c.key_dim;
     state = state_at(wide_values + tile * c.value_pad), part_state = state_at(state.top + ROWS * state_row(c));
+    query_tiles = (bf16*)query, key_panels = (bf16*)wide_keys, value_panels = (bf16*)wide_values;
+    weights = (bf16*)(part_state.top + ROWS * state_row(c));
   }
 
   long position(const Task& t, long row) const {
@@ -148,21 +98,33 @@ struct Worker {
     for (long r = 0; r < t.rows; r++) {
       positions[r] = position(t, r);
       const long at = element(t, r) * a.query_row + head(t, r) * a.query_head;
-      float* q = &query[r * c.key_dim];
-      for (long d = 0; d < c.key_dim; d++)
-        q[d] = a.scale * (a.wide_query ? ((const float*)a.query)[at + d] : to_float(((const bf16*)a.query)[at + d]));
+      const auto load_at = [&](auto* from, long d) {
+        return a.scale * (d + LANES <= c.key_dim ? load(from + at + d) : load_some(from + at + d, c.key_dim - d));
+      };
+      for (long d = 0; d < c.key_dim; d += LANES) {
+        const F16 q = a.wide_query ? load_at((const float*)a.query, d) : load_at((const bf16*)a.query, d);
+        if (c.tiles)
+          store(query_tiles + tile_offset(r, d, c.key_dim), q);
+        else
+          store_some(query + r * c.key_dim + d, q, std::min(LANES, c.key_dim - d));
+      }
     }
   }
 
   // Mask the scores of keys key0 .. key0 + tile - 1, turn them into weights and rescale what was summed so far.
+  // For tiles the weights go to tiles of their own.
+  template <bool TILES>
   void soften(const Task& t, long key0, long keys, State s) {
-    const long padded = (keys + LANES - 1) / LANES * LANES;
+    const long unit = TILES ? BF16_INPUTS : LANES, padded = (keys + unit - 1) / unit * unit;
     for (long r = 0; r < t.rows; r++) {
+      const auto put_weights = [&](long k, F16 p) {
+        TILES ? store(weights + tile_offset(r, k, padded), p) : store(&scores[r * tile] + k, p);
+      };
       const long pos = positions[r], lo = std::max(0L, first_visible(pos) - key0);
       const long hi = std::min(keys, pos + 1 - key0);
       float* row = &scores[r * tile];
       if (lo >= hi) {
-        std::fill(row, row + padded, 0.f);
+        for (long k = 0; k < padded; k += LANES) put_weights(k, F16{});
         continue;
       }
       if (a.softcap > 0)
@@ -170,12 +132,14 @@ struct Worker {
       std::fill(row, row + lo, -INF);
       std::fill(row + hi, row + padded, -INF);
       F16 best = splat(-INF);
+#pragma GCC unroll 4
       for (long k = 0; k < padded; k += LANES) best = max(best, load(row + k));
       const float m = std::max(s.top[r], max(best));
       F16 sums = {};
+#pragma GCC unroll 4
       for (long k = 0; k < padded; k += LANES) {
         const F16 p = exp(load(row + k) - m);
-        store(row + k, p);
+        put_weights(k, p);
         sums += p;
       }
       if (m > s.top[r]) {
@@ -189,17 +153,27 @@ struct Worker {
     }
   }
 
+  // The keys that a task reads of one part, tile by tile: visit(first key, keys, keys left after them).
+  template <class F>
+  void tiles_of(const Task& t, long part, F&& visit) {
+    const long end = std::min(position(t, t.rows - 1) + 1, (part + 1) * PART);
+    for (long key0 = std::max(part * PART, first_visible(position(t, 0)) / tile * tile); key0 < end; key0 += tile)
+      visit(key0, std::min(tile, end - key0), std::max(0L, end - key0 - tile));
+  }
+
+  // The block of the cache that holds a key.
+  long block_of(const Task& t, long key) const { return a.tables[t.sequence * a.table_width + key / c.block_size]; }
+  // Keys at the start of a tile that nobody in the task may see: their slots may hold another sequence's remains.
+  long unseen(const Task& t, long key0) const { return std::max(0L, first_visible(position(t, 0)) - key0); }
+
   template <class T>
   void run_part(const Task& t, long part, State s) {
     s.reset(t.rows, c.value_pad);
-    const long last = position(t, t.rows - 1) + 1, begin = first_visible(position(t, 0));
-    const long end = std::min(last, (part + 1) * PART), size = c.block_size;
-    const int32_t* table = a.tables + t.sequence * a.table_width;
-    const auto key_block = [&](long key) { return c.key_block<T>(table[key / size], t.head); };
-    const auto value_block = [&](long key) { return c.value_block<T>(table[key / size], t.head); };
-    for (long key0 = std::max(part * PART, begin / tile * tile); key0 < end; key0 += tile) {
-      const long keys = std::min(tile, end - key0);
-      const bool few = t.rows <= FEW;
+    const long size = c.block_size;
+    const bool few = t.rows <= FEW;
+    const auto key_block = [&](long key) { return c.key_block<T>(block_of(t, key), t.head); };
+    const auto value_block = [&](long key) { return c.value_block<T>(block_of(t, key), t.head); };
+    tiles_of(t, part, [&](long key0, long keys, long after) {
       if (few)
         for (long k = 0; k < keys; k += size) prefetch(value_block(key0 + k), std::min(size, keys - k) * c.value_pad);
       for (long k = 0; k < keys; k += size) {
@@ -213,12 +187,11 @@ struct Worker {
       if (!few)
         product<false>(t.rows, query, c.key_dim, wide_keys, tile, c.key_dim, scores, tile,
                        (keys + LANES - 1) / LANES * LANES);
-      else if (key0 + tile < end)
-        for (long k = tile; k < std::min(2 * tile, end - key0); k += size)
+      else
+        for (long k = tile; k < tile + std::min(tile, after); k += size)
           prefetch(key_block(key0 + k), size * c.key_dim);
-      soften(t, key0, keys, s);
-      // Keys that nobody here may see are not read: their slots may hold another sequence's remains.
-      const long seen = std::max(0L, begin - key0);
+      soften<false>(t, key0, keys, s);
+      const long seen = unseen(t, key0);
       for (long k = 0; k < keys; k += size) {
         const long lo = std::max(0L, seen - k), hi = std::min(size, keys - k);
         if (lo >= hi) continue;
@@ -231,11 +204,46 @@ struct Worker {
       if (!few && seen < keys)
         product<true>(t.rows, scores + seen, tile, wide_values + seen * c.value_pad, c.value_pad, keys - seen, s.out,
                       c.value_pad, c.value_pad);
-    }
+    });
+  }
+
+  void run_part_on_tiles(const Task& t, long part, State s) {
+    s.reset(t.rows, c.value_pad);
+    const long size = c.block_size, dim = c.key_dim;
+    const bool few = t.rows <= FEW;
+    const auto key_block = [&](long key) { return c.key_block<bf16>(block_of(t, key), t.head); };
+    const auto value_block = [&](long key) { return c.value_block<bf16>(block_of(t, key), t.head); };
+    const TileScope scope(t.rows);
+    tiles_of(t, part, [&](long key0, long keys, long after) {
+      if (few)
+        for (long k = 0; k < keys; k += size) prefetch(value_block(key0 + k), std::min(size, keys - k) * c.value_pad);
+      const long panels = (keys + LANES - 1) / LANES;
+      for (long j = 0; j < panels; j++) {
+        const long key = key0 + j * LANES;
+        key_panel(key_block(key) + key % size, size, dim, key_panels + j * dim * LANES);
+      }
+      if (few)
+        for (long k = tile; k < tile + std::min(tile, after); k += size)
+          prefetch(key_block(key0 + k), size * dim);
+      tile_products<false>(t.rows, query_tiles, key_panels, panels, dim, scores, tile);
+      soften<true>(t, key0, keys, s);
+      const long inputs = (keys + BF16_INPUTS - 1) / BF16_INPUTS * BF16_INPUTS, seen = unseen(t, key0);
+      for (long k = 0; k < inputs; k += LANES) {
+        const bf16* const rows = k < keys ? value_block(key0 + k) + (key0 + k) % size * c.value_pad : nullptr;
+        for (long i = k; i < k + LANES; i += 2) {
+          const auto row = [&](long key) { return key < seen || key >= keys ? nullptr : rows + (key - k) * c.value_pad; };
+          value_pair(row(i), row(i + 1), c.value_pad, value_panels + i * LANES, inputs * LANES);
+        }
+      }
+      tile_products<true>(t.rows, weights, value_panels, c.value_pad / LANES, inputs, s.out, c.value_pad);
+    });
   }
 
   void run_part(const Task& t, long part, State s) {
-    c.wide ? run_part<float>(t, part, s) : run_part<bf16>(t, part, s);
+    if (c.tiles)
+      run_part_on_tiles(t, part, s);
+    else
+      c.wide ? run_part<float>(t, part, s) : run_part<bf16>(t, part, s);
   }
 
   // Divide by the sums, sinks included, and write the rows.

@@ -7,7 +7,8 @@ struct Cache {
   void* keys;    // [blocks, kv_heads, key_dim, block_size]
   void* values;  // [blocks, kv_heads, block_size, value_pad]
   long kv_heads, key_dim, value_dim, value_pad, block_size;
-  long wide;  // float32, not bfloat16
+  long wide;   // float32, not bfloat16
+  long tiles;  // attention multiplies on tiles: bfloat16, key_dim a multiple of 32
 
   template <class T>
   T* key_block(long block, long head) const {

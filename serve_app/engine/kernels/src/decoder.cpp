@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr long TILE = 128;  // rows
+constexpr long TILE = 256;  // rows
 
 template <class F>
 void tiles(long rows, F&& work) {

@@ -24,10 +24,9 @@ const bf16* round_tiles(const float* x, bf16* to, long m, long k, int threads) {
   parallel_rows(m, k, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) {
       const float* const from = x + row * k;
-      bf16* const at = to + row / TILE_ROWS * TILE_ROWS * padded + row % TILE_ROWS * BF16_INPUTS;
       for (long i = 0; i < padded; i += LANES) {
         const F16 v = i + LANES <= k ? load(from + i) : load_some(from + i, std::max(0L, k - i));
-        store(at + i / BF16_INPUTS * TILE_SIZE + i % BF16_INPUTS, v);
+        store(to + tile_offset(row, i, padded), v);
       }
     }
   });

@@ -8,10 +8,22 @@ namespace {
 // A vector of the bias at a panel.
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
+constexpr long BLOCK = 2 * TILE_ROWS;
+
+// Sums of a block of rows at two panels.
+struct alignas(64) TileSums {
+  float at[BLOCK][2 * LANES];
+
+  void compute(long rows, const TileFactors& factors, bool cold) {
+    cold ? tile_product<false, true>(rows, factors, at[0], 2 * LANES)
+         : tile_product<false, false>(rows, factors, at[0], 2 * LANES);
+  }
+  F16 row(long r, long panel) const { return load(at[r] + panel * LANES); }
+};
+
 // block(first row, rows, x of these rows) over all of m rows, the tiles of x that a block of registers takes.
 template <class F>
 void row_blocks(const bf16* x, long m, long k, F&& block) {
-  constexpr long BLOCK = 2 * TILE_ROWS;
   for (long row = 0; row < m; row += BLOCK)
     block(row, std::min(BLOCK, m - row), x + row * padded_inputs(k, false));
 }
@@ -26,7 +38,7 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
     row_blocks(x, m, k, [&](long row, long count, const bf16* block) {
       for (long j = first; j < last; j += 2) {
         const long two = j + 1 < last;
-        tile_product(count, block, w + j * panel, two ? w + (j + 1) * panel : nullptr, steps, row == 0, sums);
+        sums.compute(count, {block, w + j * panel, two ? w + (j + 1) * panel : nullptr, steps}, row == 0);
         for (long c = 0; c <= two; c++) {
           const F16 b = bias_at(bias, j + c);
           const long some = std::min(LANES, n - (j + c) * LANES);
@@ -52,7 +64,7 @@ void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float
     TileSums sums;
     row_blocks(x, m, k, [&](long row, long size, const bf16* block) {
       for (long j = first; j < last; j++) {
-        tile_product(size, block, w + j * panel, w + (j + count) * panel, steps, row == 0, sums);
+        sums.compute(size, {block, w + j * panel, w + (j + count) * panel, steps}, row == 0);
         const F16 gate = bias_at(bias, j), up = bias_at(bias, j + count);
         for (long r = 0; r < size; r++)
           store(y + (row + r) * n + j * LANES, gate_times_up(sums.row(r, 0) + gate, sums.row(r, 1) + up, gelu));

@@ -9,11 +9,15 @@
 
 constexpr long TILE_ROWS = 16, TILE_SIZE = TILE_ROWS * BF16_INPUTS;
 
-// Sums of up to two tiles of rows at up to two panels.
-struct alignas(64) TileSums {
-  float at[2][2][TILE_ROWS][LANES];  // [tile of rows][panel][row][output]
+// Where input i of row r lies in rows of `inputs` inputs, a multiple of 32: [rows/16][inputs/32][16][32].
+INLINE long tile_offset(long r, long i, long inputs) {
+  return r / TILE_ROWS * TILE_ROWS * inputs + i / BF16_INPUTS * TILE_SIZE + r % TILE_ROWS * BF16_INPUTS + i % BF16_INPUTS;
+}
 
-  F16 row(long r, long panel) const { return load(at[r / TILE_ROWS][panel][r % TILE_ROWS]); }
+// Factors of a product: tiles of rows, and one or two panels (`v` may be null) with as many inputs.
+struct TileFactors {
+  const bf16 *x, *w, *v;
+  long steps;  // of 32 inputs
 };
 
 #ifdef __AMX_BF16__
@@ -65,16 +69,24 @@ INLINE void prefetch_tile(const bf16* w) {
     __builtin_prefetch((const char*)w + TILE_AHEAD + line * 64, 0, 2);
 }
 
-// x: tiles of rows, one after the other; w, v: panels; all of `steps` steps.
-template <int ROWS, int PANELS, bool COLD>
-void tile_product(const bf16* x, const bf16* w, const bf16* v, long steps, TileSums& sums) {
-  const bf16* const low = x + steps * TILE_SIZE;
+template <int ROWS, int PANELS, bool ADD, bool COLD>
+void tile_product(const TileFactors& f, float* y, long stride) {
+  const bf16 *const x = f.x, *const low = f.x + f.steps * TILE_SIZE, *const w = f.w, *const v = f.v;
+  float* const y_low = y + TILE_ROWS * stride;
+  const long bytes = stride * sizeof(float);
   asm volatile("" ::: "memory");  // GCC's tile loads do not tell it that they read memory
-  _tile_zero(0);
-  if (PANELS > 1) _tile_zero(1);
-  if (ROWS > 1) _tile_zero(2);
-  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
-  for (long at = 0; at < steps * TILE_SIZE; at += TILE_SIZE) {
+  if (ADD) {
+    _tile_loadd(0, y, bytes);
+    if (PANELS > 1) _tile_loadd(1, y + LANES, bytes);
+    if (ROWS > 1) _tile_loadd(2, y_low, bytes);
+    if (ROWS > 1 && PANELS > 1) _tile_loadd(3, y_low + LANES, bytes);
+  } else {
+    _tile_zero(0);
+    if (PANELS > 1) _tile_zero(1);
+    if (ROWS > 1) _tile_zero(2);
+    if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  }
+  for (long at = 0; at < f.steps * TILE_SIZE; at += TILE_SIZE) {
     _tile_loadd(4, x + at, 64);
     _tile_loadd(6, w + at, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -90,25 +102,19 @@ void tile_product(const bf16* x, const bf16* w, const bf16* v, long steps, TileS
       if (PANELS > 1) _tile_dpbf16ps(3, 5, 7);
     }
   }
-  _tile_stored(0, sums.at[0][0], 64);
-  if (PANELS > 1) _tile_stored(1, sums.at[0][1], 64);
-  if (ROWS > 1) _tile_stored(2, sums.at[1][0], 64);
-  if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums.at[1][1], 64);
+  _tile_stored(0, y, bytes);
+  if (PANELS > 1) _tile_stored(1, y + LANES, bytes);
+  if (ROWS > 1) _tile_stored(2, y_low, bytes);
+  if (ROWS > 1 && PANELS > 1) _tile_stored(3, y_low + LANES, bytes);
 }
 
-template <int ROWS, int PANELS>
-void tile_product(const bf16* x, const bf16* w, const bf16* v, long steps, bool cold, TileSums& sums) {
-  cold ? tile_product<ROWS, PANELS, true>(x, w, v, steps, sums)
-       : tile_product<ROWS, PANELS, false>(x, w, v, steps, sums);
-}
-
-// Up to 32 rows; `v` may be null. `cold`: the panels come from memory.
-inline void tile_product(long rows, const bf16* x, const bf16* w, const bf16* v, long steps, bool cold,
-                         TileSums& sums) {
+// y [rows, 16 or 32] (+)= x W^T for up to 32 rows; whole tiles of rows are written. `COLD`: the panels come from memory.
+template <bool ADD, bool COLD>
+void tile_product(long rows, const TileFactors& f, float* y, long stride) {
   if (rows > TILE_ROWS)
-    v ? tile_product<2, 2>(x, w, v, steps, cold, sums) : tile_product<2, 1>(x, w, v, steps, cold, sums);
+    f.v ? tile_product<2, 2, ADD, COLD>(f, y, stride) : tile_product<2, 1, ADD, COLD>(f, y, stride);
   else
-    v ? tile_product<1, 2>(x, w, v, steps, cold, sums) : tile_product<1, 1>(x, w, v, steps, cold, sums);
+    f.v ? tile_product<1, 2, ADD, COLD>(f, y, stride) : tile_product<1, 1, ADD, COLD>(f, y, stride);
 }
 
 #else
@@ -119,6 +125,9 @@ struct TileScope {
   explicit TileScope(long) {}
 };
 
-inline void tile_product(long, const bf16*, const bf16*, const bf16*, long, bool, TileSums&) { __builtin_trap(); }
+template <bool ADD, bool COLD>
+void tile_product(long, const TileFactors&, float*, long) {
+  __builtin_trap();
+}
 
 #endif
