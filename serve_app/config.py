@@ -111,6 +111,9 @@ class ModelConfig(Settings):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     attention: Literal["auto", "reference", "cpu", "cuda"] = "auto"
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
+    max_output_tokens: int | None = Field(
+        None, ge=1, description="Most tokens that one sequence may generate; none: what the window leaves."
+    )
     chat_template: Path | None = Field(None, description="File with the operator's own chat template.")
     engine: EngineConfig = EngineConfig()
     provisioned: ProvisionedConfig | None = Field(

@@ -58,6 +58,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         created=int(time.time()),
         context_window=facts.max_model_len,
         vocab_size=facts.vocab_size,
+        max_output_tokens=config.max_output_tokens,
         has_chat_template=encoder.template is not None,
         has_fim=encoder.fim is not None,
         dtype=facts.dtype,

@@ -22,6 +22,7 @@ from serve_app.replica.build import Loaded, load
 from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import Steps
+from serve_app.replica.window import Window
 from serve_app.text.output import OutputText
 from serve_app.text.stop import StopStrings
 from serve_app.types import (
@@ -70,6 +71,7 @@ class ModelServer:
         """`steps` makes the engine's stepper for a callback that it may call from any thread."""
         self.info: ModelInfo = loaded.info
         self._encoder: PromptEncoder = loaded.encoder
+        self._window = Window(loaded.info.context_window, loaded.info.max_output_tokens)
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.get_running_loop()
         self._steps = steps(self._from_engine)
@@ -96,7 +98,7 @@ class ModelServer:
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
         started = time.monotonic()
-        token_ids = await self._encoder.encode(request)
+        request, token_ids = self._window.fit(request, await self._encoder.encode(request))
         engine_request = await self._encoder.engine_request(request, token_ids)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")

@@ -16,7 +16,7 @@ from __future__ import annotations
 from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.model import ModelInfo
-from serve_app.types.request import GenerateRequest, Prompt, ToolChoice, ToolMode
+from serve_app.types.request import GenerateRequest, Overflow, Prompt, ToolChoice, ToolMode
 from serve_app.types.result import (
     ErrorInfo,
     FinishReason,
@@ -47,6 +47,7 @@ __all__ = [
     "Grammar",
     "GrammarKind",
     "ModelInfo",
+    "Overflow",
     "PositionLogprobs",
     "ProcessorCall",
     "Prompt",

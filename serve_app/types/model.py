@@ -14,6 +14,7 @@ class ModelInfo:
     created: int  # Unix seconds, when the replica came up
     context_window: int  # prompt + output tokens
     vocab_size: int
+    max_output_tokens: int | None = None  # of one sequence; None: what the window leaves
     has_chat_template: bool
     has_fim: bool
     dtype: str

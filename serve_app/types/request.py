@@ -25,6 +25,15 @@ class Prompt:
     suffix: str | None = None
 
 
+class Overflow(StrEnum):
+    """What becomes of a request that is larger than the model's window or output limit."""
+
+    ERROR = "error"  # prompt and output together must fit
+    WINDOW = "window"  # the output may run into the end of the window; above its own limit is an error
+    CLAMP = "clamp"  # the output is shortened to what fits
+    TRUNCATE = "truncate"  # the prompt too, and at the deadline what there is is the answer
+
+
 class ToolMode(StrEnum):
     """Whether the model may, must or must not call tools."""
 
@@ -67,7 +76,7 @@ class GenerateRequest:
     tool_choice: ToolChoice = ToolChoice()
     reasoning: bool = True  # split off what the model thinks, where its format is known
     truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
-    truncate: bool = False  # shorten prompt and output to the window, and end early at the deadline
+    overflow: Overflow = Overflow.ERROR
     detokenize: bool = True  # False: ids only
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier

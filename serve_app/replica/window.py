@@ -1,0 +1,57 @@
+"""How much of a request fits a model: its prompt and its output against window and limit.
+
+Only what a dialect allows to give way does (`GenerateRequest.overflow`); the rest is left
+to the engine's own check, or refused here in the same words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.types import GenerateRequest, Overflow
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What a model can hold, in tokens."""
+
+    context: int  # prompt and output of one sequence
+    output: int | None = None  # output of one sequence, where the operator limits it
+
+    def fit(self, request: GenerateRequest, token_ids: list[int]) -> tuple[GenerateRequest, list[int]]:
+        """The request and its prompt as they run. Raises InvalidField or PromptTooLong."""
+        token_ids = self._shortened(request, token_ids)
+        return self._limited(request, len(token_ids)), token_ids
+
+    def _shortened(self, request: GenerateRequest, token_ids: list[int]) -> list[int]:
+        keep = request.truncate_prompt
+        if keep is not None:
+            token_ids = token_ids[-(self.context - 1 if keep == -1 else keep) :]
+        if request.overflow is Overflow.TRUNCATE and len(token_ids) >= self.context:
+            quarter = max(1, self.context // 4)
+            room = min(request.sampling.max_tokens or quarter, quarter)
+            token_ids = token_ids[-max(1, self.context - room) :]
+        if request.overflow is Overflow.WINDOW and self.output is not None and self.output < self.context:
+            most = self.context - self.output
+            if len(token_ids) > most:
+                raise PromptTooLong(
+                    f"The prompt has {len(token_ids)} tokens, but at most {most} fit beside an output of "
+                    f"{self.output}.",
+                    param="prompt",
+                )
+        return token_ids
+
+    def _limited(self, request: GenerateRequest, prompt: int) -> GenerateRequest:
+        asked, how = request.sampling.max_tokens, request.overflow
+        if asked is not None and self.output is not None and asked > self.output:
+            if how in (Overflow.ERROR, Overflow.WINDOW):
+                raise InvalidField(f"max_tokens must be from 1 to {self.output}.", param="max_tokens")
+            asked = self.output
+        most = self.output if asked is None else asked
+        room = self.context - prompt
+        if most is not None and room >= 1 and (how is not Overflow.ERROR or asked is None):
+            most = min(most, room)
+        if most == request.sampling.max_tokens:
+            return request
+        return replace(request, sampling=replace(request.sampling, max_tokens=most))
