@@ -23,6 +23,7 @@ from serve_app.types import ModelInfo
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.25  # between looks for a model that is not there yet
+REFRESH_S: Final = 5.0  # between questions to one that answers: it may have been deployed anew
 
 _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 
@@ -44,7 +45,7 @@ class RemoteModel:
         self.info: ModelInfo | None = None
         self.route: Route | None = None
         self.missing: str | None = "not deployed yet"  # why it cannot answer; None: it can
-        self._finding = asyncio.ensure_future(self._find())
+        self._watching = asyncio.ensure_future(self._watch())
 
     def serves(self, entity: ServedEntity) -> bool:
         """Whether this is still what `entity` names."""
@@ -52,16 +53,16 @@ class RemoteModel:
 
     def close(self) -> None:
         """Stop looking. Requests under way go on."""
-        self._finding.cancel()
+        self._watching.cancel()
         if self._waking is not None:
             self._waking.cancel()
 
     async def wake(self) -> ModelInfo:
         """What the model is, once it can answer. Raises Unavailable or Overloaded."""
-        if self.info is not None:
-            return self.info
         if self.missing is not None or self._handle is None:
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        if self.info is not None:
+            return self.info
         if self._waking is None or self._waking.done():
             logger.info("application %s: waking up", self._app)
             self._waking = asyncio.ensure_future(self._ask(self._handle))
@@ -80,6 +81,19 @@ class RemoteModel:
             raise Unavailable("the model is not the one that is configured", retry_after_s=10.0)
         self.info = info
         return info
+
+    async def _watch(self) -> None:
+        """Find the model, then keep `info` and `missing` true while it is awake."""
+        await self._find()
+        while True:
+            await asyncio.sleep(REFRESH_S)
+            if self._handle is None or (self.missing is None and not self._receiver.stats(self._app)):
+                continue  # no replica is connected: it may sleep, and a question would wake it
+            try:
+                await self._ask(self._handle)
+                self.missing = None
+            except Exception as error:
+                logger.debug("application %s: %s", self._app, type(error).__name__)
 
     async def _find(self) -> None:
         """Wait until the application is deployed and its model answers or sleeps."""

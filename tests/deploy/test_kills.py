@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 
 STREAMS: Final = 12  # of each kind
 LONG: Final = "tokens=400 step=0.02"
-LATE: Final = "first=3 tokens=5"  # nothing is delivered for a while
+LATE: Final = "first=5 tokens=5"  # nothing is delivered for a while
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

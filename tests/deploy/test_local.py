@@ -23,6 +23,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 
 RUNNING: Final = 16
 WAITING: Final = 32
+WINDOW: Final = 512
 GROWTH: Final = 200 * 2**20
 TOKENS: Final = 300  # of one answer of the burst
 
@@ -40,7 +41,7 @@ async def small(as_it_is: Deployed) -> Deployed:
 
     def edit(raw: Raw) -> None:
         engine = app_of(raw, f"model-{DEMO}")["args"]["engine"]
-        engine.update(max_sequences=RUNNING, max_waiting=WAITING)
+        engine.update(max_sequences=RUNNING, max_waiting=WAITING, max_model_len=WINDOW)
 
     await as_it_is.deploy(edited(as_it_is.raw, edit))
     await as_it_is.until_running()
@@ -53,6 +54,14 @@ async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
     async with unharmed(as_it_is) as watch:
         await whole(as_it_is.client, completion(DEMO))
         watch.sent += 1
+
+
+async def test_a_model_that_is_deployed_anew_is_known_as_it_is_now(small: Deployed) -> None:
+    async with unharmed(small) as watch, asyncio.timeout(WAIT_S):
+        await whole(small.client, completion(DEMO))
+        watch.sent += 1
+        while (await small.client.get(f"/v1/models/{DEMO}")).json()["max_model_len"] != WINDOW:
+            await asyncio.sleep(0.1)
 
 
 async def post(port: int, body: dict[str, Any]) -> httpx.Response:
@@ -135,3 +144,24 @@ async def test_f4_a_burst_gets_what_fits_and_a_refusal_for_the_rest(
             await asyncio.sleep(0.5)
     async with unharmed(small):
         pass  # it asks afresh
+
+
+@pytest.mark.full
+async def test_a_model_that_is_not_the_configured_one_is_refused_until_it_is(small: Deployed) -> None:
+    """Last in this file: what it deploys is wrong."""
+
+    def edit(raw: Raw) -> None:
+        app_of(raw, f"model-{DEMO}")["args"]["version"] = 2
+
+    right = small.raw
+    await small.deploy(edited(right, edit))
+    async with asyncio.timeout(2 * WAIT_S):
+        while (answer := await small.client.get("/readyz")).status_code != 503:
+            await asyncio.sleep(0.1)
+        (reason,) = answer.json()["reasons"]
+        assert "it serves demo-chat version 2, not demo-chat" in reason
+        assert (await small.client.post(COMPLETIONS, json=completion(DEMO))).status_code == 503
+        await small.deploy(right)
+        while (await small.client.get("/readyz")).status_code != 200:
+            await asyncio.sleep(0.1)
+    await whole(small.client, completion(DEMO))
