@@ -65,10 +65,15 @@ def wrong_scaling(raw: object, place: Place) -> Iterator[Problem]:
         return  # said by `unknown_keys`
     yield from wrong_values({k: v for k, v in raw.items() if k != "policy"}, AutoscalingConfig, place)
     policy = raw.get("policy")
-    path = policy.get("policy_function") if isinstance(policy, Mapping) else None
-    if path is not None:
-        _, problems = imported(path, place.at("policy", "policy_function"))
-        yield from problems
+    if not isinstance(policy, Mapping) or (path := policy.get("policy_function")) is None:
+        return
+    found, problems = imported(path, place.at("policy", "policy_function"))
+    yield from problems
+    if isinstance(found, type):  # Ray makes one in its controller, which does not survive an exception
+        try:
+            found(**(policy.get("policy_kwargs") or {}))
+        except Exception as error:
+            yield place.at("policy", "policy_kwargs").error(f"is refused by {found.__name__}: {error}")
 
 
 def imported(path: object, place: Place, known: Iterable[str] = ()) -> tuple[Any, list[Problem]]:

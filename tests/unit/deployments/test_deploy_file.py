@@ -124,6 +124,18 @@ MISTAKES = {
         "applications[1].deployments[0].autoscaling_config.policy.policy_function",
         "has no 'ByLoads'; did you mean 'serve_app.deployments.scaling:ByLoad'?",
     ),
+    "a policy's argument out of range": (
+        '"serve_app.deployments.scaling:ByLoad"',
+        '"serve_app.deployments.scaling:ByLoad", policy_kwargs: {high: 5}',
+        "applications[1].deployments[0].autoscaling_config.policy.policy_kwargs",
+        "high: must be above 0 and at most 1, not 5",
+    ),
+    "a policy's argument that it does not have": (
+        '"serve_app.deployments.scaling:ByLoad"',
+        '"serve_app.deployments.scaling:ByLoad", policy_kwargs: {hihg: 0.5}',
+        "applications[1].deployments[0].autoscaling_config.policy.policy_kwargs",
+        "unexpected keyword argument 'hihg'",
+    ),
     "a module that is not there": (
         "serve_app.deployments.build:build_system_app",
         "serve_app.deployment.build:build_system_app",
