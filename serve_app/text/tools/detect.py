@@ -1,0 +1,40 @@
+"""Which format of tool calls a model writes: the operator's word, or what its files show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.generic_json import JSON
+from serve_app.text.tools.hermes import HERMES
+from serve_app.text.tools.llama3 import LLAMA3
+from serve_app.text.tools.mistral import MISTRAL
+
+FORMATS: Final[Mapping[str, ToolFormat]] = MappingProxyType(
+    {format.name: format for format in (HERMES, LLAMA3, MISTRAL, JSON)}
+)
+# Templates that put something else than JSON between Hermes' markers: Qwen3-Coder, GLM.
+_NOT_JSON: Final = ("<function=", "<arg_key>")
+
+
+def find_tool_format(setting: str, tokenizer: Tokenizer) -> ToolFormat | None:
+    """The format named by `setting`; with `auto` the one that the model's template or tokens show.
+
+    None when calls are not to be looked for: `none`, a template without tools, or one of a
+    syntax that nothing here reads. A template that shows no syntax at all gets generic JSON.
+    """
+    if setting != "auto":
+        return FORMATS.get(setting)
+    template = "\n".join(tokenizer.templates.values())
+    if "tools" not in template or any(sign in template for sign in _NOT_JSON):
+        return None
+    for format in FORMATS.values():
+        if format.marker and format.marker in template:
+            return format
+    for format in FORMATS.values():
+        if format.marker and tokenizer.token_id(format.marker) is not None:
+            return format
+    return JSON

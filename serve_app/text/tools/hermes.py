@@ -1,0 +1,24 @@
+"""Calls between `<tool_call>` and `</tool_call>`, each a JSON object: Hermes, Qwen, our demo-chat."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.text.source import Scan, Source
+from serve_app.text.tools.calls import Calls
+from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.json_call import call_object
+
+OPEN: Final = "<tool_call>"
+CLOSE: Final = "</tool_call>"
+
+
+def _scan(source: Source, calls: Calls) -> Scan[None]:
+    yield from source.blank()
+    yield from call_object(source, calls)
+    yield from source.blank()
+    yield from source.expect(CLOSE, or_end=True)
+    source.release()
+
+
+HERMES: Final = ToolFormat("hermes", _scan, marker=OPEN, tokens=(OPEN, CLOSE))
