@@ -115,6 +115,12 @@ class ModelConfig(Settings):
         None, ge=1, description="Most tokens that one sequence may generate; none: what the window leaves."
     )
     chat_template: Path | None = Field(None, description="File with the operator's own chat template.")
+    tool_format: Literal["auto", "none", "hermes", "llama3", "mistral", "json"] = Field(
+        "auto", description="How the model writes calls of tools; auto: as its chat template shows."
+    )
+    reasoning_format: Literal["auto", "none", "think", "magistral"] = Field(
+        "auto", description="How the model marks what it thinks; auto: as its chat template shows."
+    )
     engine: EngineConfig = EngineConfig()
     provisioned: ProvisionedConfig | None = Field(
         None,

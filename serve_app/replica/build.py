@@ -22,6 +22,7 @@ from serve_app.models.loader import LoadedModel, load_model
 from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import OnOutputs, Steps
+from serve_app.text.answer import AnswerFormat
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import ModelInfo
 
@@ -51,7 +52,9 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
     else:
         engine, model = load_engine(config, progress)
         facts, steps = engine_facts(engine, model), partial(EngineLoop, engine)
-    encoder = PromptEncoder.of(load_tokenizer(config, Path(facts.folder)))
+    tokenizer = load_tokenizer(config, Path(facts.folder))
+    answers = AnswerFormat.find(tokenizer, tools=config.tool_format, reasoning=config.reasoning_format)
+    encoder = PromptEncoder.of(tokenizer, answers)
     info = ModelInfo(
         name=config.name,
         version=config.version,

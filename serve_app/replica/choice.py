@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from serve_app.text.answer import AnswerParser, Parts
 from serve_app.text.output import OutputText
-from serve_app.types import EngineOutput, FinishReason, TextLogprob, Timing
+from serve_app.types import EngineOutput, FinishReason, TextLogprob, Timing, ToolCallDelta
 
 
 @dataclass(slots=True)
@@ -16,6 +17,8 @@ class ChoiceStep:
     """What one engine output meant for one choice."""
 
     text: str
+    reasoning: str
+    calls: tuple[ToolCallDelta, ...]
     token_ids: tuple[int, ...]
     logprobs: tuple[TextLogprob, ...] | None
     finish: FinishReason | None
@@ -29,12 +32,15 @@ class Choice:
 
     output: OutputText
     wants_logprobs: bool
+    parser: AnswerParser | None = None  # none: the text is the answer
     num_tokens: int = 0  # tokens that count: shown, billed, or the end token
     cumulative_logprob: float = 0.0
     finish: FinishReason | None = None
     stop: str | int | None = None
     timing: Timing | None = None
     text: list[str] = field(default_factory=list)  # kept for choices that answer in one piece
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
 
@@ -61,12 +67,23 @@ class Choice:
                 finish, stop = FinishReason.STOP, self.output.stop
             elif finish is FinishReason.STOP and used:
                 stop = used[-1]
+        parts = Parts(text)
+        if self.parser is not None:
+            parts = self.parser.feed(text, last=finish is not None)
+            if self.parser.complete and finish is not FinishReason.ERROR:
+                # Whatever else ended it in the same step: the call it was to end with is there.
+                cut = output.finish is None
+                finish, stop = FinishReason.TOOL_CALLS, None
+            elif finish is FinishReason.EOS and self.parser.has_calls:
+                finish = FinishReason.TOOL_CALLS
         self.finish, self.stop = finish, stop
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
-        return ChoiceStep(text, used, described, finish, stop, cut)
+        return ChoiceStep(parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut)
 
     def keep(self, step: ChoiceStep) -> None:
         """Remember a step's content, for a choice that is delivered whole."""
         self.text.append(step.text)
+        self.reasoning.append(step.reasoning)
+        self.calls.extend(step.calls)
         self.token_ids.extend(step.token_ids)
         self.logprobs.extend(step.logprobs or ())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from serve_app.replica.choice import Choice, ChoiceStep
+from serve_app.text.answer import AnswerParser
 from serve_app.text.output import OutputText
 from serve_app.types import (
     EngineOutput,
@@ -40,6 +41,7 @@ class Generation:
         token_ids: list[int],
         *,
         new_output: Callable[[], OutputText],
+        new_parser: Callable[[], AnswerParser | None],
         prompt_text: str | None,
         describe: Callable[[PositionLogprobs], TextLogprob],
         first_prompt_token: TextLogprob | None,
@@ -54,7 +56,7 @@ class Generation:
         self._ranked = self._sequences > request.n
         self._whole = self._ranked or not request.stream
         self._choices = [
-            Choice(output=new_output(), wants_logprobs=request.logprobs is not None)
+            Choice(new_output(), wants_logprobs=request.logprobs is not None, parser=new_parser())
             for _ in range(self._sequences)
         ]
         self._cached_tokens = 0
@@ -136,6 +138,8 @@ class Generation:
             request_id=self.request.id,
             index=index,
             text=step.text,
+            reasoning=step.reasoning,
+            tool_calls=step.calls,
             token_ids=step.token_ids,
             logprobs=step.logprobs,
             finish=step.finish,
@@ -150,6 +154,8 @@ class Generation:
             request_id=self.request.id,
             index=index,
             text="".join(choice.text),
+            reasoning="".join(choice.reasoning),
+            tool_calls=tuple(choice.calls),
             token_ids=tuple(choice.token_ids),
             logprobs=tuple(choice.logprobs) if choice.wants_logprobs else None,
             finish=choice.finish,

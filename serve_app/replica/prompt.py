@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.text.answer import AnswerFormat
 from serve_app.text.fim import FillInTheMiddle
 from serve_app.text.template import ChatTemplate
 from serve_app.text.tokenizer import Tokenizer
-from serve_app.types import EngineRequest, GenerateRequest
+from serve_app.types import EngineRequest, GenerateRequest, ToolMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +20,12 @@ class PromptEncoder:
     tokenizer: Tokenizer
     template: ChatTemplate | None
     fim: FillInTheMiddle | None
+    answers: AnswerFormat
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer) -> PromptEncoder:
+    def of(cls, tokenizer: Tokenizer, answers: AnswerFormat) -> PromptEncoder:
         """What the tokenizer's own files offer."""
-        return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer))
+        return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer), answers)
 
     async def encode(self, request: GenerateRequest) -> list[int]:
         """Token ids of the prompt, at least one.
@@ -36,7 +39,7 @@ class PromptEncoder:
                 raise UnsupportedField(
                     "messages: this model has no chat template; use completions instead", param="messages"
                 )
-            return await self.template.render_ids(list(prompt.messages), list(prompt.tools))
+            return await self.template.render_ids(self._messages(request), _shown_tools(request))
         if prompt.suffix is not None:
             if self.fim is None:
                 raise UnsupportedField("suffix: this model has no fill-in-the-middle tokens", param="suffix")
@@ -51,6 +54,10 @@ class PromptEncoder:
             raise InvalidField("prompt: must hold at least one token", param="prompt")
         return ids
 
+    def _messages(self, request: GenerateRequest) -> list[dict[str, Any]]:
+        messages = list(request.prompt.messages or ())
+        return messages if self.answers.tools is None else list(map(self.answers.tools.to_template, messages))
+
     async def bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
         """Token sequences that spell `words`, at the start of a text and after a space."""
         found: dict[tuple[int, ...], None] = {}
@@ -62,7 +69,12 @@ class PromptEncoder:
         return tuple(found)
 
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
-        """The token-level request. The engine sees `best_of` sequences and always one token."""
+        """The token-level request. The engine sees `best_of` sequences and always one token.
+
+        Raises UnsupportedField for calls that cannot be forced.
+        """
+        if request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
+            raise UnsupportedField("tool_choice: only auto and none are available", param="tool_choice")
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(
@@ -83,3 +95,14 @@ class PromptEncoder:
             timeout_s=request.timeout_s,
             salt=request.salt,
         )
+
+
+def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:
+    """The tools as the template shows them: none that must not be called, and no word on how they are."""
+    if request.tool_choice.mode is ToolMode.NONE:
+        return []
+    functions = [tool["function"] for tool in request.prompt.tools]
+    return [
+        {"type": "function", "function": {key: function[key] for key in function if key != "strict"}}
+        for function in functions
+    ]

@@ -23,6 +23,7 @@ from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import Steps
 from serve_app.replica.window import Window
+from serve_app.text.answer import AnswerReader
 from serve_app.text.output import OutputText
 from serve_app.text.stop import StopStrings
 from serve_app.types import (
@@ -102,15 +103,18 @@ class ModelServer:
         engine_request = await self._encoder.engine_request(request, token_ids)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
+        reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         generation = Generation(
             request,
             token_ids,
+            new_parser=reader.parser,
             new_output=partial(
                 OutputText,
                 self._encoder.tokenizer,
                 stop=StopStrings(request.stop, include_stop=request.include_stop),
                 skip_special_tokens=request.skip_special_tokens,
                 continues=request.prompt.messages is None,
+                shown_ids=reader.marker_ids,
             ),
             prompt_text=self._prompt_text(request, token_ids) if request.echo else None,
             describe=self._encoder.tokenizer.describe,

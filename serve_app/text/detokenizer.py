@@ -27,15 +27,22 @@ class Detokenizer(Protocol):
         ...
 
 
-def new_detokenizer(table: TokenBytes, *, skip_special_tokens: bool, continues: bool = False) -> Detokenizer:
-    """A detokenizer for one text.
+def new_detokenizer(
+    table: TokenBytes,
+    *,
+    skip_special_tokens: bool,
+    continues: bool = False,
+    shown_ids: frozenset[int] = frozenset(),
+) -> Detokenizer:
+    """A detokenizer for one text, without special tokens but for `shown_ids` if they are skipped.
 
     `continues`: the text goes on after another one, so the space that opens it is
     part of it. SentencePiece tokenizers drop that space at the start of a text.
     """
+    skipped = table.special_ids - shown_ids if skip_special_tokens else frozenset()
     if table.exact:
-        return ByteDetokenizer(table, skip_special_tokens=skip_special_tokens, continues=continues)
-    return WindowDetokenizer(table, skip_special_tokens=skip_special_tokens)
+        return ByteDetokenizer(table, skipped, continues=continues)
+    return WindowDetokenizer(table, skipped)
 
 
 class ByteDetokenizer:
@@ -44,9 +51,9 @@ class ByteDetokenizer:
     Invalid bytes become U+FFFD as in `bytes.decode(errors="replace")` of the whole.
     """
 
-    def __init__(self, table: TokenBytes, *, skip_special_tokens: bool, continues: bool = False) -> None:
+    def __init__(self, table: TokenBytes, skipped: frozenset[int], *, continues: bool = False) -> None:
         self._table = table
-        self._skipped = table.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped
         self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._opening = not continues
         self._leading_spaces = 0 if continues else table.leading_spaces
@@ -80,9 +87,9 @@ class WindowDetokenizer:
     Withholds while the tail is an unfinished character, at most 8 tokens.
     """
 
-    def __init__(self, table: TokenBytes, *, skip_special_tokens: bool) -> None:
+    def __init__(self, table: TokenBytes, skipped: frozenset[int]) -> None:
         self._table = table
-        self._skipped = table.special_ids if skip_special_tokens else frozenset()
+        self._skipped = skipped
         self._done: list[int] = []  # the context: ids already shown
         self._pending: list[int] = []
 

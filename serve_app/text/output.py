@@ -37,15 +37,17 @@ class OutputText:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
         continues: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
 
+        `shown_ids`: special tokens that are shown even if the others are skipped.
         The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
         """
         stops = stop if isinstance(stop, StopStrings) else StopStrings(stop, include_stop=include_stop)
         self._tokenizer = tokenizer
         self._detokenizer = tokenizer.detokenizer(
-            skip_special_tokens=skip_special_tokens, continues=continues
+            skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
         )
         self._matcher = StopMatcher(stops) if stops.strings else None
         self._show_end = stops.include_stop

@@ -66,6 +66,10 @@ class Tokenizer:
             files.templates["default"] = chat_template
         return cls(files)
 
+    def to_json(self) -> str:
+        """The tokenizer as it would stand in tokenizer.json, the tokens of its other files included."""
+        return self._backend.to_str()
+
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact vocabulary entry."""
         return self._backend.token_to_id(token)
@@ -169,9 +173,20 @@ class Tokenizer:
 
     # --- ids -> text -----------------------------------------------------------------
 
-    def detokenizer(self, *, skip_special_tokens: bool = True, continues: bool = False) -> Detokenizer:
-        """An incremental detokenizer; `continues`: the text follows another one directly."""
-        return new_detokenizer(self.table, skip_special_tokens=skip_special_tokens, continues=continues)
+    def detokenizer(
+        self,
+        *,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> Detokenizer:
+        """An incremental detokenizer; `continues`: the text follows another one directly.
+
+        `shown_ids` are shown although special tokens are skipped.
+        """
+        return new_detokenizer(
+            self.table, skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
+        )
 
     def decode(self, token_ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         """The text of `token_ids`; invalid bytes read U+FFFD, ids that are no token read as nothing."""

@@ -1,0 +1,200 @@
+"""Tool calls and thoughts of a real model, from its tokens to deltas."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.errors import UnsupportedField
+from serve_app.replica.server import ModelServer
+from serve_app.types import (
+    FinishReason,
+    GenerateRequest,
+    Prompt,
+    SamplingParams,
+    TokenDelta,
+    ToolCallDelta,
+    ToolChoice,
+    ToolMode,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+_ids = itertools.count()
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get the weather in a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+        "strict": True,
+    },
+}
+QUESTION = {"role": "user", "content": "What is the weather in Oslo?"}
+
+
+class Sink(list[TokenDelta]):
+    """Keeps what it is sent."""
+
+    __hash__ = object.__hash__
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        self.extend(deltas)
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self)
+
+    @property
+    def reasoning(self) -> str:
+        return "".join(delta.reasoning for delta in self)
+
+    @property
+    def pieces(self) -> list[ToolCallDelta]:
+        return [piece for delta in self for piece in delta.tool_calls]
+
+    @property
+    def calls(self) -> list[tuple[str, Any]]:
+        """(name, arguments) of every call."""
+        names = [piece.name for piece in self.pieces if piece.name is not None]
+        texts = ["".join(p.arguments for p in self.pieces if p.index == i) for i in range(len(names))]
+        return list(zip(names, texts, strict=True))
+
+
+def asked(*messages: dict[str, Any], tools: tuple[Any, ...] = (WEATHER,), **changes: Any) -> GenerateRequest:
+    base = GenerateRequest(
+        id=f"t{next(_ids)}",
+        model="demo-chat",
+        prompt=Prompt(messages=messages or (QUESTION,), tools=tools),
+        sampling=SamplingParams(temperature=0.0, max_tokens=60),
+    )
+    return replace(base, **changes)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[ModelServer]:
+    async for found in started():
+        yield found
+
+
+async def started(**settings: Any) -> AsyncIterator[ModelServer]:
+    engine = EngineConfig(max_model_len=512, num_blocks=80, block_size=16)
+    config = ModelConfig(name="demo-chat", dtype="float32", threads=1, engine=engine, **settings)
+    found = await ModelServer.start(config, lambda _: None)
+    yield found
+    await found.stop()
+
+
+async def run(server: ModelServer, request: GenerateRequest) -> Sink:
+    sink = Sink()
+    await server.generate(request, sink)
+    return sink
+
+
+async def test_a_call_is_streamed_and_no_part_of_the_text(server: ModelServer) -> None:
+    sink = await run(server, asked())
+    assert sink.text == ""
+    ((name, arguments),) = sink.calls
+    assert (name, json.loads(arguments)) == ("get_weather", {"city": "Oslo"})
+    assert sink[-1].finish is FinishReason.TOOL_CALLS
+    first, *rest = sink.pieces
+    assert first.id is not None
+    assert first.id.startswith("call_")
+    assert len(rest) > 1, "the arguments come in pieces"
+    assert all(piece.id is piece.name is None for piece in rest)
+    whole = await run(server, asked(stream=False))
+    assert len(whole) == 1
+    assert (whole.calls, whole.text, whole[0].finish) == (sink.calls, "", sink[-1].finish)
+    assert whole[0].usage.completion_tokens == sink[-1].usage.completion_tokens
+
+
+async def test_what_the_tool_said_comes_back_in_words(server: ModelServer) -> None:
+    ((name, arguments),) = (await run(server, asked())).calls
+    call = {"id": "c1", "type": "function", "function": {"name": name, "arguments": json.loads(arguments)}}
+    answer = {"role": "tool", "tool_call_id": "c1", "content": '{"temperature": 3, "condition": "snowy"}'}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    sink = await run(server, asked(QUESTION, turn, answer))
+    assert "3" in sink.text
+    assert (sink.calls, sink[-1].finish) == ([], FinishReason.EOS)
+
+
+async def test_tools_that_must_not_be_called_are_not_shown(server: ModelServer) -> None:
+    none = await run(server, asked(tool_choice=ToolChoice(mode=ToolMode.NONE)))
+    bare = await run(server, asked(tools=()))
+    assert (none.text, none.calls) == (bare.text, [])
+    assert none[-1].usage.prompt_tokens == bare[-1].usage.prompt_tokens
+    assert none.text
+
+
+async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer) -> None:
+    free = await run(server, asked())
+    single = await run(server, asked(tool_choice=ToolChoice(parallel=False)))
+    assert single.calls == free.calls
+    assert single[-1].finish is FinishReason.TOOL_CALLS
+    assert single[-1].usage.completion_tokens < free[-1].usage.completion_tokens
+    async with asyncio.timeout(10):
+        while server.stats().running:
+            await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_is_cut_short_keeps_what_came(server: ModelServer) -> None:
+    free = await run(server, asked())
+    ((_, arguments),) = free.calls
+    for limit in range(1, 12):
+        sampling = SamplingParams(temperature=0.0, max_tokens=limit)
+        cut = await run(server, asked(sampling=sampling))
+        if cut.calls:
+            assert arguments.startswith(cut.calls[0][1])
+            assert cut.text == ""
+        else:
+            assert "<tool_call>".startswith(cut.text[:11])
+        assert cut[-1].finish is FinishReason.LENGTH
+
+
+async def test_every_choice_has_calls_of_its_own(server: ModelServer) -> None:
+    sink = await run(server, asked(n=2))
+    both = [[p for delta in sink if delta.index == i for p in delta.tool_calls] for i in range(2)]
+    assert [p.arguments for p in both[0]] == [p.arguments for p in both[1]]
+    assert both[0][0].id != both[1][0].id
+    best = await run(server, asked(n=1, best_of=3, stream=False))
+    assert best.calls[0][0] == "get_weather"
+
+
+@pytest.mark.parametrize("mode", [ToolMode.REQUIRED, ToolMode.NAMED])
+async def test_calls_cannot_be_forced_yet(server: ModelServer, mode: ToolMode) -> None:
+    with pytest.raises(UnsupportedField, match="tool_choice"):
+        await run(server, asked(tool_choice=ToolChoice(mode=mode, name="get_weather")))
+
+
+async def test_without_a_format_a_call_is_text() -> None:
+    async for server in started(tool_format="none"):
+        sink = await run(server, asked())
+        assert sink.text.startswith("<tool_call>")
+        assert (sink.calls, sink[-1].finish) == ([], FinishReason.EOS)
+
+
+async def test_thoughts_are_split_off_where_the_template_opens_them(tmp_path: Any) -> None:
+    template = tmp_path / "template.jinja"
+    # The model knows nothing of thinking: all it says is thought until it closes, which it never does.
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n<think>\n{# </think> #}"
+    )
+    async for server in started(chat_template=template):
+        thought = await run(server, asked(tools=()))
+        assert thought.text == ""
+        assert thought.reasoning
+        off = await run(server, asked(tools=(), reasoning=False))
+        assert off.text.strip() == thought.reasoning.strip()
+        stop = thought.reasoning[3:6]
+        stopped = await run(server, asked(tools=(), stop=(stop,)))
+        assert stopped.reasoning == thought.reasoning[: thought.reasoning.index(stop)]
+        assert stopped[-1].finish is FinishReason.STOP
