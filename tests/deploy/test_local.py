@@ -156,11 +156,12 @@ async def test_a_model_that_is_not_the_configured_one_is_refused_until_it_is(sma
     right = small.raw
     await small.deploy(edited(right, edit))
     async with asyncio.timeout(2 * WAIT_S):
+        while (await small.client.post(COMPLETIONS, json=completion(DEMO))).status_code == 200:
+            await asyncio.sleep(0.1)
         while (answer := await small.client.get("/readyz")).status_code != 503:
             await asyncio.sleep(0.1)
         (reason,) = answer.json()["reasons"]
         assert "it serves demo-chat version 2, not demo-chat" in reason
-        assert (await small.client.post(COMPLETIONS, json=completion(DEMO))).status_code == 503
         await small.deploy(right)
         while (await small.client.get("/readyz")).status_code != 200:
             await asyncio.sleep(0.1)
