@@ -25,6 +25,8 @@ MAX_PROMPTS: Final = 128  # prompts in one completions body
 MAX_MESSAGES: Final = 2_048  # messages of one chat
 MAX_CONTENT_PARTS: Final = 256  # parts of one message
 MAX_MODEL_NAME_CHARS: Final = 256  # a longer name is in no catalogue
+MAX_TOOLS: Final = 128  # OpenAI's own bound; templates write all of them into the prompt
+MAX_TOOL_SCHEMA_BYTES: Final = 64 * 2**10  # of one tool's parameters: they may become a grammar
 MAX_USER_CHARS: Final = 512  # `user`, kept for logs and stickiness only
 
 # --- sampling ------------------------------------------------------------------------
@@ -41,6 +43,10 @@ MAX_BAD_WORD_TOKENS: Final = 64  # the length of that comparison
 MAX_STOP_STRINGS: Final = 1_024  # they are matched together, in one automaton
 MAX_STOP_CHARS: Final = 1_024  # of one stop string: it is held back from the stream
 MAX_STOP_TOKEN_IDS: Final = 1_024  # each is masked while min_tokens holds
+MAX_BEAM_WIDTH: Final = 64  # each beam is a sequence, and all of them take their tokens in one step
+MAX_BEAM_CANDIDATES: Final = 4_096  # continuations a search looks at in a step: width x (1 + end tokens)
+MAX_LENGTH_PENALTY: Final = 10.0  # an exponent, both signs: beyond it a score leaves float32
+MAX_DIVERSITY_PENALTY: Final = 100.0  # as MAX_ABS_LOGIT_BIAS, of which it is a kind
 MAX_TOKENS: Final = 2**31 - 1  # a plain integer bound; the context window is the real one
 MAX_SEED: Final = 2**64 - 1  # the width of the noise generator's key
 MAX_TIMEOUT_S: Final = 3_600.0  # the longest deadline a client may ask for

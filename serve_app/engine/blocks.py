@@ -44,6 +44,9 @@ class BlockPool:
     def is_free(self, block: int) -> bool:
         return self._references[block] == 0
 
+    def references(self, block: int) -> int:
+        return self._references[block]
+
     def is_shared(self, block: int) -> bool:
         return self._references[block] > 1
 

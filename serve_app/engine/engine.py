@@ -14,25 +14,42 @@ It knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Final
 
 from serve_app.config import EngineConfig
 from serve_app.engine import validation
 from serve_app.engine.blocks import BlockPool, IntegrityError
+from serve_app.engine.constraint import FIELD, Grammars
+from serve_app.engine.ends import EndRule
 from serve_app.engine.group import Group
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.rows import Reading, RowReader, RowSampler, generation_failed
-from serve_app.engine.sampler import Sampled, Sampler
+from serve_app.engine.sampler import Sampled, Sampler, Scored
 from serve_app.engine.scheduler import Plan, Scheduler
 from serve_app.engine.sequence import Chunk, Sequence, Status
 from serve_app.engine.tables import BlockTables
-from serve_app.errors import DeadlineExceeded, EngineRefused, Overloaded, ServeError, Unavailable
+from serve_app.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    NumericalError,
+    Overloaded,
+    ServeError,
+    Unavailable,
+    UnsupportedField,
+)
 from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
 
 __all__ = ["Engine", "EngineDead", "IntegrityError", "Runner"]
 
+COMPILE_WAIT_S = 0.01  # when there is nothing but grammars to wait for
 RETRY_AFTER_S = 1.0  # a waiting place frees as soon as a request starts, so soon is right
+NO_HYPOTHESIS: Final = NumericalError("the masks of this request leave fewer answers than it asks for").info()
+
+log = logging.getLogger(__name__)
 
 
 class EngineDead(Exception):
@@ -60,18 +77,20 @@ class Engine:
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
         self._config = config
-        self._eos_token_ids = eos_token_ids
+        self._ends = EndRule(eos_token_ids)
         self._clock = clock
+        self.grammars: Grammars | None = None  # set by whoever knows the model's tokenizer
         self._pool = BlockPool(runner.num_blocks, runner.block_size)
         self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(
             self._tables, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
-        self._reader = RowReader(
-            sampler or Sampler(runner.vocab_size, eos_token_ids),
-            members=self._members,
-            recompute=self._runner.recompute,
+        self._sampler = sampler or Sampler(runner.vocab_size, eos_token_ids)
+        self._reader = RowReader(self._sampler, members=self._members, recompute=self._runner.recompute)
+        self._beam_bounds = validation.BeamBounds(
+            width=min(config.max_sequences, config.max_step_tokens, runner.num_blocks),
+            end_tokens=len(eos_token_ids),
         )
         self._groups: dict[str, Group] = {}
         self._unstarted: set[str] = set()
@@ -85,7 +104,18 @@ class Engine:
 
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
-        validation.validate(request, vocab_size=self.vocab_size, window=self.max_model_len)
+        if request.grammar is not None and self.grammars is None:
+            raise UnsupportedField(f"{FIELD}: is not available with this model", param=FIELD)
+        validation.validate(
+            request, vocab_size=self.vocab_size, window=self._window(request), beams=self._beam_bounds
+        )
+
+    def _window(self, request: EngineRequest) -> int:
+        """Tokens that one sequence of the request may have: the cache must hold all beams at once."""
+        if request.beam is None or request.beam.width < 1:
+            return self.max_model_len
+        blocks = self._pool.num_blocks // request.beam.width
+        return min(self.max_model_len, blocks * self._pool.block_size)
 
     def check_capacity(self, arriving: int = 0) -> None:
         """Raise Overloaded if one more request, after `arriving` others, would wait too far back."""
@@ -105,7 +135,10 @@ class Engine:
         self._unstarted.add(request.id)
         if request.timeout_s is not None:
             heapq.heappush(self._deadlines, (group.arrived + request.timeout_s, group.arrival, request.id))
-        self._scheduler.add(group.leader)
+        if request.grammar is not None and self.grammars is not None:
+            self.grammars.hold(group.leader, request.grammar)
+        else:
+            self._scheduler.add(group.leader)
 
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
         """End a sequence after its first `num_tokens` output tokens, as a stop string asks.
@@ -142,6 +175,7 @@ class Engine:
     def step(self) -> list[EngineOutput]:
         """Compute one batch. Raises EngineDead when the device is broken, and nothing else."""
         self._expire()
+        self._release()
         plan = self._scheduler.schedule()
         if plan.chunks:
             self._begin(plan)
@@ -153,6 +187,13 @@ class Engine:
             readings = [reading for ran in outcome.ran for reading in self._reader.read(ran)]
             self._commit(readings, outcome.failed)
         return self._take_outputs()
+
+    def _release(self) -> None:
+        """Queue the sequences whose grammars have been compiled; wait a little if there is nothing else."""
+        if self.grammars is not None:
+            idle = not self._scheduler.running and not self._scheduler.waiting and not self._outputs
+            for sequence in self.grammars.release(COMPILE_WAIT_S if idle else 0.0):
+                self._scheduler.add(sequence)
 
     def _expire(self) -> None:
         now = self._clock()
@@ -175,23 +216,33 @@ class Engine:
                 self._unstarted.discard(sequence.request_id)
                 self._cached_tokens += sequence.num_computed
                 self._prompt_tokens += sequence.prompt_len
+        if self.grammars is not None:
+            for chunk in plan.chunks:
+                if chunk.samples:
+                    self.grammars.prepare(chunk.sequence)
 
     def _members(self, sequence: Sequence) -> list[Sequence]:
         group = self._groups[sequence.request_id]
-        if group.forked or group.request.n == 1:
+        if group.forked or group.request.n == 1 or group.request.beam is not None:
             return [sequence]
         return [sequence, *group.siblings()]
 
     def _commit(self, readings: list[Reading], failed: list[Chunk]) -> None:
         now = self._clock()
+        beams: dict[str, dict[Sequence, Scored]] = {}  # of each request
         for reading in readings:
             chunk, sequence = reading.chunk, reading.chunk.sequence
-            if reading.error is not None:
-                self._fail(sequence, reading.error)
-                continue
+            scored = reading.scored
+            error = reading.error or (scored.error if scored is not None else None)
+            if error is not None:
+                self._fail(sequence, error)
+            if sequence.status is Status.FINISHED:
+                continue  # or its search has ended with another of its beams
             sequence.num_computed = chunk.end
             sequence.prompt_logprobs += reading.prompt_logprobs
             self._tables.index(sequence)
+            if scored is not None:
+                beams.setdefault(sequence.request_id, {})[sequence] = scored
             if reading.sequences:
                 group = self._groups[sequence.request_id]
                 # All forks before any token: the leader may end, and free its blocks, with its first.
@@ -203,6 +254,34 @@ class Engine:
                     self._append(group, member, sampled, sequence, now)
         for chunk in failed:
             self._fail(chunk.sequence, generation_failed())
+        for request_id, rows in beams.items():
+            if request_id in self._groups:
+                self._advance(self._groups[request_id], rows, now)
+
+    def _advance(self, group: Group, rows: dict[Sequence, Scored], now: float) -> None:
+        """Let the beams of a request take their next tokens; `rows` has one for each."""
+        try:
+            search = group.search or group.begin_search(self._ends, self._window(group.request))
+            for line in search.advance(rows, fork=partial(self._fork_beam, group)):
+                self._scheduler.remove(line)
+                del group.sequences[line.index]
+            if group.gang is not None:
+                group.gang.places = len(group.gang.members)  # fewer, when one of its groups is over
+        except Exception:
+            log.exception("the beam search of request %s failed", group.request.id)
+            self._end_group(group, FinishReason.ERROR, generation_failed())
+            return
+        self._generated_tokens += len(rows)
+        if search.over:
+            self._outputs += group.tell_hypotheses(now)
+            self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # those that masks left no room for
+
+    def _fork_beam(self, group: Group, parent: Sequence) -> Sequence:
+        beam = group.new_beam(parent)
+        self._scheduler.fork(parent, beam)
+        group.sequences[beam.index] = beam
+        self._sampler.fork(parent, beam)
+        return beam
 
     def _append(
         self, group: Group, sequence: Sequence, sampled: Sampled, leader: Sequence, now: float
@@ -212,7 +291,8 @@ class Engine:
             return
         sequence.token_ids.append(sampled.token_id)
         self._generated_tokens += 1
-        finish = self._finish_reason(sequence, sampled.token_id)
+        room = self.max_model_len - sequence.prompt_len
+        finish = self._ends.reason(sequence.sampling, sampled.token_id, sequence.num_output, room)
         first = sequence.num_output == 1
         wants_prompt = first and group.request.prompt_logprobs is not None
         self._outputs.append(
@@ -230,26 +310,16 @@ class Engine:
         if finish is not None:
             self._close(group, sequence)
 
-    def _finish_reason(self, sequence: Sequence, token: int) -> FinishReason | None:
-        sampling = sequence.sampling
-        if token in self._eos_token_ids and not sampling.ignore_eos:
-            return FinishReason.EOS
-        if token in sampling.stop_token_ids:
-            return FinishReason.STOP
-        if sampling.max_tokens is not None and sequence.num_output >= sampling.max_tokens:
-            return FinishReason.LENGTH
-        if sequence.num_tokens >= self.max_model_len:
-            return FinishReason.CONTEXT
-        return None
-
     # --- ends -------------------------------------------------------------------------
 
     def _fail(self, sequence: Sequence, error: ErrorInfo) -> None:
-        """End a sequence, or all of its request while that is still one sequence."""
-        group = self._groups[sequence.request_id]
+        """End a sequence, or all of its request while that is still one sequence, or is a search."""
+        group = self._groups.get(sequence.request_id)
+        if group is None or sequence.status is Status.FINISHED:
+            return  # with another beam of its search
         # Its cache may hold what made it fail, such as NaN: no other request may find it.
         self._tables.forget(sequence)
-        if not group.forked:
+        if not group.forked or group.search is not None:
             self._end_group(group, FinishReason.ERROR, error)
             return
         self._emit_end(group, sequence.index, FinishReason.ERROR, error)
@@ -313,19 +383,11 @@ class Engine:
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""
         queued = [*self._scheduler.running, *self._scheduler.waiting]
-        owned = [s for group in self._groups.values() for s in group.sequences.values()]
+        every = (s for group in self._groups.values() for s in group.sequences.values())
+        owned = [s for s in every if s.status is not Status.HELD]
         if set(map(id, queued)) != set(map(id, owned)) or len(queued) != len(owned):
             raise IntegrityError(f"{len(queued)} sequences are queued, but requests own {len(owned)}")
-        for queue, status in (
-            (self._scheduler.running, Status.RUNNING),
-            (self._scheduler.waiting, Status.WAITING),
-        ):
-            if any(s.status is not status for s in queue):
-                raise IntegrityError(f"a sequence is queued as {status.name} without being so")
-            if [s.order for s in queue] != sorted(s.order for s in queue):
-                raise IntegrityError(f"the queue of {status.name} sequences is out of order")
-        if any(s.block_table for s in self._scheduler.waiting):
-            raise IntegrityError("a waiting sequence holds blocks")
+        self._scheduler.check_integrity()
         if any(not group.open or not group.sequences for group in self._groups.values()):
             raise IntegrityError("a request has nothing left to do, but is kept")
         if not self._unstarted <= self._groups.keys():

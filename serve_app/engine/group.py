@@ -1,21 +1,24 @@
-"""A request inside the engine: its sequences, its deadline, its first-token times. No torch."""
+"""A request inside the engine: its sequences, its search, its first-token times."""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
 
-from serve_app.engine.sequence import Sequence
-from serve_app.types import EngineRequest, Timing
+from serve_app.engine.beam import BeamSearch
+from serve_app.engine.ends import EndRule
+from serve_app.engine.sequence import Gang, Sequence
+from serve_app.types import EngineOutput, EngineRequest, FinishReason, PositionLogprobs, Timing
 
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The `n` sequences of one request.
+    """The sequences of one request: the `n` asked for, or the beams of its search.
 
     Until the prompt is computed there is one, the leader (index 0); the others
     are forked from it with their first token. `open` are the indices whose end
-    has not been reported, forked or not.
+    has not been reported, forked or not. Beams are numbered as they come up,
+    their `n` hypotheses only at the end.
     """
 
     request: EngineRequest
@@ -27,6 +30,10 @@ class Group:
     forked: bool = False
     started: float | None = None
     cached_tokens: int = 0
+    gang: Gang | None = None  # of the beams
+    search: BeamSearch | None = None  # once the prompt of a beam request is computed
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # kept here for a search
+    _num_beams: int = 1  # ever made
 
     @classmethod
     def of(cls, request: EngineRequest, arrival: int, arrived: float) -> Group:
@@ -34,7 +41,9 @@ class Group:
         seed = request.sampling.seed
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed)
         group.open = set(range(request.n))
-        group.sequences[0] = group._sequence(0)
+        leader = group.sequences[0] = group._sequence(0)
+        if request.beam is not None:
+            group.gang = leader.gang = Gang(request.beam.width, [leader])
         return group
 
     @property
@@ -43,7 +52,61 @@ class Group:
 
     def siblings(self) -> list[Sequence]:
         """The sequences to fork from the leader, whose prompt has just been computed."""
-        return [self._sequence(index) for index in range(1, self.request.n)]
+        made = [self._sequence(index) for index in range(1, self.request.n)]
+        if self.leader.constraint is not None:
+            for sequence in made:
+                sequence.constraint = self.leader.constraint.fork()
+        return made
+
+    def new_beam(self, parent: Sequence) -> Sequence:
+        """One more beam, with the tokens of its parent; to be forked by the scheduler."""
+        beam = self._sequence(self._num_beams)
+        self._num_beams += 1
+        beam.token_ids = list(parent.token_ids)
+        beam.output_logprobs = list(parent.output_logprobs)
+        beam.gang = self.gang
+        beam.constraint = None if parent.constraint is None else parent.constraint.fork()
+        return beam
+
+    def begin_search(self, ends: EndRule, window: int) -> BeamSearch:
+        """The search, whose first beam is the leader; `window` is the length of a sequence."""
+        request, leader = self.request, self.leader
+        sampling, room = request.sampling, window - leader.prompt_len
+        if request.beam is None:
+            raise ValueError("a request without a beam has no search")
+
+        def end(token: int, num_output: int) -> FinishReason | None:
+            return ends.reason(sampling, token, num_output, room)
+
+        self.forked = True
+        self.prompt_logprobs = tuple(leader.prompt_logprobs)
+        self.search = BeamSearch(
+            request.beam,
+            leader,
+            end=end,
+            num_end_tokens=len(ends.end_tokens(sampling)),
+            max_output=room if sampling.max_tokens is None else min(room, sampling.max_tokens),
+        )
+        return self.search
+
+    def tell_hypotheses(self, now: float) -> list[EngineOutput]:
+        """The best hypotheses of a search that is over, which end their indices."""
+        request = self.request
+        found = self.search.hypotheses()[: request.n] if self.search is not None else []
+        self.open.difference_update(range(len(found)))
+        return [
+            EngineOutput(
+                request_id=request.id,
+                index=index,
+                token_ids=hypothesis.token_ids,
+                logprobs=hypothesis.logprobs,
+                prompt_logprobs=self.prompt_logprobs if request.prompt_logprobs is not None else None,
+                finish=hypothesis.finish,
+                cached_tokens=self.cached_tokens,
+                timing=self.timing(now),
+            )
+            for index, hypothesis in enumerate(found)
+        ]
 
     def timing(self, now: float) -> Timing:
         started = now if self.started is None else self.started

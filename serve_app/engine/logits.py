@@ -8,12 +8,14 @@ nothing pays nothing. Knows neither temperature nor filters nor draws.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from serve_app.engine.constraint import Bits
 from serve_app.engine.ranking import NEVER
 from serve_app.engine.sequence import Sequence as Line
 from serve_app.types import SamplingParams
@@ -43,6 +45,13 @@ class History:
         self._slots: dict[int, int] = {}
         self._ids: Ids = np.empty(64, dtype=np.int64)
         self._counts: npt.NDArray[np.float32] = np.zeros(64, dtype=np.float32)
+
+    def copy(self) -> History:
+        """The history of a fork, which grows on its own."""
+        child = copy(self)
+        child._slots = self._slots.copy()
+        child._ids, child._counts = self._ids.copy(), self._counts.copy()
+        return child
 
     def update(self, token_ids: list[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
         """Distinct ids [U] and their counts [U] (0: only the repetition penalty sees it)."""
@@ -99,9 +108,15 @@ class Edits:
             len(bias) or self.history or self.allowed is not None or len(self.banned) or self._words
         )
 
+    def copy(self) -> Edits:
+        """The edits of a fork: what does not change is shared."""
+        child = copy(self)
+        child.history = None if self.history is None else self.history.copy()
+        return child
+
     def active(self, sequence: Line) -> bool:
         """Whether anything is to be done for the sequence's next token."""
-        return self._lasting or sequence.num_output < self._min_tokens
+        return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
 
     def masked(self, sequence: Line) -> Ids:
         """Ids that may not come next, `allowed` apart."""
@@ -115,7 +130,9 @@ class Edits:
         if completing:
             parts.append(np.array(completing, dtype=np.int64))
         if self._end_ids is not None and sequence.num_output < self._min_tokens:
-            parts.append(self._end_ids)
+            grammar = sequence.constraint
+            if grammar is None or not grammar.allows_only(self._end_ids.tolist()):  # a whole answer ends
+                parts.append(self._end_ids)
         return np.concatenate(parts)
 
 
@@ -145,8 +162,23 @@ def apply_edits(
             logits[row] = NEVER
             logits[row, allowed] = kept
 
+    constrained = [(row, line.constraint.mask(line.output_ids)) for row, _, line in work if line.constraint]
+    if constrained:
+        _constrain(logits, [row for row, _ in constrained], np.stack([bits for _, bits in constrained]))
+
     masked = [(row, e.masked(line)) for row, e, line in work]
     logits[_index(masked, logits.device)] = NEVER
+
+
+def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:
+    """Leave `rows` of logits [R, V] the tokens whose bits [len(rows), W] are set."""
+    packed = torch.from_numpy(bits.view(np.uint8)).to(logits.device).unsqueeze(-1)
+    places = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    excluded = ((packed >> places) & 1).eq(0).flatten(1)  # [len(rows), 32 * W]
+    width = min(excluded.shape[1], logits.shape[1])
+    for row, mask in zip(rows, excluded[:, :width], strict=True):
+        logits[row, :width].masked_fill_(mask, NEVER)
+    logits[rows, width:] = NEVER
 
 
 def _penalise(

@@ -39,6 +39,10 @@ class RawLogprobs:
             for row, (token_id, value) in enumerate(zip(token_ids, values, strict=True))
         ]
 
+    def entry(self, row: int, token_id: int) -> PositionLogprobs:
+        """The same for one row; a row may be asked for several tokens."""
+        return PositionLogprobs(token_id, float(self._all[row, token_id]), self._alternatives(row))
+
     def _alternatives(self, row: int) -> tuple[TopLogprob, ...]:
         if self._top is None:
             return ()

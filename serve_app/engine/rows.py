@@ -16,7 +16,7 @@ import torch
 
 from serve_app.engine.isolation import Ran
 from serve_app.engine.logprobs import prompt_logprobs
-from serve_app.engine.sampler import Sampled
+from serve_app.engine.sampler import Sampled, Scored
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs
@@ -37,6 +37,14 @@ class RowSampler(Protocol):
 
     def sample(self, logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Sampled]: ...
 
+    def score(self, logits: torch.Tensor, sequences: Seq[Sequence]) -> list[Scored]:
+        """The same for beams, whose tokens a search chooses."""
+        ...
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """`child` goes on from where `parent` is."""
+        ...
+
 
 @dataclass(slots=True)
 class Reading:
@@ -46,6 +54,7 @@ class Reading:
     sequences: list[Sequence]  # those that get a token: none, the chunk's own, or it and its forks
     sampled: list[Sampled]  # one a sequence
     prompt_logprobs: list[PositionLogprobs]
+    scored: Scored | None = None  # of a beam, which gets no token yet
     error: ErrorInfo | None = None
 
 
@@ -73,17 +82,25 @@ class RowReader:
         readings: list[Reading] = []
         rows: list[int] = []
         sequences: list[Sequence] = []
+        beams: list[tuple[Reading, int]] = []
         row = 0
         for chunk in ran.chunks:
+            if _is_late(chunk):  # as if it had not run: it will be scheduled again
+                row += chunk.num_logits
+                continue
             reading = Reading(chunk, [], [], [])
             if chunk.sequence.wants_prompt_logprobs and chunk.num_logits:
                 self._read_prompt(reading, ran.logits[row : row + chunk.num_logits])
             row += chunk.num_logits
-            if chunk.samples and reading.error is None:
+            if chunk.samples and reading.error is None and chunk.sequence.gang is not None:
+                beams.append((reading, row - 1))
+            elif chunk.samples and reading.error is None:
                 reading.sequences = self._members(chunk.sequence)
                 rows += [row - 1] * len(reading.sequences)
                 sequences += reading.sequences
             readings.append(reading)
+        if beams:
+            self._score(beams, ran.logits)  # before the logits are edited
         self._sample(readings, sequences, ran.logits, rows)
         return readings
 
@@ -103,6 +120,22 @@ class RowReader:
         except Exception:
             log.exception("prompt log-probabilities of request %s failed", sequence.request_id)
             reading.error = generation_failed()
+
+    def _score(self, beams: list[tuple[Reading, int]], logits: torch.Tensor) -> None:
+        """Fill `scored` of readings, each of which has a row of the logits."""
+        rows = torch.tensor([row for _, row in beams], device=logits.device)
+        try:
+            scored = self._sampler.score(logits[rows], [reading.chunk.sequence for reading, _ in beams])
+            for (reading, _), outcome in zip(beams, scored, strict=True):
+                reading.scored = outcome
+        except Exception:
+            request_ids = {reading.chunk.sequence.request_id for reading, _ in beams}
+            log.exception("scoring %d beams of %d requests failed", len(beams), len(request_ids))
+            if len(beams) == 1:
+                beams[0][0].error = generation_failed()
+                return
+            for beam in beams:
+                self._score([beam], logits)
 
     def _sample(
         self, readings: list[Reading], sequences: list[Sequence], logits: torch.Tensor, rows: list[int]
@@ -131,3 +164,9 @@ class RowReader:
         except Exception:
             log.exception("sampling for request %s failed", reading.chunk.sequence.request_id)
             reading.error = generation_failed()
+
+
+def _is_late(chunk: Chunk) -> bool:
+    """Whether the grammar of a sequence needs longer for its mask; beams wait, since they go on together."""
+    sequence = chunk.sequence
+    return chunk.samples and bool(sequence.constraint) and sequence.gang is None and sequence.constraint.late()

@@ -9,7 +9,7 @@ its own logits and sequence. Knows nothing of scheduling, text or stopping.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -24,11 +24,12 @@ from serve_app.engine.sequence import Sequence as Line
 from serve_app.errors import NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs, SamplingParams
 
-__all__ = ["Sampled", "Sampler", "prompt_logprobs"]
+__all__ = ["Sampled", "Sampler", "Scored", "prompt_logprobs"]
 
 _NOT_FINITE: Final = NumericalError("the model produced logits that are not finite numbers").info()
 _ALL_MASKED: Final = NumericalError(
-    "no token is left to choose from: logit_bias, bad_words, allowed_token_ids and min_tokens exclude all"
+    "no token is left to choose from: logit_bias, bad_words, allowed_token_ids, min_tokens and the grammar "
+    "exclude all"
 ).info()
 
 _SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by these, so that none pays for a neighbour's width
@@ -43,6 +44,20 @@ class Sampled:
     token_id: int
     logprobs: PositionLogprobs | None = None
     error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Scored:
+    """The outcome of a beam's row: what a search chooses from; nothing, with `error`."""
+
+    log_probs: torch.Tensor  # [V] float32, edited
+    error: ErrorInfo | None = None
+    raw: RawLogprobs | None = None
+    row: int = 0  # of `raw`
+
+    def logprob_of(self, token_id: int) -> PositionLogprobs | None:
+        """The entry of a token in the raw distribution; None unless the request asked."""
+        return None if self.raw is None else self.raw.entry(self.row, token_id)
 
 
 @dataclass(slots=True, frozen=True)
@@ -99,7 +114,7 @@ class Sampler:
             apply_edits(logits, edited, [plans[r].edits for r in edited], [sequences[r] for r in edited])
             left = (_take(logits, edited).amax(-1) > NEVER).tolist()
             for r in (r for r, some in zip(edited, left, strict=True) if not some):
-                results[r] = Sampled(-1, error=_ALL_MASKED)
+                results[r] = Sampled(-1, error=_nothing_left(sequences[r]))
 
         for r, token_id in self._choose(
             logits, [r for r in rows if results[r].error is None], plans, sequences
@@ -111,6 +126,40 @@ class Sampler:
                 if results[r].error is None:
                     results[r] = Sampled(results[r].token_id, entry)
         return results
+
+    def score(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Scored]:
+        """Log-probabilities of every next token, for beams: normalised, and then edited.
+
+        Of logits [R, V] as in `sample`; filters, temperature and noise have no part in it.
+        A row of which nothing is left to choose is all -inf.
+        """
+        plans = self._plans_of(sequences, logits.shape[1])
+        padding_ok = self._strip_padding(logits)
+        finite = torch.isfinite(logits.amax(-1))
+        usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
+        rows = [r for r, ok in enumerate(usable) if ok]
+        asking = [r for r in rows if sequences[r].num_logprobs is not None]
+        raw = self._raw_logprobs(logits, asking, sequences)
+        log_probs = torch.log_softmax(logits, dim=-1)
+        edited = [r for r in rows if plans[r].edits.active(sequences[r])]
+        if edited:
+            apply_edits(log_probs, edited, [plans[r].edits for r in edited], [sequences[r] for r in edited])
+        places = {r: i for i, r in enumerate(asking)}
+        return [
+            Scored(
+                log_probs[r],
+                error=None if usable[r] else _NOT_FINITE,
+                raw=raw if r in places else None,
+                row=places.get(r, 0),
+            )
+            for r in range(len(sequences))
+        ]
+
+    def fork(self, parent: Line, child: Line) -> None:
+        """Let `child`, at this moment equal to `parent`, start with what is known of the parent."""
+        plan = self._plans.get(parent)
+        if plan is not None:
+            self._plans[child] = replace(plan, edits=plan.edits.copy())
 
     def _plans_of(self, sequences: Sequence[Line], width: int) -> list[_Plan]:
         if width != self._width:  # ids are checked against it
@@ -158,6 +207,11 @@ class Sampler:
             ids = highest(x)[1] if draw is None else draw(x, _settings(lines, x))
             chosen += zip(members, ids.tolist(), strict=True)
         return chosen
+
+
+def _nothing_left(line: Line) -> ErrorInfo:
+    failed = None if line.constraint is None else line.constraint.error
+    return failed or _ALL_MASKED
 
 
 def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, int]:

@@ -7,7 +7,7 @@ Sequences run in the order (priority, arrival). One is admitted when blocks for
 all its tokens are there, so only a decode can run out of them; then the last
 sequence in order gives way and is computed again later, with the same result.
 The first in order is never the victim of another, and fits the cache alone:
-it always advances.
+it always advances. All this is said of a gang (`sequence.Gang`) as of one sequence.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from serve_app.engine.sequence import Chunk, Sequence, Status
+from serve_app.engine.blocks import IntegrityError
+from serve_app.engine.sequence import Chunk, Gang, Sequence, Status
 from serve_app.engine.tables import BlockTables
 
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
@@ -47,6 +48,7 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
+        self._gangs: list[Gang] = []  # that run
         self._refused: tuple[Sequence, int] | None = None  # whom, and with how many blocks free
 
     def add(self, sequence: Sequence) -> None:
@@ -55,8 +57,13 @@ class Scheduler:
         insort(self.waiting, sequence, key=_order)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child` go on from where the parent is, or queue it when the batch is full."""
-        if len(self.running) >= self.max_sequences:
+        """Let `child` go on from where the parent is, or queue it when the batch is full.
+
+        A child in a gang joins it, in the place that was kept for it.
+        """
+        if child.gang is not None:
+            insort(child.gang.members, child, key=_order)
+        elif self.places_taken >= self.max_sequences:
             self.add(child)
             return
         self.tables.fork(parent, child)
@@ -65,6 +72,19 @@ class Scheduler:
 
     def remove(self, sequence: Sequence) -> None:
         """Take a sequence out, in whatever state it is, and free its blocks."""
+        gang = sequence.gang
+        if gang is not None and sequence.status is not Status.FINISHED:
+            gang.members.remove(sequence)
+            if not gang.members and gang in self._gangs:
+                self._gangs.remove(gang)
+        self._withdraw(sequence)
+
+    @property
+    def places_taken(self) -> int:
+        """Places of the batch that are held or kept."""
+        return len(self.running) + sum(gang.places - len(gang.members) for gang in self._gangs)
+
+    def _withdraw(self, sequence: Sequence) -> None:
         if sequence.status is Status.RUNNING:
             del self.running[self._place(self.running, sequence)]
             self.tables.free(sequence)
@@ -88,50 +108,81 @@ class Scheduler:
                 break
             if sequence.status is not Status.RUNNING or not sequence.decoding:
                 continue
-            if not self._make_room(sequence, plan):
+            members = [sequence] if sequence.gang is None else sequence.gang.members
+            if len(members) > 1 and not self._in_step(sequence, members, budget):
+                continue
+            if not self._make_room(members, plan):
                 break  # it was the last in order, and gave way itself
-            start = sequence.num_computed
-            chunks.append(Chunk(sequence, start, 1, start))
-            budget -= 1
+            for member in members:
+                start = member.num_computed
+                chunks.append(Chunk(member, start, 1, start))
+            budget -= len(members)
         return budget
 
-    def _make_room(self, sequence: Sequence, plan: Plan) -> bool:
-        """Blocks for the next token of a running sequence, at the cost of the last in order."""
+    @staticmethod
+    def _in_step(sequence: Sequence, members: list[Sequence], budget: int) -> bool:
+        """Whether a gang can go on, asked once for all its members."""
+        return sequence is members[0] and len(members) <= budget and all(m.decoding for m in members)
+
+    def _make_room(self, members: list[Sequence], plan: Plan) -> bool:
+        """Blocks for the next tokens of running sequences, at the cost of the last in order."""
         tables = self.tables
         # Asked again after each victim: it may have been the other holder of a shared block.
-        while (needed := tables.blocks_to_grow(sequence)) > tables.pool.num_free:
-            victim = self.running[-1]
-            self._preempt(victim)
-            plan.preempted.append(victim)
-            if victim is sequence:
+        while (needed := tables.blocks_to_grow(*members)) > tables.pool.num_free:
+            plan.preempted += self._preempt(self.running[-1])
+            if members[0].status is not Status.RUNNING:
                 return False
-        if needed and (copy := tables.grow(sequence)) is not None:
-            plan.copies.append(copy)
+        if needed:
+            for member in members:
+                if (copy := tables.grow(member)) is not None:
+                    plan.copies.append(copy)
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self.remove(sequence)
-        self.add(sequence)
+    def _preempt(self, victim: Sequence) -> list[Sequence]:
+        """Let the last in order give way, with its gang; returns them."""
+        victims = [victim]
+        if victim.gang is not None:
+            victims = list(victim.gang.members)
+            self._gangs.remove(victim.gang)
+        for sequence in victims:
+            self._withdraw(sequence)
+            self.add(sequence)
+        return victims
 
     def _admit(self, plan: Plan, budget: int) -> None:
         """Move sequences from waiting to running while there is budget left for them."""
         pool = self.tables.pool
         unfinished = [(s.order, s.num_tokens - s.num_computed) for s in self.running if not s.decoding]
-        while self.waiting and len(self.running) < self.max_sequences:
+        while self.waiting:
             head = self.waiting[0]
+            gang = head.gang
+            members, places = ([head], 1) if gang is None else (gang.members, gang.places)
+            if self.places_taken + places > self.max_sequences:
+                break
             if sum(tokens for order, tokens in unfinished if order < head.order) >= budget:
                 break
             if self.running and self._refused == (head, pool.num_free):
                 break  # nothing has changed; do not walk its prefix again
             reserve = min(len(self.running), pool.num_blocks // RESERVE_DIVISOR)
-            if not self.tables.admit(head, reserve):
+            if not self._admit_all(members, reserve):
                 self._refused = (head, pool.num_free)
                 break
-            del self.waiting[0]
-            head.status = Status.RUNNING
-            insort(self.running, head, key=_order)
-            plan.admitted.append(head)
-            unfinished.append((head.order, head.num_tokens - head.num_computed))
+            if gang is not None:
+                self._gangs.append(gang)
+            del self.waiting[: len(members)]  # of a gang all wait, side by side
+            for member in members:
+                member.status = Status.RUNNING
+                insort(self.running, member, key=_order)
+                plan.admitted.append(member)
+                unfinished.append((member.order, member.num_tokens - member.num_computed))
+
+    def _admit_all(self, members: list[Sequence], reserve: int) -> bool:
+        for i, member in enumerate(members):
+            if not self.tables.admit(member, reserve):
+                for admitted in members[:i]:
+                    self.tables.free(admitted)
+                return False
+        return True
 
     def _schedule_prefills(self, plan: Plan, budget: int) -> None:
         logit_rows = MAX_PROMPT_LOGIT_ROWS
@@ -142,7 +193,11 @@ class Scheduler:
             if id(sequence) in scheduled:
                 continue
             start = sequence.num_computed
-            length = min(budget, sequence.num_tokens - start)
+            # Beams take their next tokens together: the last one of each is left to a step of all.
+            apart = sequence.gang is not None and sequence.num_output > 0
+            length = min(budget, sequence.num_tokens - start - apart)
+            if length == 0:
+                continue
             if sequence.wants_prompt_logprobs:
                 length = min(length, logit_rows)
                 if length == 0:
@@ -156,6 +211,26 @@ class Scheduler:
         if sequence.wants_prompt_logprobs:
             return min(max(sequence.num_computed, len(sequence.prompt_logprobs)), end)
         return end - 1 if end == sequence.num_tokens else end
+
+    def check_integrity(self) -> None:
+        """Raise IntegrityError unless queues and gangs agree with their sequences."""
+        for queue, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
+            if any(s.status is not status for s in queue):
+                raise IntegrityError(f"a sequence is queued as {status.name} without being so")
+            if [s.order for s in queue] != sorted(s.order for s in queue):
+                raise IntegrityError(f"the queue of {status.name} sequences is out of order")
+        if any(s.block_table for s in self.waiting):
+            raise IntegrityError("a waiting sequence holds blocks")
+        if self.places_taken > self.max_sequences:
+            raise IntegrityError(f"{self.places_taken} places are taken of {self.max_sequences}")
+        running = {id(s.gang): s.gang for s in self.running if s.gang is not None}
+        if running.keys() != set(map(id, self._gangs)) or len(running) != len(self._gangs):
+            raise IntegrityError("the gangs that run are not those of the running sequences")
+        for gang in {id(s.gang): s.gang for s in (*self.running, *self.waiting) if s.gang}.values():
+            if len({m.status for m in gang.members}) != 1 or len(gang.members) > gang.places:
+                raise IntegrityError("a gang is torn apart or too large")
+            if [m.order for m in gang.members] != sorted(m.order for m in gang.members):
+                raise IntegrityError("the members of a gang are out of order")
 
     @staticmethod
     def _place(queue: list[Sequence], sequence: Sequence) -> int:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from serve_app.types import PositionLogprobs, SamplingParams
 
+if TYPE_CHECKING:
+    from serve_app.engine.constraint import Constraint
+
 
 class Status(Enum):
+    HELD = auto()  # until its grammar is compiled: in no queue
     WAITING = auto()  # no blocks, or preempted: to be computed (again) from the start
     RUNNING = auto()  # holds blocks and may be scheduled
     FINISHED = auto()
@@ -35,9 +40,12 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
+    constraint: Constraint | None = None  # where it stands in its grammar
     salt: str = ""  # of the prefix cache
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
+    gang: Gang | None = None  # of a beam
+    output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, told at its end
 
     @property
     def num_tokens(self) -> int:
@@ -59,6 +67,18 @@ class Sequence:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.prompt_len :]
+
+
+@dataclass(slots=True, eq=False)
+class Gang:
+    """Sequences that move in lockstep: each step computes all of them or none.
+
+    They enter the batch together and give way together. Until the prompt is
+    computed there is one member; the places of the others are kept for them.
+    """
+
+    places: int  # in the batch
+    members: list[Sequence]  # in order; at most `places`
 
 
 @dataclass(slots=True, eq=False)

@@ -41,10 +41,19 @@ class BlockTables:
         self._extend(sequence, total)
         return True
 
-    def blocks_to_grow(self, sequence: Sequence) -> int:
-        """Free blocks needed before the sequence can compute up to its last token."""
-        missing = self._blocks_for(sequence.num_tokens) - len(sequence.block_table)
-        return missing + (self._shared_tail(sequence) is not None)
+    def blocks_to_grow(self, *sequences: Sequence) -> int:
+        """Free blocks needed before all of these can compute up to their last tokens."""
+        needed = 0
+        writers: dict[int, int] = {}  # of blocks that are shared
+        for sequence in sequences:
+            needed += self._blocks_for(sequence.num_tokens) - len(sequence.block_table)
+            tail = self._shared_tail(sequence)
+            if tail is not None:
+                block = sequence.block_table[tail]
+                writers[block] = writers.get(block, 0) + 1
+        for block, count in writers.items():
+            needed += min(count, self.pool.references(block) - 1)  # the last holder writes in place
+        return needed
 
     def grow(self, sequence: Sequence) -> tuple[int, int] | None:
         """Add the blocks of `blocks_to_grow`.

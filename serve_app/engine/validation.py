@@ -8,17 +8,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from serve_app import limits
 from serve_app.errors import InvalidField, PromptTooLong
-from serve_app.types import EngineRequest, SamplingParams
+from serve_app.types import Beam, EngineRequest, SamplingParams
 
 
-def validate(request: EngineRequest, *, vocab_size: int, window: int) -> None:
+@dataclass(frozen=True, slots=True)
+class BeamBounds:
+    """What an engine can hold of one beam search."""
+
+    width: int  # beams that fit its batch, its step and its cache
+    end_tokens: int  # that the model has itself
+
+
+def validate(
+    request: EngineRequest, *, vocab_size: int, window: int, beams: BeamBounds | None = None
+) -> None:
     """Raise InvalidField or PromptTooLong, naming the public field.
 
     `window` is the number of prompt and output tokens one sequence may have.
+    Without `beams` a search is checked as far as its request alone tells.
     """
+    if request.beam is not None:
+        _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
     _prompt(request, vocab_size, window)
     _between("n", request.n, 1, limits.MAX_N)
     _between("logprobs", request.logprobs, 0, limits.MAX_LOGPROBS)
@@ -26,6 +40,27 @@ def validate(request: EngineRequest, *, vocab_size: int, window: int) -> None:
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout must be positive.", param="timeout")
     _sampling(request.sampling, vocab_size)
+
+
+def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:
+    most = min(limits.MAX_BEAM_WIDTH, bounds.width)
+    _between("beam_width", beam.width, 2, most)
+    _between("beam_groups", beam.groups, 1, beam.width)
+    if beam.width % beam.groups:
+        raise InvalidField(
+            f"beam_groups must divide the beam width of {beam.width}; {beam.groups} does not.",
+            param="beam_groups",
+        )
+    if request.n > beam.width:
+        raise InvalidField(f"n must be at most the beam width of {beam.width}.", param="n")
+    _between("length_penalty", beam.length_penalty, -limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)
+    _between("diversity_penalty", beam.diversity_penalty, 0, limits.MAX_DIVERSITY_PENALTY)
+    room = limits.MAX_BEAM_CANDIDATES // beam.width - 1 - bounds.end_tokens
+    if len(request.sampling.stop_token_ids) > room:
+        raise InvalidField(
+            f"stop_token_ids must hold at most {room} ids with a beam width of {beam.width}.",
+            param="stop_token_ids",
+        )
 
 
 def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:

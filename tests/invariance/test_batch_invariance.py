@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
-from serve_app.types import EngineRequest, FinishReason, SamplingParams
+from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, SamplingParams
 from tests.tiny_llama import make_tiny_llama
 
 WINDOW = 256
@@ -101,12 +101,24 @@ def requests(count: int, seed: int) -> list[EngineRequest]:
     for number in range(count):
         own = [rng.randrange(6, VOCAB) for _ in range(rng.randint(1, 100))]
         prompt = shared[: rng.randint(20, 70)] + own if number % 3 == 0 else own
+        beam = None
+        if number % 5 == 1:  # short enough for all beams to fit the smallest cache
+            width = rng.choice([2, 3, 4])
+            beam = Beam(
+                width=width,
+                groups=rng.choice([1, width]),
+                length_penalty=rng.choice([0.0, 1.0, 2.0]),
+                early_stopping=rng.choice(list(EarlyStopping)),
+                diversity_penalty=0.5,
+            )
+            prompt = prompt[:40]
         made.append(
             EngineRequest(
                 id=f"r{number}",
                 token_ids=tuple(prompt),
                 sampling=settings(rng),
-                n=rng.choice([1, 1, 1, 2, 3]),
+                n=rng.choice([1, 1, 1, 2, 3]) if beam is None else rng.randint(1, beam.width),
+                beam=beam,
                 logprobs=rng.choice([None, None, 0, 4]),
                 prompt_logprobs=rng.choice([None] * 5 + [1]),
                 salt=rng.choice(["", "", "tenant"]),
