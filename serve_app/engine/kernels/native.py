@@ -15,6 +15,7 @@ from typing import Final
 import torch
 
 from serve_app.engine.batch import ForwardContext
+from serve_app.engine.kernels.arena import Arena
 from serve_app.engine.kernels.structs import (
     FLOAT,
     INT,
@@ -113,19 +114,20 @@ class Native:
             function = getattr(library, name)
             function.argtypes, function.restype = arguments, None
         self._library = library
-        library.can_multiply.argtypes, library.can_multiply.restype = (L,), I
-        bf16 = (Product.TILES, Product.PAIRS, Product.WIDENED)
+        self._arena = Arena()
+        library.product_rank.argtypes, library.product_rank.restype = (L,), I
+        ranks = {product: library.product_rank(product) for product in Product}
         # What this machine can do with weights of a type, the fastest first.
         self.products: dict[torch.dtype, tuple[Product, ...]] = {
             torch.float32: (Product.FLOATS,),
-            torch.bfloat16: tuple(product for product in bf16 if library.can_multiply(product)),
+            torch.bfloat16: tuple(sorted(filter(ranks.get, ranks), key=ranks.__getitem__, reverse=True)),
         }
 
     def pack_weight(self, weight: torch.Tensor) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, zero-padded."""
         _check(weight, *TYPES)
         n, k = weight.shape
-        packed = weight.new_empty(_packed_size(n, k, weight.dtype))
+        packed = self._arena.empty(_packed_size(n, k, weight.dtype), weight.dtype)
         wide = weight.dtype == torch.float32
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed

@@ -73,7 +73,10 @@ struct Worker {
   long positions[ROWS];  // of the rows of the task
 
   Worker(const Attention& a, const Cache& c)
-      : a(a), c(c), group(a.heads / c.kv_heads), tile(std::max(1L, (c.tiles ? 2 : 1) * TILE / c.block_size) * c.block_size) {
+      : a(a),
+        c(c),
+        group(a.heads / c.kv_heads),
+        tile(std::max(1L, (c.tiles ? 2 : 1) * TILE / c.block_size) * c.block_size) {
     static thread_local Scratch scratch;
     const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
     query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad) + ROWS * tile / 2);

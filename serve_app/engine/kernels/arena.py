@@ -1,0 +1,48 @@
+"""Memory for weights in huge pages, where the system has them.
+
+A decode step reads every weight once. With pages of 4 KiB the processor's table of
+pages is a part of that cost; weights side by side in pages of 2 MiB are read about a
+quarter faster. It knows nothing of what lies in the memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import threading
+from typing import Final
+
+import torch
+
+HUGE_PAGE: Final = 2 << 20
+CHUNK: Final = 16 * HUGE_PAGE  # bytes asked of the system at once
+LINE: Final = 64  # bytes: tensors begin at cache lines
+
+
+class Arena:
+    """Hands out pieces of large chunks, never taking one back; a chunk is freed with its last tensor."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._free = torch.empty(0, dtype=torch.uint8)  # the rest of the newest chunk
+
+    def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
+        """[count] of any content."""
+        size = count * dtype.itemsize
+        taken = -(-size // LINE) * LINE
+        with self._lock:
+            if taken > len(self._free):
+                self._free = _chunk(-(-max(taken, CHUNK) // HUGE_PAGE) * HUGE_PAGE)
+            piece, self._free = self._free[:size], self._free[taken:]
+        return piece.view(dtype)
+
+
+def _chunk(size: int) -> torch.Tensor:
+    """[size] bytes beginning at a huge page, taken from the system as they are touched."""
+    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(AttributeError, OSError):  # not on this system, or switched off there
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    # The tensor keeps the mapping alive.
+    whole = torch.frombuffer(memory, dtype=torch.uint8)
+    begin = -whole.data_ptr() % HUGE_PAGE
+    return whole[begin : begin + size]

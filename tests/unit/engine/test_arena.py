@@ -1,0 +1,27 @@
+"""Pieces of an arena are apart from each other, aligned, and live as long as they are used."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from serve_app.engine.kernels.arena import CHUNK, LINE, Arena
+
+
+def test_pieces_begin_at_cache_lines_and_do_not_overlap() -> None:
+    arena = Arena()
+    counts = (1, 63, 64, 1000, CHUNK // 2, CHUNK // 2 + 1, CHUNK + 1, 5)
+    pieces = [arena.empty(count, torch.bfloat16) for count in counts]
+    for value, piece in enumerate(pieces):
+        assert piece.data_ptr() % LINE == 0
+        piece.fill_(value)
+    for value, (count, piece) in enumerate(zip(counts, pieces, strict=True)):
+        assert piece.shape == (count,)
+        assert bool((piece == value).all())
+
+
+def test_a_piece_outlives_its_arena() -> None:
+    piece = Arena().empty(1000, torch.float32).fill_(3.0)
+    gc.collect()
+    assert bool((piece == 3.0).all())
