@@ -85,8 +85,10 @@ def test_any_bytes(dialect, body, make):
     run()
 
 
-@pytest.mark.parametrize("place", ["role", "content", "name", "tool_calls", "tool_call_id", "reasoning"])
-@pytest.mark.parametrize("role", ["user", "assistant", "tool"])
+@pytest.mark.parametrize(
+    "place", ["role", "content", "name", "tool_calls", "tool_call_id", "function_call", "reasoning"]
+)
+@pytest.mark.parametrize("role", ["user", "assistant", "tool", "function"])
 def test_any_json_in_a_message(place, role):
     base = {"role": role, "content": "x", "tool_call_id": "c"}
 

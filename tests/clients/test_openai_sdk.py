@@ -270,7 +270,7 @@ async def test_errors_of_the_backend_are_typed_exceptions(error, raised, code, s
         ({"messages": []}, openai.BadRequestError, "messages"),
         ({"logit_bias": {"x": 1}}, openai.BadRequestError, "logit_bias"),
         ({"model": "nope"}, openai.NotFoundError, "model"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, openai.BadRequestError, "tools"),
+        ({"tools": [{"type": "f"}]}, openai.BadRequestError, "tools.0.type"),
         ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
     ],
 )

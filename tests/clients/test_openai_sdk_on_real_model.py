@@ -376,7 +376,8 @@ async def test_streamed_text_is_the_whole_text_a_thousand_times(sdk: Sdk) -> Non
         ({"max_tokens": openai.omit, "max_completion_tokens": WINDOW}, "max_completion_tokens"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
         ({"messages": []}, "messages"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools.0.function.name"),
+        ({"tool_choice": "required"}, "tool_choice"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])

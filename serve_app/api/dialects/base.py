@@ -11,7 +11,29 @@ from typing import Protocol
 
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
-from serve_app.types import FinishReason, GenerateRequest, ModelInfo, TextLogprob, TokenDelta, Usage
+from serve_app.types import (
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    TextLogprob,
+    TokenDelta,
+    ToolCallDelta,
+    Usage,
+)
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """A call of a tool, put together from its deltas."""
+
+    id: str
+    name: str
+    fragments: list[str] = field(default_factory=list)
+
+    @property
+    def arguments(self) -> str:
+        """The JSON text as the model wrote it."""
+        return "".join(self.fragments)
 
 
 @dataclass(slots=True)
@@ -19,6 +41,8 @@ class Choice:
     """All of one choice, for answers that are sent whole."""
 
     text: str = ""
+    reasoning: str = ""
+    calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
@@ -26,12 +50,20 @@ class Choice:
 
     def add(self, delta: TokenDelta) -> None:
         self.text += delta.text
+        self.reasoning += delta.reasoning
+        for piece in delta.tool_calls:
+            self._add_call(piece)
         self.logprobs += delta.logprobs or ()
         if delta.prompt_text is not None:
             self.prompt_text = delta.prompt_text
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
         self.finish = delta.finish or self.finish
+
+    def _add_call(self, piece: ToolCallDelta) -> None:
+        if piece.index == len(self.calls):
+            self.calls.append(ToolCall(piece.id or "", piece.name or ""))
+        self.calls[piece.index].fragments.append(piece.arguments)
 
 
 class Renderer(Protocol):
@@ -70,6 +102,9 @@ class Call:
     ignored: tuple[str, ...]  # names of top-level fields nobody understood, as sent
     renderer: Callable[[str, ModelInfo], Renderer]  # for a request id and its model
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+    # A request as it goes to a model, where its protocol has ranges that only the model can tell.
+    # Raises InvalidField.
+    fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest] = lambda request, info: request
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,20 +13,33 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.dialects.openai_fields import SharedFields
 from serve_app.api.dialects.openai_messages import parse_messages
+from serve_app.api.dialects.openai_tools import ToolOffer, parse_functions, parse_tools
 from serve_app.api.fields import Boolean, Integer
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
 
 class ChatBody(SharedFields):
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options", "messages")
+    free_form: ClassVar[tuple[str, ...]] = (
+        "stream_options",
+        "messages",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+    )
 
     messages: Any = None
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    functions: Any = None
+    function_call: Any = None
 
     def check(self) -> None:
         super().check()
@@ -37,6 +50,21 @@ class ChatBody(SharedFields):
             raise InvalidField(
                 "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
             )
+
+        if self.tools:
+            for name in ("functions", "function_call"):
+                if getattr(self, name):
+                    raise InvalidField(f"{name}: not together with tools, which replace it", param=name)
+        elif self.functions and self.tool_choice is not None:
+            raise InvalidField(
+                "tool_choice: goes with tools; functions have function_call", param="tool_choice"
+            )
+
+    def offer(self) -> ToolOffer:
+        """The tools, in either form. Raises InvalidField."""
+        if self.functions or (self.function_call is not None and not self.tools):
+            return parse_functions(self.functions, self.function_call)
+        return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
 
     @property
     def names(self) -> dict[str, str]:
@@ -57,10 +85,12 @@ class ChatDialect:
         body = parse_body(ChatBody, raw)
         body.check()
         model = body.endpoint(endpoint)
+        offer = body.offer()
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(messages=parse_messages(body.messages)),
+            prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
+            tool_choice=offer.choice,
             sampling=body.sampling(body.token_limit),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
@@ -74,8 +104,12 @@ class ChatDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=body.ignored,
-            renderer=partial(ChatRenderer, body=body.without("messages", "logit_bias")),
-            names={"prompt": "messages", **body.names},
+            renderer=partial(
+                ChatRenderer,
+                body=body.without("messages", "logit_bias", "tools", "functions"),
+                legacy=offer.legacy,
+            ),
+            names={"prompt": "messages", **offer.names, **body.names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:
@@ -85,10 +119,12 @@ class ChatDialect:
 class ChatRenderer:
     """Writes chat completions and their chunks."""
 
-    def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody, legacy: bool = False) -> None:
+        """`legacy`: a call is sent as the deprecated `function_call`."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = wire.Head(kind, f"chatcmpl-{id}", info)
         self._body = body
+        self._legacy = legacy
         self._open: dict[int, bytes] = {}  # a choice's chunks up to their delta's content
         # An answer with usage has the member in every chunk, and null in all but the last.
         self._tail = b'}],"usage":null}\n\n' if body.include_usage else b"}]}\n\n"
@@ -102,18 +138,32 @@ class ChatRenderer:
             start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
             events = start + b'"role":"assistant","content":""' + self._text_tail
             opening = self._open[index] = start
+        tail = self._text_tail
         if self._body.logprobs and delta.logprobs:
             logprobs = wire.encode(_logprobs(delta.logprobs))
-            content = wire.encode(delta.text)
-            events += (
-                opening + b'"content":' + content + b'},"logprobs":' + logprobs + b',"finish_reason":null'
-            ) + self._tail
-        elif delta.text:
-            events += opening + b'"content":' + wire.encode(delta.text) + self._text_tail
+            tail = b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._tail
+        for content in self._contents(delta, always=tail is not self._text_tail):
+            events += opening + content + tail
+            tail = self._text_tail  # log-probabilities are of the whole step, and are sent once
         if delta.finish is not None:
-            reason = wire.FINISH[delta.finish].encode()
+            reason = self._finish(delta.finish).encode()
             events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + self._tail
         return events
+
+    def _contents(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
+        """The members of a delta, a chunk each; `always`: at least one."""
+        contents: list[bytes] = []
+        if delta.reasoning:
+            contents.append(b'"reasoning_content":' + wire.encode(delta.reasoning))
+        if delta.text:
+            contents.append(b'"content":' + wire.encode(delta.text))
+        contents += [wire.tool_call_delta(piece, legacy=self._legacy) for piece in delta.tool_calls]
+        return contents or ([b'"content":""'] if always else [])
+
+    def _finish(self, finish: FinishReason) -> str:
+        if self._legacy and finish is FinishReason.TOOL_CALLS:
+            return wire.LEGACY_TOOL_CALLS
+        return wire.FINISH[finish]
 
     def end(self, usage: Usage) -> bytes:
         return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
@@ -128,13 +178,24 @@ class ChatRenderer:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": self._message(choice),
             "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
-            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
+            "finish_reason": self._finish(choice.finish) if choice.finish else None,
         }
         if self._body.prompt_logprobs is not None:
             fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs)
         return fields
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        content = choice.text if choice.text or not choice.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls and self._legacy:
+            message["function_call"] = wire.function_fields(choice.calls[0])
+        elif choice.calls:
+            message["tool_calls"] = [wire.tool_call_fields(call) for call in choice.calls]
+        return message
 
 
 def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:

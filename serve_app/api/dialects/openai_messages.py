@@ -14,7 +14,7 @@ from serve_app.api.body import check_finite
 from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 
-ROLES: Final = ("system", "developer", "user", "assistant", "tool")
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_NAME_CHARS: Final = 256  # of a function, a call id or a participant
 MAX_TOOL_CALLS: Final = 128  # in one message
 _REASONING: Final = ("reasoning_content", "reasoning")
@@ -35,8 +35,11 @@ def _message(value: Any, where: str) -> dict[str, Any]:
     role = value.get("role")
     if role not in ROLES:
         raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    if role == "function":
+        return _function_result(value, where)
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = value.get("tool_calls") if role == "assistant" else None
+    legacy_call = value.get("function_call") if role == "assistant" else None
     content = _content(value.get("content"), f"{where}.content")
     if content is None and role != "assistant":
         raise _invalid(f"{where}.content", "is required")
@@ -51,6 +54,8 @@ def _message(value: Any, where: str) -> dict[str, Any]:
                 break
         if calls:
             message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
+        elif legacy_call is not None:
+            message["tool_calls"] = [_legacy_call(legacy_call, f"{where}.function_call")]
         elif content is None:
             raise _invalid(f"{where}.content", "is required without tool_calls")
     if role == "tool":
@@ -58,6 +63,23 @@ def _message(value: Any, where: str) -> dict[str, Any]:
             raise _invalid(f"{where}.tool_call_id", "is required")
         message["tool_call_id"] = _name(value["tool_call_id"], f"{where}.tool_call_id")
     return message
+
+
+def _function_result(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The deprecated role `function`, as the answer of a tool."""
+    name = _name(value.get("name"), f"{where}.name")
+    content = _content(value.get("content"), f"{where}.content") or ""
+    return {"role": "tool", "content": content, "name": name, "tool_call_id": _legacy_id(name)}
+
+
+def _legacy_call(value: Any, where: str) -> dict[str, Any]:
+    call = _call(value, where)
+    return {**call, "id": _legacy_id(call["function"]["name"])}
+
+
+def _legacy_id(name: str) -> str:
+    """Functions had no call ids; a name pairs call and answer as well."""
+    return f"function_{name}"
 
 
 def _content(value: Any, where: str) -> str | None:
@@ -87,21 +109,21 @@ def _tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
     calls: list[dict[str, Any]] = []
     for i, call in enumerate(value):
         at = f"{where}.{i}"
-        function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict) or call.get("type", "function") != "function":
+        if not isinstance(call, dict) or call.get("type", "function") != "function":
             raise _invalid(at, "must be a call of type function")
-        arguments = _string(function.get("arguments"), f"{at}.function.arguments")
-        checked: dict[str, Any] = {
-            "type": "function",
-            "function": {
-                "name": _name(function.get("name"), f"{at}.function.name"),
-                "arguments": _arguments(arguments),
-            },
-        }
+        checked = _call(call.get("function"), f"{at}.function")
         if call.get("id") is not None:
             checked["id"] = _name(call["id"], f"{at}.id")
         calls.append(checked)
     return calls
+
+
+def _call(function: Any, where: str) -> dict[str, Any]:
+    if not isinstance(function, dict):
+        raise _invalid(where, "must be an object")
+    arguments = _string(function.get("arguments"), f"{where}.arguments")
+    name = _name(function.get("name"), f"{where}.name")
+    return {"type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
 
 
 def _arguments(text: str) -> dict[str, Any] | str:

@@ -14,9 +14,10 @@ from typing import Any, Final
 
 import msgspec
 
+from serve_app.api.dialects.base import ToolCall
 from serve_app.api.dialects.openai_errors import error_object
 from serve_app.errors import ServeError
-from serve_app.types import FinishReason, ModelInfo, TextLogprob, Usage
+from serve_app.types import FinishReason, ModelInfo, TextLogprob, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
@@ -35,6 +36,29 @@ FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
         FinishReason.TOOL_CALLS: "tool_calls",
     }
 )
+
+
+LEGACY_TOOL_CALLS: Final = "function_call"  # how an answer to `functions` ends that calls one
+
+
+def tool_call_fields(call: ToolCall) -> dict[str, Any]:
+    """A call in a whole message."""
+    return {"id": call.id, "type": "function", "function": function_fields(call)}
+
+
+def function_fields(call: ToolCall) -> dict[str, str]:
+    return {"name": call.name, "arguments": call.arguments}
+
+
+def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
+    """The members of a delta that carry a piece of a call; `legacy`: as `function_call`."""
+    function = {"arguments": piece.arguments}
+    if piece.name is not None:
+        function = {"name": piece.name, **function}
+    if legacy:
+        return b'"function_call":' + encode(function)
+    head = {} if piece.id is None else {"id": piece.id, "type": "function"}
+    return b'"tool_calls":' + encode([{"index": piece.index, **head, "function": function}])
 
 
 def sse(payload: bytes) -> bytes:
