@@ -192,10 +192,12 @@ async def deployed(cluster: Cluster, raw: Raw, usage: Path, model: str = DEMO) -
         made = Deployed(
             client, model, lambda: _processes(apps), lambda: _stats(apps), port=cluster.port, usage=usage
         )
-        await made.deploy(raw)
-        await made.until_running()
-        yield made
-    await asyncio.to_thread(_delete_all)
+        try:
+            await made.deploy(raw)
+            await made.until_running()
+            yield made
+        finally:
+            await asyncio.to_thread(_delete_all)
 
 
 def _deploy(raw: Raw, usage: Path) -> None:

@@ -23,7 +23,8 @@ from tests.deploy.deployment import DEMO, app_of, deploy_file
 from tests.invariants import WAIT_S
 from tests.ray_cluster import ROOT, free_port
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+# On the loop of the others: it must go on turning for the handles they have.
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 START_S = 180.0
 
