@@ -168,5 +168,5 @@ class RowReader:
 
 def _is_late(chunk: Chunk) -> bool:
     """Whether the grammar of a sequence needs longer for its mask; beams wait, since they go on together."""
-    sequence = chunk.sequence
-    return chunk.samples and bool(sequence.constraint) and sequence.gang is None and sequence.constraint.late()
+    constraint, gang = chunk.sequence.constraint, chunk.sequence.gang
+    return constraint is not None and gang is None and chunk.samples and constraint.late()

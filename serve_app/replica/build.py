@@ -13,12 +13,15 @@ from pathlib import Path
 
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import assemble, prepare
+from serve_app.engine.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.engine.engine import Engine
 from serve_app.engine.forward import UnsupportedModel
 from serve_app.engine.loop import EngineLoop
 from serve_app.engine.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import LoadedModel, load_model
+from serve_app.replica.grammar import GrammarCompiler
+from serve_app.replica.grammar_pipe import Setup
 from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import OnOutputs, Steps
@@ -35,6 +38,7 @@ class Loaded:
 
     info: ModelInfo
     encoder: PromptEncoder
+    grammars: GrammarCompiler
     steps: Callable[[OnOutputs], Steps]
 
 
@@ -68,7 +72,15 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         device=facts.device,
         eos_token_ids=facts.eos_token_ids,
     )
-    return Loaded(info, encoder, steps)
+    grammars = GrammarCompiler(
+        Setup(
+            tokenizer_json=tokenizer.to_json(),
+            vocab_size=facts.vocab_size,
+            own_vocab_size=tokenizer.vocab_size,
+            eos_token_ids=facts.eos_token_ids,
+        )
+    )
+    return Loaded(info, encoder, grammars, steps)
 
 
 def engine_facts(engine: Engine, model: LoadedModel) -> EngineFacts:
@@ -98,6 +110,18 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
         )
     except (UnsupportedModel, CacheTooSmall, ValueError) as error:
         raise ModelLoadError(f"{config.name}: {error}") from error
+    tokenizer = load_tokenizer(config, Path(model.folder))
+    try:
+        engine.grammars = Grammars(
+            grammar_tokenizer(
+                tokenizer.to_json(),
+                vocab_size=engine.vocab_size,
+                own_vocab_size=tokenizer.vocab_size,
+                eos_token_ids=model.eos_token_ids,
+            )
+        )
+    except GrammarsUnavailable as error:
+        progress(f"{config.name}: no structured output: {error}")
     return engine, model
 
 

@@ -12,7 +12,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
@@ -28,9 +28,11 @@ from serve_app.text.output import OutputText
 from serve_app.text.stop import StopStrings
 from serve_app.types import (
     EngineOutput,
+    EngineRequest,
     EngineStats,
     FinishReason,
     GenerateRequest,
+    Grammar,
     ModelInfo,
     TextLogprob,
     TokenDelta,
@@ -72,6 +74,7 @@ class ModelServer:
         """`steps` makes the engine's stepper for a callback that it may call from any thread."""
         self.info: ModelInfo = loaded.info
         self._encoder: PromptEncoder = loaded.encoder
+        self._grammars = loaded.grammars
         self._window = Window(loaded.info.context_window, loaded.info.max_output_tokens)
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.get_running_loop()
@@ -101,6 +104,8 @@ class ModelServer:
         started = time.monotonic()
         request, token_ids = self._window.fit(request, await self._encoder.encode(request))
         engine_request = await self._encoder.engine_request(request, token_ids)
+        if request.grammar is not None:
+            engine_request = await self._constrained(engine_request, request.grammar)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
@@ -130,6 +135,11 @@ class ModelServer:
             self._open.pop(request.id, None)
             if not generation.done:
                 self._steps.abort(request.id)
+
+    async def _constrained(self, request: EngineRequest, grammar: Grammar) -> EngineRequest:
+        """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow."""
+        compiled = await self._grammars.compile(grammar)
+        return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     def _prompt_text(self, request: GenerateRequest, token_ids: list[int]) -> str:
         if request.prompt.text is not None:
@@ -188,6 +198,7 @@ class ModelServer:
     async def stop(self) -> None:
         """Refuse new requests, wait for nobody, end the engine."""
         self._stopping = True
+        self._grammars.close()
         await asyncio.to_thread(self._steps.stop, STOP_TIMEOUT_S)
 
 

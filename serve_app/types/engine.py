@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.types.result import ErrorInfo, FinishReason, PositionLogprobs, StepTiming, Timing
-from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
+from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, SamplingParams
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +19,7 @@ class EngineRequest:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     beam: Beam | None = None  # n: hypotheses returned, best first
-    grammar: Grammar | None = None
+    grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar.py
     timings: bool = False  # `EngineOutput.steps` is wanted
     priority: int = 0
     timeout_s: float | None = None

@@ -1,0 +1,88 @@
+"""What a client asks the output to match -> a grammar in llguidance's own notation.
+
+Everything is checked that can be told without compiling: size, references, form.
+What a schema may hold under a protocol's `strict` is that protocol's business.
+Knows neither tokens nor the parser's limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+from llguidance import LLMatcher
+from llguidance.gbnf_to_lark import any_to_lark
+
+from serve_app.errors import InvalidField
+from serve_app.types import Grammar, GrammarKind
+
+FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
+
+# `{"a": 1,\n  "b": [..` and deeper: as much space in one place as a pretty printer needs, but no endless run.
+_SOME_SPACE: Final = r"[\x20\x0A\x0D\x09]{0,16}"
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_DATA: Final = ("enum", "const", "default", "examples")  # whose values are no schemas
+
+
+def serialise(grammar: Grammar) -> str:
+    """`grammar` for llguidance. Raises InvalidField, which says what to change.
+
+    JSON by a schema is compact: no space between its tokens. Keywords of a schema that the parser does
+    not know are passed over, as JSON Schema has it for unknown keywords.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON:
+            return LLMatcher.grammar_from_json_schema(
+                {"type": "object"}, overrides={"whitespace_pattern": _SOME_SPACE}
+            )
+        case GrammarKind.SCHEMA:
+            return _schema(grammar.text)
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.CHOICE:
+            choices = json.loads(grammar.text)
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+        case GrammarKind.LARK:
+            return _lark(grammar.text)
+
+
+def _schema(text: str) -> str:
+    schema = json.loads(text)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise refused("the schema must be an object; `false` allows no answer")
+    schema.pop("x-guidance", None)  # the parser's own options: they are ours
+    for keyword, target in _references(schema):
+        if not isinstance(target, str) or not target.startswith("#"):
+            raise refused(f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched')
+    try:
+        return LLMatcher.grammar_from_json_schema(
+            json.dumps(schema), overrides={"whitespace_flexible": False, "lenient": True}
+        )
+    except ValueError as error:
+        raise refused("the schema holds a number or a string that JSON cannot carry") from error
+
+
+def _references(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    pending: list[Any] = [schema]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            yield from ((key, item[key]) for key in _REFERENCES if key in item)
+            pending += [value for key, value in item.items() if key not in _DATA]
+        elif isinstance(item, list):
+            pending += item
+
+
+def _lark(text: str) -> str:
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(text))  # GBNF is translated
+    except Exception as error:  # the translator raises bare Exception
+        raise refused("the grammar is neither in Lark's notation nor in GBNF") from error
+
+
+def refused(reason: str) -> InvalidField:
+    """The error of a grammar that cannot be used."""
+    return InvalidField(f"{FIELD}: {reason}", param=FIELD)
