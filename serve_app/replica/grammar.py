@@ -90,11 +90,11 @@ class GrammarCompiler:
         answer = self._cache.get(key)  # the same may have been waiting before us
         if answer is not None:
             return answer
-        answer = self._child.ask(grammar)
-        if answer is None:  # not kept: it may have been the machine that was slow
+        tried = self._child.ask(grammar)
+        if tried is None:  # not kept: it may have been the machine that was slow
             return Answer(refused=refused(_TOO_MUCH).message)
-        self._cache.put(key, answer)
-        return answer
+        self._cache.put(key, tried)
+        return tried
 
 
 class AnswerCache:
@@ -141,9 +141,9 @@ class GrammarProcess:
         Raises Unavailable when no child can be started.
         """
         if self._pipe is None:
-            answer = self._start()
-            if answer.unavailable is not None:
-                return answer
+            started = self._start()
+            if started.unavailable is not None:
+                return started
         answer = self._exchange(Command(grammar=grammar), LIMIT_S)
         if answer is not None:
             return answer

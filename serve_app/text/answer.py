@@ -84,7 +84,8 @@ class AnswerReader:
         self, format: AnswerFormat, request: GenerateRequest, token_ids: list[int], tokenizer: Tokenizer
     ) -> None:
         """`token_ids` are the prompt's. Raw completions are text and nothing else."""
-        chat = request.prompt.messages is not None
+        # What must match a grammar as a whole is an answer and holds neither thoughts nor calls.
+        chat = request.prompt.messages is not None and request.grammar is None
         offered = request.prompt.tools if request.tool_choice.mode is not ToolMode.NONE else ()
         self._names = frozenset(str(tool["function"]["name"]) for tool in offered)
         self._max_calls = None if request.tool_choice.parallel else 1

@@ -271,7 +271,7 @@ async def test_errors_of_the_backend_are_typed_exceptions(error, raised, code, s
         ({"logit_bias": {"x": 1}}, openai.BadRequestError, "logit_bias"),
         ({"model": "nope"}, openai.NotFoundError, "model"),
         ({"tools": [{"type": "f"}]}, openai.BadRequestError, "tools.0.type"),
-        ({"response_format": {"type": "json_object"}}, openai.BadRequestError, "response_format"),
+        ({"response_format": {"type": "xml"}}, openai.BadRequestError, "response_format"),
     ],
 )
 async def test_bad_input_is_a_typed_exception_that_names_the_field(options, raised, param):

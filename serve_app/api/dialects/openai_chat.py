@@ -109,7 +109,7 @@ class ChatDialect:
                 body=body.without("messages", "logit_bias", "tools", "functions"),
                 legacy=offer.legacy,
             ),
-            names={"prompt": "messages", **offer.names, **body.names},
+            names={"prompt": "messages", **offer.names, **body.names, **body.grammar_names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

@@ -112,6 +112,7 @@ class CompletionDialect:
             timeout_s=body.timeout,
             ignored=body.ignored,
             renderer=partial(CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias")),
+            names=body.grammar_names,
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

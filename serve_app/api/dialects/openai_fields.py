@@ -6,6 +6,8 @@ from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.body import WireModel
+from serve_app.api.dialects.openai_grammar import FIELDS as GRAMMAR_FIELDS
+from serve_app.api.dialects.openai_grammar import parse_grammar
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import SamplingParams
@@ -34,11 +36,6 @@ _UNAVAILABLE = (
     "function_call",
     "logits_processors",
     "use_beam_search",
-    "guided_json",
-    "guided_regex",
-    "guided_choice",
-    "guided_grammar",
-    "structured_outputs",
 )
 
 
@@ -109,20 +106,22 @@ class SharedFields(WireModel):
         for name in _UNAVAILABLE:
             if extra.get(name):
                 raise UnsupportedField(f"{name}: is not available on this server", param=name)
-        form = extra.get("response_format")
-        if form is not None and not (isinstance(form, dict) and form.get("type") == "text"):
-            raise UnsupportedField(
-                "response_format: only {'type': 'text'} is available on this server", param="response_format"
-            )
         if extra.get("tool_choice") not in (None, "none", "auto"):
             raise UnsupportedField("tool_choice: tools are not available on this server", param="tool_choice")
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Unknown fields with a value, as the client spelt them."""
-        understood = ("response_format", "tool_choice", *_UNAVAILABLE)
+        understood = (*GRAMMAR_FIELDS, "tool_choice", *_UNAVAILABLE)
         extra = self.__pydantic_extra__ or {}
         return tuple(name for name, value in extra.items() if value is not None and name not in understood)
+
+    @property
+    def grammar_names(self) -> dict[str, str]:
+        """The name under which the client gave the output's form, for errors of the replica."""
+        extra = self.__pydantic_extra__ or {}
+        given = [name for name in GRAMMAR_FIELDS if extra.get(name) is not None]
+        return {"response_format": given[-1]} if given else {}
 
     @property
     def include_usage(self) -> bool:
@@ -139,7 +138,10 @@ class SharedFields(WireModel):
         )
 
     def options(self) -> dict[str, Any]:
-        """The fields of a `GenerateRequest` that are equal for every prompt of the body."""
+        """The fields of a `GenerateRequest` that are equal for every prompt of the body.
+
+        Raises InvalidField for a form of the output that cannot be.
+        """
         return {
             "n": self.n or 1,
             "best_of": self.best_of,
@@ -148,4 +150,5 @@ class SharedFields(WireModel):
             "skip_special_tokens": self.skip_special_tokens is not False,
             "bad_words": self.bad_words or (),
             "stream": bool(self.stream),
+            "grammar": parse_grammar(self.__pydantic_extra__ or {}),
         }

@@ -120,9 +120,9 @@ def test_contradictions_name_their_field(fields, param):
     assert refused(**fields).param == param
 
 
-@pytest.mark.parametrize("field", ["logits_processors", "use_beam_search", "response_format"])
+@pytest.mark.parametrize("field", ["logits_processors", "use_beam_search"])
 def test_features_that_are_missing_are_refused_and_not_ignored(field):
-    value = {"use_beam_search": True, "response_format": {"type": "json_object"}}
+    value = {"use_beam_search": True}
     error = refused(**{field: value.get(field, [{"type": "function"}])})
     assert isinstance(error, UnsupportedField)
     assert error.param == field

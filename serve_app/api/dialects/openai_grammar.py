@@ -1,0 +1,146 @@
+"""What the fields of an OpenAI body say about the form of the output.
+
+`response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names
+for the same and more. One of them may constrain an answer. Whether a schema, a
+regex or a grammar can be used is found out by the replica.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from serve_app import limits
+from serve_app.api.strict_schema import check_strict
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.types import Grammar, GrammarKind
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def parse_grammar(body: Mapping[str, Any]) -> Grammar | None:
+    """The grammar that one of the body's fields asks for.
+
+    Raises InvalidField for a wrong form and for two grammars, UnsupportedField for a kind we do not have.
+    """
+    found: list[tuple[Grammar, str]] = []
+    for field, parse in FIELDS.items():
+        value = body.get(field)
+        grammar = None if value is None else parse(value, field)
+        if grammar is not None:
+            found.append((grammar, field))
+    if len(found) > 1:
+        raise InvalidField(f"{found[1][1]}: must not be given beside {found[0][1]}", param=found[1][1])
+    return found[0][0] if found else None
+
+
+def _response_format(value: Any, field: str) -> Grammar | None:
+    if not isinstance(value, dict):
+        raise InvalidField(f"{field}: must be an object", param=field)
+    kind, form = value.get("type"), value.get("json_schema")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise InvalidField(f"{field}: type must be text, json_object or json_schema", param=field)
+    if (form is None) == (kind == "json_schema"):
+        raise InvalidField(
+            f"{field}: json_schema must be given when, and only when, type is json_schema", param=field
+        )
+    if kind == "text":
+        return None
+    if kind == "json_object":
+        return Grammar(kind=GrammarKind.JSON)
+    if not isinstance(form, dict):
+        raise InvalidField(f"{field}: json_schema must be an object", param=field)
+    name, strict = form.get("name"), form.get("strict")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidField(
+            f"{field}: json_schema.name must be 1 to 64 letters, digits, underscores or dashes", param=field
+        )
+    if not isinstance(form.get("description", ""), str | None):
+        raise InvalidField(f"{field}: json_schema.description must be a string", param=field)
+    if not isinstance(strict, bool | None):
+        raise InvalidField(f"{field}: json_schema.strict must be true or false", param=field)
+    if not isinstance(form.get("schema"), dict):
+        raise InvalidField(f"{field}: json_schema.schema must be an object", param=field)
+    grammar = _schema(form["schema"], field)
+    if strict:
+        check_strict(form["schema"], field)
+    return grammar
+
+
+def _schema(value: Any, field: str) -> Grammar:
+    """A schema as an object, or as a string that holds one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if len(value) <= limits.MAX_SCHEMA_BYTES else None
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise InvalidField(
+            f"{field}: must be a JSON Schema, as an object or as a string of up to "
+            f"{limits.MAX_SCHEMA_BYTES} characters",
+            param=field,
+        )
+    try:
+        # The order of properties is kept: it is the order of the answer.
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidField(f"{field}: numbers in a schema must be finite", param=field) from error
+    if len(text.encode("utf-8", "surrogatepass")) > limits.MAX_SCHEMA_BYTES:
+        raise InvalidField(f"{field}: a schema must not exceed {limits.MAX_SCHEMA_BYTES} bytes", param=field)
+    return Grammar(kind=GrammarKind.SCHEMA, text=text)
+
+
+def _text(kind: GrammarKind, limit: int) -> Callable[[Any, str], Grammar]:
+    def parse(value: Any, field: str) -> Grammar:
+        if not isinstance(value, str) or not 1 <= len(value) <= limit:
+            raise InvalidField(f"{field}: must be a string of 1 to {limit} characters", param=field)
+        return Grammar(kind=kind, text=value)
+
+    return parse
+
+
+def _choice(value: Any, field: str) -> Grammar:
+    count, chars = limits.MAX_GRAMMAR_CHOICES, limits.MAX_GRAMMAR_CHARS
+    if not isinstance(value, list) or not 1 <= len(value) <= count:
+        raise InvalidField(f"{field}: must be a list of 1 to {count} strings", param=field)
+    if not all(isinstance(item, str) and item for item in value) or sum(map(len, value)) > chars:
+        raise InvalidField(
+            f"{field}: must hold strings that are not empty, of {chars} characters together", param=field
+        )
+    return Grammar(kind=GrammarKind.CHOICE, text=json.dumps(value))
+
+
+def _structured_outputs(value: Any, field: str) -> Grammar | None:
+    """vLLM's container: exactly one of its members says what the output must match."""
+    if not isinstance(value, dict):
+        raise InvalidField(f"{field}: must be an object", param=field)
+    given = {key: item for key, item in value.items() if item not in (None, False)}
+    for key in given:
+        if key != "json_object" and key not in _KINDS:
+            raise UnsupportedField(
+                f"{field}: only json, json_object, regex, choice and grammar are available", param=field
+            )
+    if len(given) > 1:
+        raise InvalidField(
+            f"{field}: must hold one of json, json_object, regex, choice and grammar", param=field
+        )
+    for key, item in given.items():
+        return Grammar(kind=GrammarKind.JSON) if key == "json_object" else _KINDS[key](item, field)
+    return None
+
+
+_KINDS: Final[dict[str, Callable[[Any, str], Grammar]]] = {
+    "json": _schema,
+    "regex": _text(GrammarKind.REGEX, limits.MAX_REGEX_CHARS),
+    "choice": _choice,
+    "grammar": _text(GrammarKind.LARK, limits.MAX_GRAMMAR_CHARS),
+}
+
+# Every field that can constrain an answer, and how it is read.
+FIELDS: Final[dict[str, Callable[[Any, str], Grammar | None]]] = {
+    "response_format": _response_format,
+    **{f"guided_{name}": parse for name, parse in _KINDS.items()},
+    "structured_outputs": _structured_outputs,
+}

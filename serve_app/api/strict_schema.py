@@ -1,0 +1,104 @@
+"""The subset of JSON Schema that `strict` allows, as OpenAI and Databricks draw it.
+
+Inside it an answer is guaranteed to match: every keyword is one that decoding
+enforces, and no property is left open. Outside of `strict` a schema is followed as
+far as possible instead. Knows neither requests nor grammars.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from serve_app import limits
+from serve_app.errors import InvalidField
+
+TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
+FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid"}
+)
+_NOTES: Final = frozenset({"title", "description", "$schema", "$id", "$comment", "default", "examples"})
+KEYWORDS: Final = _NOTES | {
+    *("type", "enum", "const", "anyOf", "$ref", "$defs", "definitions"),
+    *("properties", "required", "additionalProperties"),
+    *("items", "minItems", "maxItems"),
+    *("pattern", "format"),
+    *("multipleOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"),
+}
+_MAX_PATH_CHARS: Final = 200
+
+
+def check_strict(schema: dict[str, Any], param: str) -> None:
+    """Raise InvalidField, which names the place in the schema, for what `strict` does not allow."""
+    if schema.get("type") != "object" or "anyOf" in schema:
+        raise InvalidField(f"{param}: with strict, the schema's root must be of type object", param=param)
+    properties = 0
+    pending: list[tuple[str, int, Any]] = [("the root", 0, schema)]
+    while pending:
+        path, depth, part = pending.pop()
+        fault = _fault(part, depth)
+        if fault is not None:
+            raise InvalidField(f"{param}: with strict, {path[:_MAX_PATH_CHARS]} {fault}", param=param)
+        properties += len(part.get("properties", ()))
+        if properties > limits.MAX_STRICT_PROPERTIES:
+            raise InvalidField(
+                f"{param}: with strict, a schema may have at most {limits.MAX_STRICT_PROPERTIES} properties",
+                param=param,
+            )
+        pending += ((_join(path, key), depth + deeper, child) for key, deeper, child in _children(part))
+
+
+def _fault(part: Any, depth: int) -> str | None:
+    """What is wrong with one schema, its children apart."""
+    if not isinstance(part, dict):
+        return "must be an object"
+    unknown = sorted(key for key in part if key not in KEYWORDS)
+    if unknown:
+        return f"must not use the keyword {unknown[0][:50]!r}"
+    if depth > limits.MAX_STRICT_DEPTH:
+        return f"lies deeper than {limits.MAX_STRICT_DEPTH} levels"
+    named = part.get("type")
+    types = named if isinstance(named, list) else [] if named is None else [named]
+    if not all(isinstance(name, str) and name in TYPES for name in types) or named == []:
+        return f"must have a type of {', '.join(sorted(TYPES))}, or a list of these"
+    if named is None and not part.keys() & {"enum", "const", "anyOf", "$ref"}:
+        return "must have a type, an enum, a const, an anyOf or a $ref"
+    values = part.get("enum")
+    if values is not None and not (isinstance(values, list) and 1 <= len(values) <= limits.MAX_STRICT_ENUM):
+        return f"must list 1 to {limits.MAX_STRICT_ENUM} values in enum"
+    if "anyOf" in part and not (isinstance(part["anyOf"], list) and part["anyOf"]):
+        return "must list at least one schema in anyOf"
+    if "format" in part and part["format"] not in FORMATS:
+        return f"must have a format of {', '.join(sorted(FORMATS))}"
+    if "array" in types and "items" not in part:
+        return "must say what its items are"
+    return _object_fault(part) if "object" in types or "properties" in part else None
+
+
+def _object_fault(part: dict[str, Any]) -> str | None:
+    properties, required = part.get("properties", {}), part.get("required", [])
+    if part.get("additionalProperties") is not False:
+        return "must set additionalProperties to false"
+    if not isinstance(properties, dict):
+        return "must have an object of properties"
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        return "must have a list of names as required"
+    if set(required) != set(properties):
+        return "must list every one of its properties, and nothing else, as required"
+    return None
+
+
+def _children(part: dict[str, Any]) -> Iterator[tuple[str, int, Any]]:
+    """(where, levels deeper, schema) of every schema directly inside `part`."""
+    for keyword in ("properties", "$defs", "definitions"):
+        named = part.get(keyword)
+        if isinstance(named, dict):
+            yield from ((f"{keyword}.{name}", int(keyword == "properties"), s) for name, s in named.items())
+    if "items" in part:
+        yield "items", 1, part["items"]
+    for i, option in enumerate(part.get("anyOf", ())):
+        yield f"anyOf.{i}", 0, option
+
+
+def _join(path: str, key: str) -> str:
+    return key if path == "the root" else f"{path}.{key}"
