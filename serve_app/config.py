@@ -16,6 +16,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from serve_app.limits import MAX_PROMPT_CHARS
+
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's servers keep what must outlive them: `XDG_STATE_HOME` or ~/.local/state."""
@@ -136,6 +138,20 @@ class ModelConfig(Settings):
         return self
 
 
+class MindieConfig(Settings):
+    """Where MindIE's protocol leaves a choice, or its documents and its product differ."""
+
+    max_input_chars: int = Field(
+        512 * 1024, ge=1, le=MAX_PROMPT_CHARS, description="Most characters of all contents of a request."
+    )
+    allow_zero_temperature: bool = Field(
+        False, description="A temperature of 0 is greedy instead of an error (chat)."
+    )
+    clamp_max_tokens: bool = Field(
+        False, description="A limit on output above the model's own is lowered instead of an error."
+    )
+
+
 class GatewayConfig(Settings):
     """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
 
@@ -144,6 +160,10 @@ class GatewayConfig(Settings):
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )
+    v1_dialect: Literal["openai", "mindie"] = Field(
+        "openai", description="The protocol of /v1 where neither header nor prefix names one."
+    )
+    mindie: MindieConfig = MindieConfig()
     keys_file: Path | None = Field(None, description="File with one hashed API key a line.")
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."

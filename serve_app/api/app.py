@@ -5,6 +5,7 @@ Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
@@ -22,6 +23,7 @@ from serve_app.api.backend import Accounts, Backend, Journal, Quota
 from serve_app.api.context import context_of
 from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.mindie_chat import ChatDialect as MindieChat
 from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.api.directory import Directory
@@ -35,6 +37,8 @@ from serve_app.endpoints.endpoint import Task
 from serve_app.errors import RouteNotFound
 from serve_app.telemetry import Metrics
 from serve_app.types import Scope
+
+logger = logging.getLogger(__name__)
 
 SERVED_MODEL: Final = "/serving-endpoints/{endpoint}/served-models/{entity}/invocations"
 
@@ -78,6 +82,7 @@ def build_app(
     `peer_of` tells the client's address where a proxy hides it. `ids_are_echoed`: whatever
     serves the app repeats a request's `X-Request-Id` itself, so a sound one is left to it.
     """
+    logger.info("the protocol of /v1 is %s", config.v1_dialect)
     metrics = Metrics(backend.stats)
     services = Services(
         backend, directory, config, metrics, Meter(quota, journal), Admission(config.max_in_flight)
@@ -87,7 +92,10 @@ def build_app(
     ready = Ready(backend, directory, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()
     by_task: dict[Task, Dialect] = {Task.CHAT: chat, Task.COMPLETIONS: completions}
-    chats: dict[Family, ASGIApp] = {Family.OPENAI: GenerateRoute(chat, services)}
+    chats: dict[Family, ASGIApp] = {
+        Family.OPENAI: GenerateRoute(chat, services),
+        Family.MINDIE: GenerateRoute(MindieChat(config.mindie), services),
+    }
     texts: dict[Family, ASGIApp] = {Family.OPENAI: GenerateRoute(completions, services)}
     entries = [
         Entry("GET", "/livez", Live(), None),
@@ -103,7 +111,7 @@ def build_app(
     app = Starlette(
         routes=list(_routes(entries)),
         middleware=[
-            Middleware(Edge, metrics=metrics, ids_are_echoed=ids_are_echoed),
+            Middleware(Edge, metrics=metrics, v1=Family(config.v1_dialect), ids_are_echoed=ids_are_echoed),
             Middleware(Authentication, accounts=accounts, peer_of=peer_of),
         ],
         # Starlette would answer these itself, in its own shape: `Edge` answers everything.

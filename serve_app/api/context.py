@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from starlette.types import Scope
 
+from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.family import Family
+from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
 from serve_app.types import Budget, Caller
 
@@ -28,6 +31,8 @@ class RequestContext:
     caller: Caller | None = None
     route: str = "unknown"  # the route's template, bounded, for metrics
     family: Family = Family.OPENAI  # the protocol it speaks
+    is_forced: bool = False  # that one, by header or prefix
+    render_error: Callable[[ServeError], ErrorReply] | None = None  # its route's own; None: the protocol's
     endpoint: str = "unknown"  # a name of the catalogue, for metrics
     entity: str = "unknown"  # the served entity that answered, or was tried last
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte

@@ -94,7 +94,7 @@ class Attempt:
 async def begin(
     backend: Backend,
     entities: Sequence[ServedEntity],
-    requests: Callable[[ServedEntity], list[GenerateRequest]],
+    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
     tries: Callable[[ServedEntity], None],
     deadline: float,
 ) -> Attempt:
@@ -106,7 +106,7 @@ async def begin(
         tries(entity)
         try:
             async with asyncio.timeout_at(deadline):
-                return await _attempt(backend, entity, requests(entity))
+                return await _attempt(backend, entity, requests)
         except TimeoutError:
             raise too_late() from None
         except _FAILS_OVER as error:
@@ -116,9 +116,13 @@ async def begin(
     raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
 
 
-async def _attempt(backend: Backend, entity: ServedEntity, requests: list[GenerateRequest]) -> Attempt:
+async def _attempt(
+    backend: Backend,
+    entity: ServedEntity,
+    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
+) -> Attempt:
     info = await backend.model(entity.app)
-    generation = Generation(backend, requests)
+    generation = Generation(backend, requests(entity, info))
     steps = generation.steps()
     try:
         return Attempt(entity, info, generation, await anext(steps), steps)

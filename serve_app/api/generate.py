@@ -28,7 +28,7 @@ from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity, Task
 from serve_app.errors import ServeError, from_info
 from serve_app.telemetry import Metrics
-from serve_app.types import GenerateRequest
+from serve_app.types import GenerateRequest, ModelInfo
 
 OFF_LOOP_BYTES: Final = 256 * 1024
 MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
@@ -89,6 +89,7 @@ class Exchange:
         self._receive = receive
         self._send = send
         self._context: RequestContext = context_of(scope)
+        self._context.render_error = dialect.render_error
 
     async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
         """Read, answer and account for it; `endpoint` and `entity` where the path names them."""
@@ -138,8 +139,8 @@ class Exchange:
     ) -> None:
         services, context = self._services, self._context
 
-        def to(entity: ServedEntity) -> list[GenerateRequest]:
-            return [replace(request, model=entity.app) for request in requests]
+        def to(entity: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+            return [replace(call.fit(request, info), model=entity.app) for request in requests]
 
         attempt = await begin(services.backend, entities, to, self._try, deadline)
         renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))

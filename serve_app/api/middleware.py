@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from functools import partial
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -72,6 +73,7 @@ class Edge:
             prefix, path = split_prefix(scope["path"])
             forced = header(scope, HEADER.lower().encode())
             context.family = family_of(forced, prefix, path, self._v1)
+            context.is_forced = forced is not None or prefix is not None
             _check(scope)
             if prefix is not None:  # behind here the alias is the route itself
                 scope = {**scope, "path": path, "raw_path": path.encode()}
@@ -84,7 +86,8 @@ class Edge:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
                 raise  # too late for an answer: the server closes the connection uncleanly
-            answer = render_error(context.family, public)
+            render = context.render_error or partial(render_error, context.family)
+            answer = render(public)
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
         finally:

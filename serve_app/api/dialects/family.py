@@ -1,7 +1,8 @@
 """Which protocol a request speaks, decided before its body is looked at.
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
-route. `/v1` belongs to two protocols; a setting of the gateway says to which.
+route. `/v1` belongs to two protocols; a setting of the gateway says to which. `/v2` is
+MindIE's.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ class Family(StrEnum):
     """A protocol, by the word that forces it in header and prefix."""
 
     OPENAI = "openai"
+    MINDIE = "mindie"
 
 
 HEADER: Final = "X-API-Dialect"
@@ -23,14 +25,15 @@ HEADER: Final = "X-API-Dialect"
 _BY_WORD: Final = {family.value: family for family in Family}
 
 # Only what a protocol owns has aliases; health pages and the like do not.
-_OWNED: Final = ("/v1/",)
+_OWNED: Final = ("/v1/", "/v2/")
+_V2: Final = "/v2"  # which describes the server
 
 
 def split_prefix(path: str) -> tuple[Family | None, str]:
     """The protocol that the path's first part forces, and the path without that part."""
     first, slash, rest = path.removeprefix("/").partition("/")
     family, inner = _BY_WORD.get(first), slash + rest
-    if family is not None and path.startswith("/") and inner.startswith(_OWNED):
+    if family is not None and path.startswith("/") and (inner.startswith(_OWNED) or inner == _V2):
         return family, inner
     return None, path
 
@@ -43,4 +46,6 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
         return _BY_WORD[header]
     if prefix is not None:
         return prefix
-    return v1 if path.startswith("/v1/") else Family.OPENAI
+    if path.startswith("/v1/"):
+        return v1
+    return Family.MINDIE if path == _V2 or path.startswith("/v2/") else Family.OPENAI

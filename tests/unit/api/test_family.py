@@ -15,6 +15,10 @@ from tests.gateway import CHAT, chat_body, gateway
     [
         ("/openai/v1/chat/completions", (Family.OPENAI, "/v1/chat/completions")),
         ("/v1/chat/completions", (None, "/v1/chat/completions")),
+        ("/mindie/v1/chat/completions", (Family.MINDIE, "/v1/chat/completions")),
+        ("/mindie/v2", (Family.MINDIE, "/v2")),
+        ("/mindie/v2/models/m", (Family.MINDIE, "/v2/models/m")),
+        ("/mindie/v20", (None, "/mindie/v20")),
         ("/openai/livez", (None, "/openai/livez")),
         ("/openai/metrics", (None, "/openai/metrics")),
         ("/openai", (None, "/openai")),
@@ -33,6 +37,22 @@ def test_a_prefix_is_taken_off_once_and_from_routes_alone(
 def test_an_unknown_header_names_the_known_words() -> None:
     with pytest.raises(InvalidField, match="openai"):
         family_of("nope", None, CHAT, Family.OPENAI)
+
+
+@pytest.mark.parametrize(
+    ("path", "v1", "expected"),
+    [
+        (CHAT, Family.OPENAI, Family.OPENAI),
+        (CHAT, Family.MINDIE, Family.MINDIE),
+        ("/v2", Family.OPENAI, Family.MINDIE),
+        ("/v2/models/m/generate", Family.OPENAI, Family.MINDIE),
+        ("/livez", Family.MINDIE, Family.OPENAI),
+    ],
+)
+def test_without_a_word_the_route_decides(path: str, v1: Family, expected: Family) -> None:
+    assert family_of(None, None, path, v1) is expected
+    assert family_of("openai", Family.MINDIE, path, v1) is Family.OPENAI
+    assert family_of(None, Family.MINDIE, path, v1) is Family.MINDIE
 
 
 def test_every_protocol_tells_errors() -> None:

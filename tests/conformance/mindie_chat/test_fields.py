@@ -1,0 +1,205 @@
+"""What a chat body may hold: the bounds of every number, the defaults, the rules of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from serve_app.types import Overflow
+from tests.gateway import Gateway, chat_body, gateway
+
+PATH = "/mindie/v1/chat/completions"
+
+# field -> (values at the edge of what is accepted, values just beyond it)
+BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "max_tokens": ([1, 256, 3.0, None], [0, -1, 257, 1.5, "1", True]),
+    "presence_penalty": ([-2, 2, 0.5, None], [-2.01, 2.01, "1", True]),
+    "frequency_penalty": ([-2, 2, 0.5, None], [-2.01, 2.01, "1", True]),
+    "repetition_penalty": ([0.001, 2, None], [0, 2.01, "1"]),
+    "temperature": ([0.0001, 2, None], [0, 0.0, -0.1, 2.01, "1", True]),
+    "top_p": ([0.001, 1, None], [0, 1.01, "1"]),
+    "top_k": ([-1, 0, 1, 2**31 - 1, None], [-2, 2**31, 1.5]),
+    "seed": ([1, 2**64 - 1, 3.0, None], [0, -1, 2**64, 1.5, "1", True]),
+    "n": ([1, 128], [0, 129]),
+    "best_of": ([1, 128], [0, 129]),
+    "priority": ([1, 5], [0, 6, 1.5]),
+    "timeout": ([0.1, 65_535], [0, 65_535.5, "1"]),
+    "stream": ([True, False, None], ["true", 1]),
+    "logprobs": ([True, False], [1, "true"]),
+    "ignore_eos": ([True, False], [1]),
+    "include_stop_str_in_output": ([True, False], [1]),
+    "skip_special_tokens": ([True, False], [1]),
+    "stop": (
+        ["x", ["x"] * 1024, ["x" * 1024], ["x" * 1024] * 32],
+        [["x"] * 1025, ["x" * 1025], [""], ["x" * 1024] * 32 + ["x"], 1],
+    ),
+    "stop_token_ids": ([[0, 5], []], [[-1], ["1"], 5]),
+    "model": (["demo"], [None, "", ".demo", "demo-", "de mo", "x" * 257, 5]),
+    "stream_options": ([None], [{"include_usage": True}, 5]),
+    "response_format": ([None, {"type": "text"}], [{"type": "json_object"}, 5]),
+    "use_beam_search": ([False, None], [True]),
+    "tools": ([None, []], [[{"type": "function", "function": {"name": "f"}}]]),
+    "tool_choice": (["auto", "none", None], ["required"]),
+}  # fmt: skip
+
+ACCEPTED = [(field, value) for field, (inside, _) in BOUNDS.items() for value in inside]
+REFUSED = [(field, value) for field, (_, beyond) in BOUNDS.items() for value in beyond]
+
+
+def brief(value: Any) -> str:
+    return repr(value)[:30]
+
+
+async def post(g: Gateway, **fields: Any) -> Any:
+    return await g.post(PATH, chat_body(**fields))
+
+
+@pytest.mark.parametrize(("field", "value"), ACCEPTED, ids=brief)
+async def test_what_is_inside_its_range_is_accepted(field: str, value: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, **{field: value})
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(("field", "value"), REFUSED, ids=brief)
+async def test_what_is_outside_is_refused_by_name(field: str, value: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, **{field: value})
+        assert answer.status_code == 422
+        body = answer.json()
+        assert list(body) == ["error", "error_type"]
+        assert body["error_type"] == "Input Validation Error"
+        assert field in body["error"]
+        await g.check()
+
+
+async def test_top_logprobs_need_logprobs() -> None:
+    async with gateway() as g:
+        assert (await post(g, logprobs=True, top_logprobs=20)).status_code == 200
+        assert (await post(g, logprobs=True, top_logprobs=21)).status_code == 422
+        assert (await post(g, top_logprobs=1)).status_code == 422
+
+
+async def test_best_of_is_at_least_n_and_equal_to_it_in_a_stream() -> None:
+    async with gateway() as g:
+        assert (await post(g, n=2, best_of=1)).status_code == 422
+        assert (await post(g, n=1, best_of=2)).status_code == 200
+        assert (await post(g, n=1, best_of=2, stream=True)).status_code == 422
+        assert (await post(g, n=2, best_of=2, stream=True)).status_code == 200
+
+
+async def test_the_defaults() -> None:
+    async with gateway() as g:
+        assert (await post(g)).status_code == 200
+        asked = g.backend.last
+        sampling = asked.sampling
+        assert (sampling.temperature, sampling.top_p, sampling.top_k) == (1.0, 1.0, 0)
+        assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.0, 0.0)
+        assert (sampling.repetition_penalty, sampling.seed, sampling.max_tokens) == (1.0, None, None)
+        assert (asked.n, asked.stop, asked.priority, asked.stream) == (1, (), 0, False)
+        flags = (asked.skip_special_tokens, asked.include_stop, sampling.ignore_eos)
+        assert flags == (True, False, False)
+        assert asked.overflow is Overflow.WINDOW
+        assert asked.logprobs is None
+
+
+async def test_the_fields_reach_the_model() -> None:
+    async with gateway() as g:
+        answer = await post(
+            g, temperature=0.7, top_p=0.9, top_k=5, seed=2**64 - 1, presence_penalty=0.2,
+            frequency_penalty=0.1,
+            repetition_penalty=1.1, max_tokens=3, stop=["a"], stop_token_ids=[7], n=2, priority=1, timeout=5,
+            logprobs=True, top_logprobs=2, ignore_eos=True, skip_special_tokens=False,
+            include_stop_str_in_output=True,
+        )  # fmt: skip
+        assert answer.status_code == 200
+        asked = g.backend.last
+        s = asked.sampling
+        assert (s.temperature, s.top_p, s.top_k, s.seed) == (0.7, 0.9, 5, 2**64 - 1)
+        assert (s.presence_penalty, s.frequency_penalty, s.repetition_penalty) == (0.2, 0.1, 1.1)
+        assert (s.max_tokens, s.stop_token_ids, s.ignore_eos) == (3, (7,), True)
+        assert (asked.stop, asked.include_stop, asked.skip_special_tokens) == (("a",), True, False)
+        assert (asked.n, asked.priority, asked.logprobs, asked.timeout_s) == (2, 4, 2, 5.0)
+
+
+async def test_unknown_fields_are_ignored_in_silence() -> None:
+    async with gateway() as g:
+        answer = await post(g, nonsense=1)
+        assert answer.status_code == 200
+        assert "x-ignored-fields" not in answer.headers
+
+
+async def test_a_temperature_of_zero_may_be_allowed() -> None:
+    async with gateway(mindie={"allow_zero_temperature": True}) as g:
+        assert (await post(g, temperature=0)).status_code == 200
+        assert g.backend.last.sampling.greedy
+        assert (await post(g, temperature=-0.1)).status_code == 422
+
+
+async def test_max_tokens_may_be_shortened() -> None:
+    async with gateway(mindie={"clamp_max_tokens": True}) as g:
+        assert (await post(g, max_tokens=10_000)).status_code == 200
+        assert g.backend.last.sampling.max_tokens == 256
+
+
+def message(**fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": "x", **fields}
+
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [message(), message()],
+        [message(role="assistant"), message(role="system"), message(role="user")],
+        [message(), {"role": "assistant", "tool_calls": [CALL]}, message(role="tool", tool_call_id="c1")],
+        [message(content="x" * 524_288)],
+        [message(content="問" * 262_144), message(content="x" * 262_144)],
+    ],
+    ids=brief,
+)
+async def test_messages_that_are_accepted(messages: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, messages=messages)
+        assert answer.status_code == 200, answer.text[:300]
+        assert len(g.backend.last.prompt.messages or ()) == len(messages)
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        None,
+        [],
+        "x",
+        [5],
+        [{"content": "x"}],
+        [message(role="developer")],
+        [message(role=5)],
+        [{"role": "user"}],
+        [message(content=None)],
+        [message(content="")],
+        [message(content=5)],
+        [message(content=[{"type": "text", "text": "x"}])],
+        [message(role="tool")],
+        [message(role="tool", tool_call_id="")],
+        [{"role": "assistant"}],
+        [message(content="x" * 524_289)],
+        [message(content="x" * 524_288), message()],
+    ],
+    ids=brief,
+)
+async def test_messages_that_are_refused(messages: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, messages=messages)
+        assert answer.status_code == 422
+        assert "messages" in answer.json()["error"]
+        assert not g.backend.requests
+
+
+async def test_the_limit_on_characters_is_a_setting() -> None:
+    async with gateway(mindie={"max_input_chars": 3}) as g:
+        assert (await post(g, messages=[message(content="abc")])).status_code == 200
+        assert (await post(g, messages=[message(content="abcd")])).status_code == 422
