@@ -43,6 +43,9 @@ def _version(value: object) -> object:
 Version = Annotated[str, BeforeValidator(_version)]
 
 
+WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
+
+
 class Settings(BaseModel):
     """Frozen, strict about names, and closed: a misspelt key is refused by name."""
 
@@ -67,6 +70,12 @@ class EngineConfig(Settings):
     prefix_cache: bool = Field(True, description="Keep finished prefixes for later requests.")
     max_model_len: int | None = Field(
         None, ge=2, description="Context window; none: the model's own, lowered to what the cache can hold."
+    )
+    watermark_key: int = Field(
+        WATERMARK_KEY, ge=1, lt=2**64, description="Whoever knows it can find watermarks, and forge them."
+    )
+    logits_processors: dict[str, Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]] = Field(
+        {}, description="What clients may name: `package.module:factory`, loaded at the start."
     )
 
 

@@ -27,6 +27,7 @@ from serve_app.engine.constraint import FIELD, Grammars
 from serve_app.engine.ends import EndRule
 from serve_app.engine.group import Group
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
+from serve_app.engine.processors import Registry
 from serve_app.engine.rows import Reading, RowReader, RowSampler, generation_failed
 from serve_app.engine.sampler import Sampled, Sampler, Scored
 from serve_app.engine.scheduler import Plan, Scheduler
@@ -41,7 +42,7 @@ from serve_app.errors import (
     Unavailable,
     UnsupportedField,
 )
-from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
+from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason, StepTiming
 
 __all__ = ["Engine", "EngineDead", "IntegrityError", "Runner"]
 
@@ -73,7 +74,10 @@ class Engine:
         sampler: RowSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`max_model_len` is lowered to what the runner's cache can hold."""
+        """`max_model_len` is lowered to what the runner's cache can hold.
+
+        Raises ValueError for a logits processor of the settings that cannot be loaded.
+        """
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
         self._config = config
@@ -86,7 +90,10 @@ class Engine:
             self._tables, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
-        self._sampler = sampler or Sampler(runner.vocab_size, eos_token_ids)
+        self._processors = Registry(config.logits_processors)
+        self._sampler = sampler or Sampler(
+            runner.vocab_size, eos_token_ids, watermark_key=config.watermark_key
+        )
         self._reader = RowReader(self._sampler, members=self._members, recompute=self._runner.recompute)
         self._beam_bounds = validation.BeamBounds(
             width=min(config.max_sequences, config.max_step_tokens, runner.num_blocks),
@@ -96,6 +103,7 @@ class Engine:
         self._unstarted: set[str] = set()
         self._deadlines: list[tuple[float, int, str]] = []  # a heap; entries of ended requests stay till due
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
+        self._step_began, self._batch_size = 0.0, 0  # clock, seconds; sequences
         self._arrivals = 0
         self._steps = self._preemptions = 0
         self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
@@ -106,6 +114,7 @@ class Engine:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
         if request.grammar is not None and self.grammars is None:
             raise UnsupportedField(f"{FIELD}: is not available with this model", param=FIELD)
+        self._processors.check(request.sampling.processors)
         validation.validate(
             request, vocab_size=self.vocab_size, window=self._window(request), beams=self._beam_bounds
         )
@@ -129,7 +138,8 @@ class Engine:
         if request.id in self._groups:
             raise EngineRefused("A request with this id is already running.")
         self.check_capacity()
-        group = Group.of(request, self._arrivals, self._clock())
+        processors = self._processors.make(request.sampling.processors)
+        group = Group.of(request, self._arrivals, self._clock(), processors)
         self._arrivals += 1
         self._groups[request.id] = group
         self._unstarted.add(request.id)
@@ -149,8 +159,8 @@ class Engine:
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None
-        if group is None or sequence is None:
-            return False
+        if group is None or sequence is None or group.gang is not None:
+            return False  # of a search nothing has been told yet that could be cut
         self._tables.forget(sequence, keep=sequence.prompt_len + num_tokens)
         self._close(group, sequence)
         return True
@@ -178,6 +188,7 @@ class Engine:
         self._release()
         plan = self._scheduler.schedule()
         if plan.chunks:
+            self._step_began, self._batch_size = self._clock(), len(plan.chunks)
             self._begin(plan)
             try:
                 outcome = self._runner.run(plan)
@@ -272,6 +283,8 @@ class Engine:
             self._end_group(group, FinishReason.ERROR, generation_failed())
             return
         self._generated_tokens += len(rows)
+        if group.request.timings:
+            group.steps.append(self._time_token(group, group, now))
         if search.over:
             self._outputs += group.tell_hypotheses(now)
             self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # those that masks left no room for
@@ -293,22 +306,18 @@ class Engine:
         self._generated_tokens += 1
         room = self.max_model_len - sequence.prompt_len
         finish = self._ends.reason(sequence.sampling, sampled.token_id, sequence.num_output, room)
-        first = sequence.num_output == 1
-        wants_prompt = first and group.request.prompt_logprobs is not None
+        steps = (self._time_token(group, sequence, now),) if group.request.timings else ()
         self._outputs.append(
-            EngineOutput(
-                request_id=sequence.request_id,
-                index=sequence.index,
-                token_ids=(sampled.token_id,),
-                logprobs=() if sampled.logprobs is None else (sampled.logprobs,),
-                prompt_logprobs=tuple(leader.prompt_logprobs) if wants_prompt else None,
-                finish=finish,
-                cached_tokens=group.cached_tokens,
-                timing=group.timing(now) if first else None,
-            )
+            group.tell_token(sequence, sampled.logprobs, finish, now, leader.prompt_logprobs, steps)
         )
         if finish is not None:
             self._close(group, sequence)
+
+    def _time_token(self, group: Group, owner: Group | Sequence, now: float) -> StepTiming:
+        """The step as `owner` saw it: a sequence, or the group whose beams move as one."""
+        last, owner.last_token_at = owner.last_token_at, now
+        wait_s = self._step_began - (group.arrived if last is None else last)
+        return StepTiming(batch_size=self._batch_size, wait_s=wait_s, run_s=now - self._step_began)
 
     # --- ends -------------------------------------------------------------------------
 
@@ -322,12 +331,12 @@ class Engine:
         if not group.forked or group.search is not None:
             self._end_group(group, FinishReason.ERROR, error)
             return
-        self._emit_end(group, sequence.index, FinishReason.ERROR, error)
+        self._outputs.append(group.tell_end(sequence.index, FinishReason.ERROR, error))
         self._close(group, sequence)
 
     def _end_group(self, group: Group, finish: FinishReason, error: ErrorInfo | None = None) -> None:
         for index in sorted(group.open):
-            self._emit_end(group, index, finish, error)
+            self._outputs.append(group.tell_end(index, finish, error))
         group.open.clear()
         for sequence in group.sequences.values():
             self._scheduler.remove(sequence)
@@ -343,17 +352,6 @@ class Engine:
     def _forget_group(self, group: Group) -> None:
         del self._groups[group.request.id]
         self._unstarted.discard(group.request.id)
-
-    def _emit_end(self, group: Group, index: int, finish: FinishReason, error: ErrorInfo | None) -> None:
-        self._outputs.append(
-            EngineOutput(
-                request_id=group.request.id,
-                index=index,
-                finish=finish,
-                error=error,
-                cached_tokens=group.cached_tokens,
-            )
-        )
 
     def _take_outputs(self) -> list[EngineOutput]:
         outputs, self._outputs = self._outputs, []

@@ -7,8 +7,17 @@ from dataclasses import dataclass, field
 
 from serve_app.engine.beam import BeamSearch
 from serve_app.engine.ends import EndRule
+from serve_app.engine.processors import LogitsProcessor
 from serve_app.engine.sequence import Gang, Sequence
-from serve_app.types import EngineOutput, EngineRequest, FinishReason, PositionLogprobs, Timing
+from serve_app.types import (
+    EngineOutput,
+    EngineRequest,
+    ErrorInfo,
+    FinishReason,
+    PositionLogprobs,
+    StepTiming,
+    Timing,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -25,6 +34,7 @@ class Group:
     arrival: int  # serial number
     arrived: float  # clock, seconds
     seed: int
+    processors: tuple[LogitsProcessor, ...] = ()
     open: set[int] = field(default_factory=set)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     forked: bool = False
@@ -33,13 +43,21 @@ class Group:
     gang: Gang | None = None  # of the beams
     search: BeamSearch | None = None  # once the prompt of a beam request is computed
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # kept here for a search
+    last_token_at: float | None = None  # of a search, as in Sequence
+    steps: list[StepTiming] = field(default_factory=list)  # of a search, when wanted: its beams share them
     _num_beams: int = 1  # ever made
 
     @classmethod
-    def of(cls, request: EngineRequest, arrival: int, arrived: float) -> Group:
+    def of(
+        cls,
+        request: EngineRequest,
+        arrival: int,
+        arrived: float,
+        processors: tuple[LogitsProcessor, ...] = (),
+    ) -> Group:
         """A group with its leader; draws the seed that the client left open."""
         seed = request.sampling.seed
-        group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed)
+        group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
         leader = group.sequences[0] = group._sequence(0)
         if request.beam is not None:
@@ -89,6 +107,40 @@ class Group:
         )
         return self.search
 
+    def tell_token(
+        self,
+        sequence: Sequence,
+        logprobs: PositionLogprobs | None,
+        finish: FinishReason | None,
+        now: float,
+        prompt_logprobs: list[PositionLogprobs],
+        steps: tuple[StepTiming, ...],
+    ) -> EngineOutput:
+        """The last token of a sequence; with its first one, what is known of the prompt."""
+        first = sequence.num_output == 1
+        wants_prompt = first and self.request.prompt_logprobs is not None
+        return EngineOutput(
+            request_id=sequence.request_id,
+            index=sequence.index,
+            token_ids=(sequence.token_ids[-1],),
+            logprobs=() if logprobs is None else (logprobs,),
+            prompt_logprobs=tuple(prompt_logprobs) if wants_prompt else None,
+            finish=finish,
+            cached_tokens=self.cached_tokens,
+            timing=self.timing(now) if first else None,
+            steps=steps,
+        )
+
+    def tell_end(self, index: int, finish: FinishReason, error: ErrorInfo | None) -> EngineOutput:
+        """An end without a token."""
+        return EngineOutput(
+            request_id=self.request.id,
+            index=index,
+            finish=finish,
+            error=error,
+            cached_tokens=self.cached_tokens,
+        )
+
     def tell_hypotheses(self, now: float) -> list[EngineOutput]:
         """The best hypotheses of a search that is over, which end their indices."""
         request = self.request
@@ -104,6 +156,7 @@ class Group:
                 finish=hypothesis.finish,
                 cached_tokens=self.cached_tokens,
                 timing=self.timing(now),
+                steps=tuple(self.steps[: len(hypothesis.token_ids)]),
             )
             for index, hypothesis in enumerate(found)
         ]
@@ -125,4 +178,5 @@ class Group:
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
             salt=request.salt,
+            processors=self.processors,
         )

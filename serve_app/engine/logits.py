@@ -1,12 +1,14 @@
 """What a request asks to be done to its logits before a token is chosen: bias, penalties, masks.
 
 The order is fixed: additive bias, repetition penalty, presence then frequency
-penalty, hard masks. Each touches only the ids it names, so a row that asks for
-nothing pays nothing. Knows neither temperature nor filters nor draws.
+penalty, the operator's processors, hard masks, watermark. So a processor cannot give
+back what a mask has taken. Each touches only the ids it names, so a row that asks
+for nothing pays nothing. Knows neither temperature nor filters nor draws.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Final
@@ -15,10 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from serve_app.config import WATERMARK_KEY
 from serve_app.engine.constraint import Bits
+from serve_app.engine.ngrams import NgramIndex
 from serve_app.engine.ranking import NEVER
 from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.watermark import DELTA, green
 from serve_app.types import SamplingParams
+
+log = logging.getLogger(__name__)
 
 Ids = npt.NDArray[np.int64]
 
@@ -77,7 +84,13 @@ class History:
 class Edits:
     """The edits of one sequence, with everything that does not change from step to step worked out."""
 
-    def __init__(self, sequence: Line, vocab_size: int, eos_token_ids: Iterable[int]) -> None:
+    def __init__(
+        self,
+        sequence: Line,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        watermark_key: int = WATERMARK_KEY,
+    ) -> None:
         sampling = sequence.sampling
         bias: dict[int, float] = {}
         for token_id, value in sampling.logit_bias:
@@ -102,16 +115,27 @@ class Edits:
         for word in sampling.bad_words:
             if len(word) > 1 and 0 <= word[-1] < vocab_size:
                 self._words.setdefault(word[-2], []).append((list(word[:-2]), word[-1]))
+        self._ngrams = NgramIndex(sampling.no_repeat_ngram) if sampling.no_repeat_ngram else None
+        self._vocab_size = vocab_size
+        self.watermark_key = watermark_key if sampling.watermark else None
         self._min_tokens = sampling.min_tokens
         self._end_ids = known((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens > 0 else None
         self._lasting = bool(
-            len(bias) or self.history or self.allowed is not None or len(self.banned) or self._words
+            len(bias)
+            or self.history
+            or sequence.processors
+            or self.allowed is not None
+            or len(self.banned)
+            or self._words
+            or self._ngrams
+            or sampling.watermark
         )
 
     def copy(self) -> Edits:
         """The edits of a fork: what does not change is shared."""
         child = copy(self)
         child.history = None if self.history is None else self.history.copy()
+        child._ngrams = None if self._ngrams is None else self._ngrams.copy()
         return child
 
     def active(self, sequence: Line) -> bool:
@@ -129,6 +153,9 @@ class Edits:
         ]
         if completing:
             parts.append(np.array(completing, dtype=np.int64))
+        if self._ngrams is not None:
+            repeating = self._ngrams.following(tokens)
+            parts.append(repeating[repeating < self._vocab_size])
         if self._end_ids is not None and sequence.num_output < self._min_tokens:
             grammar = sequence.constraint
             if grammar is None or not grammar.allows_only(self._end_ids.tolist()):  # a whole answer ends
@@ -138,10 +165,11 @@ class Edits:
 
 def apply_edits(
     logits: torch.Tensor, rows: Sequence[int], edits: Sequence[Edits], lines: Sequence[Line]
-) -> None:
+) -> list[int]:
     """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `lines[i]`.
 
     Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
+    Returns the rows whose own processor failed, which mean nothing any more.
     """
     work = list(zip(rows, edits, lines, strict=True))
 
@@ -154,6 +182,8 @@ def apply_edits(
     penalised = [(row, e.penalties, e.history.update(line.token_ids)) for row, e, line in work if e.history]
     if penalised:
         _penalise(logits, penalised)
+
+    failed = [row for row, _, line in work if line.processors and not _process(logits[row], line)]
 
     for row, e, _ in work:
         if e.allowed is not None:
@@ -168,6 +198,32 @@ def apply_edits(
 
     masked = [(row, e.masked(line)) for row, e, line in work]
     logits[_index(masked, logits.device)] = NEVER
+
+    marked = [(row, line.token_ids[-1], e.watermark_key) for row, e, line in work if e.watermark_key]
+    if marked:
+        _mark(logits, marked)
+    return failed
+
+
+def _process(logits: torch.Tensor, line: Line) -> bool:
+    """Run a line's processors on its row [V] in place; returns whether they left something to choose from."""
+    prompt, output = tuple(line.token_ids[: line.prompt_len]), tuple(line.output_ids)
+    try:
+        for processor in line.processors:
+            processor(prompt, output, logits)
+        if not bool((logits < torch.inf).all()):  # NaN compares false
+            raise ValueError("a logits processor left NaN or +inf")
+    except Exception:
+        log.exception("a logits processor of request %s failed", line.request_id)
+        return False
+    return True
+
+
+def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
+    """Add the watermark to rows of logits [R, V]; `marked` has (row, token before, key)."""
+    rows, previous = [row for row, _, _ in marked], [token for _, token, _ in marked]
+    mask = green(previous, logits.shape[1], key=marked[0][2])  # one engine has one key
+    logits[rows] += DELTA * torch.from_numpy(mask).to(logits.device)
 
 
 def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:

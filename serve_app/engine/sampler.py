@@ -1,6 +1,6 @@
 """Logits -> one token for each row, each by the rules of its own sequence.
 
-The order of operations: bias, penalties, masks (logits.py); then greedy choice, or
+The order of operations: bias, penalties, processors, masks, watermark (logits.py); then greedy choice, or
 temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise
 keyed by (seed, sequence, position) (noise.py). A row's token depends on nothing but
 its own logits and sequence. Knows nothing of scheduling, text or stopping.
@@ -15,13 +15,14 @@ from weakref import WeakKeyDictionary
 
 import torch
 
+from serve_app.config import WATERMARK_KEY
 from serve_app.engine.filters import Settings, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.logits import Edits, apply_edits
 from serve_app.engine.logprobs import RawLogprobs, prompt_logprobs
 from serve_app.engine.noise import uniform
 from serve_app.engine.ranking import NEVER, highest
 from serve_app.engine.sequence import Sequence as Line
-from serve_app.errors import NumericalError
+from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs, SamplingParams
 
 __all__ = ["Sampled", "Sampler", "Scored", "prompt_logprobs"]
@@ -31,6 +32,8 @@ _ALL_MASKED: Final = NumericalError(
     "no token is left to choose from: logit_bias, bad_words, allowed_token_ids, min_tokens and the grammar "
     "exclude all"
 ).info()
+
+_PROCESSOR_FAILED: Final = GenerationFailed("a logits processor of this request failed").info()
 
 _SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by these, so that none pays for a neighbour's width
 
@@ -76,10 +79,13 @@ class Sampler:
     its sequence. That state goes when the sequence does.
     """
 
-    def __init__(self, vocab_size: int, eos_token_ids: frozenset[int]) -> None:
+    def __init__(
+        self, vocab_size: int, eos_token_ids: frozenset[int], *, watermark_key: int = WATERMARK_KEY
+    ) -> None:
         """Ids from `vocab_size` on are padding of the model's output and are never chosen."""
         self._vocab_size = vocab_size
         self._eos_token_ids = eos_token_ids
+        self._watermark_key = watermark_key
         self._width = vocab_size
         self._plans: WeakKeyDictionary[Line, _Plan] = WeakKeyDictionary()
 
@@ -111,10 +117,12 @@ class Sampler:
 
         edited = [r for r in rows if plans[r].edits.active(sequences[r])]
         if edited:
-            apply_edits(logits, edited, [plans[r].edits for r in edited], [sequences[r] for r in edited])
+            failed = self._edit(logits, edited, plans, sequences)
             left = (_take(logits, edited).amax(-1) > NEVER).tolist()
             for r in (r for r, some in zip(edited, left, strict=True) if not some):
                 results[r] = Sampled(-1, error=_nothing_left(sequences[r]))
+            for r in failed:
+                results[r] = Sampled(-1, error=_PROCESSOR_FAILED)
 
         for r, token_id in self._choose(
             logits, [r for r in rows if results[r].error is None], plans, sequences
@@ -142,13 +150,12 @@ class Sampler:
         raw = self._raw_logprobs(logits, asking, sequences)
         log_probs = torch.log_softmax(logits, dim=-1)
         edited = [r for r in rows if plans[r].edits.active(sequences[r])]
-        if edited:
-            apply_edits(log_probs, edited, [plans[r].edits for r in edited], [sequences[r] for r in edited])
+        failed = self._edit(log_probs, edited, plans, sequences) if edited else ()
         places = {r: i for i, r in enumerate(asking)}
         return [
             Scored(
                 log_probs[r],
-                error=None if usable[r] else _NOT_FINITE,
+                error=_NOT_FINITE if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
                 raw=raw if r in places else None,
                 row=places.get(r, 0),
             )
@@ -175,7 +182,7 @@ class Sampler:
 
     def _plan(self, line: Line, vocab_size: int) -> _Plan:
         draw, width = _draw_of(line.sampling, vocab_size)
-        return _Plan(Edits(line, vocab_size, self._eos_token_ids), draw, width)
+        return _Plan(Edits(line, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
         """Rule out the padded ids; which rows [R] had sound padding, or None without padding."""
@@ -185,6 +192,13 @@ class Sampler:
         sound = padding.amax(-1) < float("inf")  # NaN compares false
         padding.fill_(NEVER)
         return sound
+
+    @staticmethod
+    def _edit(
+        logits: torch.Tensor, rows: list[int], plans: Sequence[_Plan], sequences: Sequence[Line]
+    ) -> Sequence[int]:
+        """Apply the edits of some rows in place; returns those whose own processor failed."""
+        return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
 
     @staticmethod
     def _raw_logprobs(logits: torch.Tensor, rows: list[int], sequences: Sequence[Line]) -> RawLogprobs | None:

@@ -10,6 +10,7 @@ from serve_app.types import PositionLogprobs, SamplingParams
 
 if TYPE_CHECKING:
     from serve_app.engine.constraint import Constraint
+    from serve_app.engine.processors import LogitsProcessor
 
 
 class Status(Enum):
@@ -40,10 +41,12 @@ class Sequence:
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
+    processors: tuple[LogitsProcessor, ...] = ()
     constraint: Constraint | None = None  # where it stands in its grammar
     salt: str = ""  # of the prefix cache
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
+    last_token_at: float | None = None  # clock, seconds; kept when step times are wanted
     gang: Gang | None = None  # of a beam
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, told at its end
 

@@ -98,6 +98,7 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
             f"repetition_penalty must be above 0 and at most {limits.MAX_REPETITION_PENALTY:g}.",
             param="repetition_penalty",
         )
+    _between("no_repeat_ngram", sampling.no_repeat_ngram, 0, limits.MAX_NO_REPEAT_NGRAM)
     _tokens("logit_bias", (token for token, _ in sampling.logit_bias), vocab_size)
     if not all(math.isfinite(bias) for _, bias in sampling.logit_bias):
         raise InvalidField("logit_bias values must be finite numbers.", param="logit_bias")

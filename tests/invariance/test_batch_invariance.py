@@ -86,6 +86,8 @@ def settings(rng: random.Random) -> SamplingParams:
         {"logit_bias": tuple((rng.randrange(VOCAB), rng.uniform(-9, 9)) for _ in range(5))},
         {"bad_words": ((rng.randrange(VOCAB),), (rng.randrange(VOCAB), rng.randrange(VOCAB)))},
         {"min_tokens": 8},
+        {"no_repeat_ngram": rng.randint(1, 4)},
+        {"watermark": True},
         {"stop_token_ids": tuple(rng.sample(range(VOCAB), 20))},
     ]
     for option in rng.sample(options, rng.randint(0, 3)):

@@ -7,13 +7,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 
 from serve_app.config import EngineConfig
+from serve_app.engine.batch import Batch
 from serve_app.engine.engine import Engine, EngineDead, IntegrityError
 from serve_app.engine.isolation import MAX_STRIKES
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, PromptTooLong
 from serve_app.limits import MAX_BAD_WORD_TOKENS
-from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams, StepTiming
 from tests.fakes import (
     VOCAB_SIZE,
     ArgmaxSampler,
@@ -194,6 +196,46 @@ def test_the_first_token_brings_the_times_since_arrival() -> None:
     second = bench.step()[0].timing
     assert second is not None
     assert second.queue_s == 2.0
+
+
+class TickingRunner(HashRunner):
+    """A step takes two seconds of the bench's clock."""
+
+    bench: Bench
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        self.bench.now += 2.0
+        return super().run(batch)
+
+
+@pytest.mark.parametrize("width", [None, 3])
+def test_every_token_tells_of_its_step_when_asked_to(width: int | None) -> None:
+    runner = TickingRunner()
+    bench = runner.bench = Bench(runner)
+    beam = None if width is None else Beam(width=width)
+    bench.add("a", max_tokens=3, timings=True, beam=beam)
+    bench.add("b", max_tokens=3)
+    steps = []
+    for pause in (1.0, 0.5, 0.25):
+        bench.now += pause
+        for output in bench.step():
+            assert output.request_id == "a" or not output.steps
+            steps += output.steps
+    beams = width or 1
+    assert steps == [
+        StepTiming(batch_size=2, wait_s=1.0, run_s=2.0),
+        StepTiming(batch_size=beams + 1, wait_s=0.5, run_s=2.0),
+        StepTiming(batch_size=beams + 1, wait_s=0.25, run_s=2.0),
+    ]
+
+
+def test_forks_wait_from_the_arrival_for_their_first_tokens() -> None:
+    runner = TickingRunner()
+    bench = runner.bench = Bench(runner)
+    bench.add("a", max_tokens=2, timings=True, n=2)
+    bench.now += 1.0
+    assert [o.steps for o in bench.step()] == [(StepTiming(batch_size=1, wait_s=1.0, run_s=2.0),)] * 2
+    assert [o.steps for o in bench.step()] == [(StepTiming(batch_size=2, wait_s=0.0, run_s=2.0),)] * 2
 
 
 # --- forks ----------------------------------------------------------------------------
