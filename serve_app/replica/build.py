@@ -25,7 +25,7 @@ from serve_app.replica.grammar_pipe import Setup
 from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import OnOutputs, Steps
-from serve_app.text.answer import AnswerFormat
+from serve_app.text.answer_format import AnswerFormat
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import ModelInfo
 

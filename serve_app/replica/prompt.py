@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.text.answer import AnswerFormat
+from serve_app.text.answer_format import AnswerFormat
 from serve_app.text.fim import FillInTheMiddle
 from serve_app.text.template import ChatTemplate
 from serve_app.text.tokenizer import Tokenizer
@@ -69,12 +69,7 @@ class PromptEncoder:
         return tuple(found)
 
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
-        """The token-level request. The engine sees `best_of` sequences and always one token.
-
-        Raises UnsupportedField for calls that cannot be forced.
-        """
-        if request.tool_choice.mode in (ToolMode.REQUIRED, ToolMode.NAMED):
-            raise UnsupportedField("tool_choice: only auto and none are available", param="tool_choice")
+        """The token-level request. The engine sees `best_of` sequences and always one token."""
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(

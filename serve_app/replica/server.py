@@ -17,13 +17,14 @@ from functools import partial
 from typing import Protocol
 
 from serve_app.config import ModelConfig
-from serve_app.errors import DeadlineExceeded, GenerationFailed, Unavailable
+from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
 from serve_app.replica.build import Loaded, load
 from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import Steps
 from serve_app.replica.window import Window
-from serve_app.text.answer import AnswerReader
+from serve_app.text.answer_format import AnswerReader
+from serve_app.text.grammar import FIELD as GRAMMAR_FIELD
 from serve_app.text.output import OutputText
 from serve_app.text.stop import StopStrings
 from serve_app.types import (
@@ -104,11 +105,12 @@ class ModelServer:
         started = time.monotonic()
         request, token_ids = self._window.fit(request, await self._encoder.encode(request))
         engine_request = await self._encoder.engine_request(request, token_ids)
-        if request.grammar is not None:
-            engine_request = await self._constrained(engine_request, request.grammar)
+        reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
+        if (grammar := reader.grammar()) is not None:
+            field = GRAMMAR_FIELD if grammar is request.grammar else "tools"
+            engine_request = await self._constrained(engine_request, grammar, field)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
-        reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         generation = Generation(
             request,
             token_ids,
@@ -136,9 +138,15 @@ class ModelServer:
             if not generation.done:
                 self._steps.abort(request.id)
 
-    async def _constrained(self, request: EngineRequest, grammar: Grammar) -> EngineRequest:
-        """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow."""
-        compiled = await self._grammars.compile(grammar)
+    async def _constrained(self, request: EngineRequest, grammar: Grammar, field: str) -> EngineRequest:
+        """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow.
+
+        Raises as `GrammarCompiler.compile`; the error is about `field`.
+        """
+        try:
+            compiled = await self._grammars.compile(grammar)
+        except InvalidField as error:
+            raise type(error)(error.message.replace(GRAMMAR_FIELD, field, 1), param=field) from error
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     def _prompt_text(self, request: GenerateRequest, token_ids: list[int]) -> str:

@@ -11,7 +11,7 @@ from serve_app.text.tools.format import ToolFormat
 from serve_app.text.tools.generic_json import JSON
 from serve_app.text.tools.hermes import HERMES
 from serve_app.text.tools.llama3 import LLAMA3
-from serve_app.text.tools.mistral import MISTRAL
+from serve_app.text.tools.mistral import ARGS, MISTRAL, MISTRAL_ARGS
 
 FORMATS: Final[Mapping[str, ToolFormat]] = MappingProxyType(
     {format.name: format for format in (HERMES, LLAMA3, MISTRAL, JSON)}
@@ -26,8 +26,11 @@ def find_tool_format(setting: str, tokenizer: Tokenizer) -> ToolFormat | None:
     None when calls are not to be looked for: `none`, a template without tools, or one of a
     syntax that nothing here reads. A template that shows no syntax at all gets generic JSON.
     """
-    if setting != "auto":
-        return FORMATS.get(setting)
+    format = FORMATS.get(setting) if setting != "auto" else _shown_format(tokenizer)
+    return MISTRAL_ARGS if format is MISTRAL and tokenizer.token_id(ARGS) is not None else format
+
+
+def _shown_format(tokenizer: Tokenizer) -> ToolFormat | None:
     template = "\n".join(tokenizer.templates.values())
     if "tools" not in template or any(sign in template for sign in _NOT_JSON):
         return None

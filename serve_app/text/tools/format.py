@@ -11,6 +11,21 @@ from serve_app.text.tools.calls import Calls
 
 
 @dataclass(frozen=True, slots=True)
+class Spelling:
+    """How calls that are forced are written: `first` call `between` call `last`.
+
+    A call is `name` and the tool's name, `arguments` and an object, `end`.
+    """
+
+    first: str = ""
+    between: str = ""
+    last: str = ""
+    name: str = '{"name": "'
+    arguments: str = '", "arguments": '
+    end: str = "}"
+
+
+@dataclass(frozen=True, slots=True)
 class ToolFormat:
     """How a family of models writes calls.
 
@@ -20,6 +35,7 @@ class ToolFormat:
 
     name: str
     scan: Callable[[Source, Calls], Scan[None]]
+    spelling: Spelling
     marker: str = ""  # opens calls wherever it stands; empty: only a whole answer is calls
     bare: str = ""  # an answer that begins with one of these characters may be calls alone
     tokens: tuple[str, ...] = ()  # the tokens of its syntax, which must be seen though they are special

@@ -6,7 +6,7 @@ from typing import Final
 
 from serve_app.text.source import Scan, Source
 from serve_app.text.tools.calls import Calls
-from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.format import Spelling, ToolFormat
 from serve_app.text.tools.json_call import call_list, call_object
 
 
@@ -17,4 +17,4 @@ def _scan(source: Source, calls: Calls) -> Scan[None]:
         yield from call_object(source, calls)
 
 
-JSON: Final = ToolFormat("json", _scan, bare="{[")
+JSON: Final = ToolFormat("json", _scan, Spelling(first="[", between=", ", last="]"), bare="{[")

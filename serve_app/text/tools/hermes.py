@@ -6,7 +6,7 @@ from typing import Final
 
 from serve_app.text.source import Scan, Source
 from serve_app.text.tools.calls import Calls
-from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.format import Spelling, ToolFormat
 from serve_app.text.tools.json_call import call_object
 
 OPEN: Final = "<tool_call>"
@@ -21,4 +21,5 @@ def _scan(source: Source, calls: Calls) -> Scan[None]:
     source.release()
 
 
-HERMES: Final = ToolFormat("hermes", _scan, marker=OPEN, tokens=(OPEN, CLOSE))
+_SPELLING: Final = Spelling(first=f"{OPEN}\n", between=f"\n{CLOSE}\n{OPEN}\n", last=f"\n{CLOSE}")
+HERMES: Final = ToolFormat("hermes", _scan, _SPELLING, marker=OPEN, tokens=(OPEN, CLOSE))

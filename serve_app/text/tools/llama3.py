@@ -9,7 +9,7 @@ from typing import Final
 
 from serve_app.text.source import Scan, Source
 from serve_app.text.tools.calls import Calls
-from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.format import Spelling, ToolFormat
 from serve_app.text.tools.json_call import call_object
 
 TAG: Final = "<|python_tag|>"
@@ -24,4 +24,11 @@ def _scan(source: Source, calls: Calls) -> Scan[None]:
         source.take()
 
 
-LLAMA3: Final = ToolFormat("llama3", _scan, marker=TAG, bare="{", tokens=(TAG,))
+LLAMA3: Final = ToolFormat(
+    "llama3",
+    _scan,
+    Spelling(between="; ", arguments='", "parameters": '),
+    marker=TAG,
+    bare="{",
+    tokens=(TAG,),
+)

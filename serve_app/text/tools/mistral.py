@@ -9,16 +9,17 @@ The templates of the family refuse ids that are not nine letters or digits.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from typing import Any, Final
 
 from serve_app.text.source import Malformed, Scan, Source
 from serve_app.text.tools.calls import Calls
-from serve_app.text.tools.format import ToolFormat
+from serve_app.text.tools.format import Spelling, ToolFormat
 from serve_app.text.tools.json_call import balanced, call_list, call_object
 
 MARKER: Final = "[TOOL_CALLS]"
 _CALL_ID: Final = "[CALL_ID]"
-_ARGS: Final = "[ARGS]"
+ARGS: Final = "[ARGS]"
 
 
 def _scan(source: Source, calls: Calls) -> Scan[None]:
@@ -46,7 +47,7 @@ def _before_arguments(source: Source) -> Scan[None]:
         yield from source.expect(_CALL_ID[1:])
         yield from _word(source)
         yield from source.expect("[")
-    yield from source.expect(_ARGS[1:])
+    yield from source.expect(ARGS[1:])
 
 
 def _word(source: Source) -> Scan[str]:
@@ -77,5 +78,14 @@ def with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
 
 
 MISTRAL: Final = ToolFormat(
-    "mistral", _scan, marker=MARKER, tokens=(MARKER, _CALL_ID, _ARGS), to_template=with_short_ids
+    "mistral",
+    _scan,
+    Spelling(first=f"{MARKER} [", between=", ", last="]"),
+    marker=MARKER,
+    tokens=(MARKER, _CALL_ID, ARGS),
+    to_template=with_short_ids,
+)
+# The same of a model that has a token for [ARGS].
+MISTRAL_ARGS: Final = replace(
+    MISTRAL, spelling=Spelling(first=MARKER, between=MARKER, name="", arguments=ARGS, end="")
 )

@@ -13,11 +13,13 @@ import pytest
 import pytest_asyncio
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.errors import UnsupportedField
+from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
     FinishReason,
     GenerateRequest,
+    Grammar,
+    GrammarKind,
     Prompt,
     SamplingParams,
     TokenDelta,
@@ -168,17 +170,84 @@ async def test_every_choice_has_calls_of_its_own(server: ModelServer) -> None:
     assert best.calls[0][0] == "get_weather"
 
 
-@pytest.mark.parametrize("mode", [ToolMode.REQUIRED, ToolMode.NAMED])
-async def test_calls_cannot_be_forced_yet(server: ModelServer, mode: ToolMode) -> None:
-    with pytest.raises(UnsupportedField, match="tool_choice"):
-        await run(server, asked(tool_choice=ToolChoice(mode=mode, name="get_weather")))
+CLOCK = {
+    "type": "function",
+    "function": {
+        "name": "set_clock",
+        "parameters": {
+            "type": "object",
+            "properties": {"hour": {"type": "integer", "minimum": 0, "maximum": 23}},
+            "required": ["hour"],
+        },
+    },
+}
+HELLO = {"role": "user", "content": "Hello!"}
+REQUIRED = ToolChoice(mode=ToolMode.REQUIRED)
 
 
-async def test_without_a_format_a_call_is_text() -> None:
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+async def test_a_forced_call_is_one_of_the_tools(server: ModelServer, temperature: float) -> None:
+    sampling = SamplingParams(temperature=temperature, seed=3, max_tokens=200)
+    free = await run(server, asked(HELLO, tools=(CLOCK, WEATHER)))
+    assert free.calls == []
+    forced = await run(server, asked(HELLO, tools=(CLOCK, WEATHER), tool_choice=REQUIRED, sampling=sampling))
+    assert forced.text == ""
+    assert forced.calls
+    assert forced[-1].finish in (FinishReason.TOOL_CALLS, FinishReason.LENGTH)
+    for name, arguments in forced.calls:
+        assert name in ("get_weather", "set_clock")
+        if forced[-1].finish is FinishReason.TOOL_CALLS:
+            assert set(json.loads(arguments)) == ({"city"} if name == "get_weather" else {"hour"})
+
+
+async def test_a_named_tool_is_called_once(server: ModelServer) -> None:
+    named = ToolChoice(mode=ToolMode.NAMED, name="set_clock")
+    whole = await run(server, asked(tools=(CLOCK, WEATHER), tool_choice=named, stream=False))
+    ((name, arguments),) = whole.calls
+    assert name == "set_clock"
+    assert 0 <= json.loads(arguments)["hour"] <= 23
+    assert (whole.text, whole[-1].finish) == ("", FinishReason.TOOL_CALLS)
+    streamed = await run(server, asked(tools=(CLOCK, WEATHER), tool_choice=named))
+    assert streamed.calls == whole.calls
+    assert streamed[-1].usage.completion_tokens == whole[-1].usage.completion_tokens
+
+
+async def test_a_strict_tool_is_called_right_or_not_at_all(server: ModelServer) -> None:
+    function = {**CLOCK["function"], "name": "get_weather", "strict": True}
+    strict = await run(server, asked(tools=({"type": "function", "function": function},)))
+    for name, arguments in strict.calls:
+        assert name == "get_weather"
+        assert set(json.loads(arguments)) == {"hour"}
+    talk = await run(server, asked(HELLO))
+    assert talk.calls == []
+    assert talk.text
+
+
+async def test_an_answer_in_a_format_may_be_a_call_first(server: ModelServer) -> None:
+    schema = {"type": "object", "properties": {"capital": {"type": "string"}}, "required": ["capital"]}
+    grammar = Grammar(kind=GrammarKind.SCHEMA, text=json.dumps(schema))
+    call = await run(server, asked(grammar=grammar))
+    assert [name for name, _ in call.calls] == ["get_weather"]
+    told = await run(server, asked(HELLO, grammar=grammar, tool_choice=ToolChoice(mode=ToolMode.NONE)))
+    assert (set(json.loads(told.text)), told.calls) == ({"capital"}, [])
+
+
+async def test_a_schema_that_cannot_be_followed_is_an_error_of_the_tools(server: ModelServer) -> None:
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "wrong"}}}}
+    tool = {"type": "function", "function": function}
+    with pytest.raises(InvalidField) as caught:
+        await run(server, asked(tools=(tool,), tool_choice=REQUIRED))
+    assert caught.value.param == "tools"
+    assert caught.value.message.startswith("tools: ")
+
+
+async def test_without_a_format_a_call_is_text_and_cannot_be_forced() -> None:
     async for server in started(tool_format="none"):
         sink = await run(server, asked())
         assert sink.text.startswith("<tool_call>")
         assert (sink.calls, sink[-1].finish) == ([], FinishReason.EOS)
+        with pytest.raises(UnsupportedField, match="tool_choice"):
+            await run(server, asked(tool_choice=REQUIRED))
 
 
 async def test_thoughts_are_split_off_where_the_template_opens_them(tmp_path: Any) -> None:
