@@ -88,7 +88,7 @@ extern "C" {
 int product_rank(long product) {
   if (product == TILES) return have_tiles() ? 4 : 0;
 #ifdef __AVX512BF16__
-  // Measured on Intel: a quarter of the rate of float instructions. AMD's tables state the same rate for both.
+  // Measured on Intel with AMX: a quarter of the rate of float instructions. On AMD we expect it to pay; not measured.
   __builtin_cpu_init();
   if (product == PAIRS) return __builtin_cpu_is("amd") ? 3 : 1;
 #endif
