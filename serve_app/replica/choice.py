@@ -80,6 +80,12 @@ class Choice:
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
         return ChoiceStep(parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut)
 
+    def score(self, length_penalty: float | None) -> float:
+        """How likely the choice is: its log-probability / tokens ** `length_penalty`, if there is one."""
+        if length_penalty is None:
+            return self.cumulative_logprob
+        return self.cumulative_logprob / max(1, self.num_tokens) ** length_penalty
+
     def keep(self, step: ChoiceStep) -> None:
         """Remember a step's content, for a choice that is delivered whole."""
         self.text.append(step.text)

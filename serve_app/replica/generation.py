@@ -130,7 +130,8 @@ class Generation:
 
     def _best(self) -> list[Choice]:
         """The `n` likeliest candidates; the earlier one wins a tie."""
-        ranked = sorted(self._choices, key=lambda c: -c.cumulative_logprob)
+        penalty = self.request.rank_length_penalty
+        ranked = sorted(self._choices, key=lambda c: -c.score(penalty))
         return ranked[: self.request.n]
 
     def _delta(self, index: int, choice: Choice, step: ChoiceStep) -> TokenDelta:

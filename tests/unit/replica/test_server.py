@@ -168,6 +168,25 @@ async def test_best_of_returns_the_likeliest(server: ModelServer) -> None:
     assert ranked.deltas[0].logprobs is None
 
 
+async def test_best_of_ranks_by_length_too_when_asked_to(server: ModelServer) -> None:
+    sampling = replace(GREEDY, temperature=1.0, seed=11, stop_token_ids=tuple(range(0, 384, 9)))
+    candidates = await run(server, request(n=6, sampling=sampling, logprobs=0))
+    sums = [
+        sum(p.logprob or 0.0 for d in candidates.deltas if d.index == i for p in d.logprobs or ())
+        for i in range(6)
+    ]
+    lengths = [len(candidates.ids(i)) for i in range(6)]
+    orders = []
+    for penalty in (None, 0.0, 1.0, -1.0):
+        scores = [total / length ** (penalty or 0.0) for total, length in zip(sums, lengths, strict=True)]
+        best = sorted(range(6), key=lambda i: -scores[i])[:5]
+        fields = {"n": 5, "best_of": 6, "sampling": sampling, "rank_length_penalty": penalty}
+        ranked = await run(server, request(**fields, stream=False))
+        assert [list(d.token_ids) for d in ranked.deltas] == [candidates.ids(i) for i in best]
+        orders.append(best)
+    assert orders[0] == orders[1] != orders[2]
+
+
 async def test_echo_gives_the_prompt_and_its_log_probabilities(server: ModelServer) -> None:
     sink = await run(server, request(echo=True, prompt_logprobs=1, logprobs=1))
     first = sink.deltas[0]
