@@ -102,7 +102,7 @@ class Sample:
     at: float
     target: int
     states: dict[str, int]  # RUNNING, STARTING, STOPPING
-    nodes: list[str]  # addresses of the nodes with a running replica
+    nodes: list[str]  # with a running replica: "first", "second"
 
     @property
     def running(self) -> int:
@@ -160,10 +160,14 @@ class Sampler:
                     at=time.monotonic() - self._started,
                     target=details["target_num_replicas"],
                     states={state: states.count(state) for state in sorted(set(states))},
-                    nodes=[each["node_ip"] for each in replicas if each["state"] == "RUNNING"],
+                    nodes=[_node(each["node_ip"]) for each in replicas if each["state"] == "RUNNING"],
                 )
             )
             await asyncio.sleep(SAMPLE_S)
+
+
+def _node(address: str) -> str:
+    return "second" if address == SECOND_NODE else "first"
 
 
 def deployment_details() -> dict[str, Any]:
@@ -412,9 +416,10 @@ def main() -> int:
             "summary": rows,
             "phases": [{"name": name, "at": round(at, 2)} for name, at in record.phases],
             "replicas": changes(record),
+            "request_columns": ["start", "first_token", "end", "output_tokens", "error"],
             "requests": [
-                {k: round(v, 3) if isinstance(v, float) else v for k, v in asdict(r).items()}
-                for r in record.requests
+                {"phase": name, "rows": [_row(r) for r in of_phase]}
+                for name, of_phase in itertools.groupby(record.requests, lambda r: r.phase)
             ],
         }
         args.out.write_text(_lines(result))
@@ -437,6 +442,11 @@ def drawn(record: Record) -> str:
         crosses=[r.start for r in record.requests if r.error],
         end=last,
     )
+
+
+def _row(request: Request) -> list[float | int | str | None]:
+    first = None if request.first_token is None else round(request.first_token, 3)
+    return [round(request.start, 3), first, round(request.end, 3), request.output_tokens, request.error]
 
 
 def _lines(result: dict[str, Any]) -> str:

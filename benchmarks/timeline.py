@@ -51,9 +51,9 @@ def svg(
         return top + height * (1 - place)
 
     parts += [_rule(y_of(decade), f"{decade:g}") for decade in DECADES]
-    parts += [
-        f'<circle cx="{x(at):.1f}" cy="{y_of(s):.1f}" r="2" fill="#1b6ac9" opacity=".45"/>' for at, s in dots
-    ]
+    places = "".join(f"M{x(at):.1f} {y_of(seconds):.1f}h0" for at, seconds in dots)  # lines of no length
+    ink = 'stroke="#1b6ac9" stroke-width="4" stroke-linecap="round" opacity=".45"'
+    parts.append(f'<path d="{places}" {ink}/>')
     parts += [f'<text x="{x(at):.1f}" y="{top + 12}" fill="#c00">×</text>' for at in crosses]
     for name, (top, height) in PANELS.items():
         middle = top + height / 2
