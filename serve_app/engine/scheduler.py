@@ -108,32 +108,37 @@ class Scheduler:
                 break
             if sequence.status is not Status.RUNNING or not sequence.decoding:
                 continue
-            members = [sequence] if sequence.gang is None else sequence.gang.members
-            if len(members) > 1 and not self._in_step(sequence, members, budget):
+            if sequence.gang is not None:
+                budget -= self._schedule_gang(sequence.gang, sequence, plan, budget)
                 continue
-            if not self._make_room(members, plan):
+            if not self._make_room(sequence, plan):
                 break  # it was the last in order, and gave way itself
-            for member in members:
-                start = member.num_computed
-                chunks.append(Chunk(member, start, 1, start))
-            budget -= len(members)
+            start = sequence.num_computed
+            chunks.append(Chunk(sequence, start, 1, start))
+            budget -= 1
         return budget
 
-    @staticmethod
-    def _in_step(sequence: Sequence, members: list[Sequence], budget: int) -> bool:
-        """Whether a gang can go on, asked once for all its members."""
-        return sequence is members[0] and len(members) <= budget and all(m.decoding for m in members)
+    def _schedule_gang(self, gang: Gang, sequence: Sequence, plan: Plan, budget: int) -> int:
+        """Schedule the next tokens of a gang when its first member's turn comes; returns how many."""
+        members = gang.members
+        ready = sequence is members[0] and len(members) <= budget and all(m.decoding for m in members)
+        if not ready or not self._make_room(sequence, plan, members):
+            return 0
+        plan.chunks += [Chunk(member, member.num_computed, 1, member.num_computed) for member in members]
+        return len(members)
 
-    def _make_room(self, members: list[Sequence], plan: Plan) -> bool:
-        """Blocks for the next tokens of running sequences, at the cost of the last in order."""
+    def _make_room(self, sequence: Sequence, plan: Plan, gang: list[Sequence] | None = None) -> bool:
+        """Blocks for the next tokens of a sequence and its gang, at the cost of the last in order."""
         tables = self.tables
         # Asked again after each victim: it may have been the other holder of a shared block.
-        while (needed := tables.blocks_to_grow(*members)) > tables.pool.num_free:
+        while (
+            needed := tables.blocks_to_grow(sequence) if gang is None else tables.blocks_to_grow_all(gang)
+        ) > tables.pool.num_free:
             plan.preempted += self._preempt(self.running[-1])
-            if members[0].status is not Status.RUNNING:
+            if sequence.status is not Status.RUNNING:
                 return False
         if needed:
-            for member in members:
+            for member in gang or (sequence,):
                 if (copy := tables.grow(member)) is not None:
                     plan.copies.append(copy)
         return True

@@ -41,8 +41,13 @@ class BlockTables:
         self._extend(sequence, total)
         return True
 
-    def blocks_to_grow(self, *sequences: Sequence) -> int:
-        """Free blocks needed before all of these can compute up to their last tokens."""
+    def blocks_to_grow(self, sequence: Sequence) -> int:
+        """Free blocks needed before the sequence can compute up to its last token."""
+        missing = self._blocks_for(sequence.num_tokens) - len(sequence.block_table)
+        return missing + (self._shared_tail(sequence) is not None)
+
+    def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
+        """The same for several, which may share the block that each of them will write."""
         needed = 0
         writers: dict[int, int] = {}  # of blocks that are shared
         for sequence in sequences:
