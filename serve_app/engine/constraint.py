@@ -38,7 +38,7 @@ LIMITS: Final = LLParserLimits(
 )
 PATIENCE_S: Final = 0.02  # that a step waits for a mask, once; then the row is left out of the step
 MASK_LIMIT_S: Final = 5.0  # after which the sequence of a mask ends; its thread goes on until it is done
-_MASK_THREADS: Final = min(8, os.cpu_count() or 1)
+MASK_THREADS: Final = min(8, os.cpu_count() or 1)
 
 
 class GrammarsUnavailable(Exception):
@@ -193,7 +193,7 @@ class Grammars:
     def __init__(self, tokenizer: LLTokenizer) -> None:
         self._tokenizer = tokenizer
         self._compiling = ThreadPoolExecutor(1, "grammar")
-        self._masks = ThreadPoolExecutor(_MASK_THREADS, "mask")
+        self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
         self._held: dict[Line, Future[Constraint]] = {}
 
     def hold(self, line: Line, grammar: str) -> None:

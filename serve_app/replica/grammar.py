@@ -51,6 +51,7 @@ class GrammarCompiler:
         self._child = GrammarProcess(setup)
         self._thread = ThreadPoolExecutor(1, "grammar-child")  # the child does one thing at a time
         self._queued = 0
+        self._closed = False
 
     async def compile(self, grammar: Grammar) -> str:
         """The grammar in the notation of the engine's parser.
@@ -61,6 +62,8 @@ class GrammarCompiler:
         key = _key(grammar)
         answer = self._cache.get(key)
         if answer is None:
+            if self._closed:
+                raise _unavailable()
             if self._queued >= MAX_QUEUED:
                 raise Overloaded("Too many grammars wait to be compiled.", retry_after_s=RETRY_AFTER_S)
             self._queued += 1
@@ -76,9 +79,10 @@ class GrammarCompiler:
         return answer.compiled
 
     def close(self) -> None:
-        """End the child, also in the middle of a grammar."""
+        """End the child, also in the middle of a grammar; those that wait are told so."""
+        self._closed = True
         self._child.end()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._thread.shutdown(wait=False)
 
     @property
     def cached_bytes(self) -> int:
