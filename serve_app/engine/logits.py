@@ -221,9 +221,10 @@ def _process(logits: torch.Tensor, line: Line) -> bool:
 
 def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
     """Add the watermark to rows of logits [R, V]; `marked` has (row, token before, key)."""
-    rows, previous = [row for row, _, _ in marked], [token for _, token, _ in marked]
-    mask = green(previous, logits.shape[1], key=marked[0][2])  # one engine has one key
-    logits[rows] += DELTA * torch.from_numpy(mask).to(logits.device)
+    key = marked[0][2]  # one engine has one key
+    masks = green([token for _, token, _ in marked], logits.shape[1], key)
+    for (row, _, _), mask in zip(marked, torch.from_numpy(masks).to(logits.device), strict=True):
+        logits[row].add_(mask, alpha=DELTA)
 
 
 def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:

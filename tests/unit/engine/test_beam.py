@@ -141,6 +141,7 @@ class Case:
     table: torch.Tensor
     eos: set[int]
     request: EngineRequest
+    options: dict[str, Any]  # of transformers
 
 
 def random_case(seed: int) -> Case:
@@ -154,21 +155,36 @@ def random_case(seed: int) -> Case:
     eos = set(rng.sample(range(1, size), rng.choice([0, 1, 1, 2, 3])))
     for token in eos:
         table[:, token] += rng.choice([0.0, 1.0, 3.0])
-    width = rng.choice([2, 2, 3, 4, 8])
+    # A beam wider than the choice of tokens has hypotheses of padding there, and an error here.
+    width = rng.choice([2, 2, 3, 4, 8] if size > 7 else [2, 3])
     beam = Beam(
         width=width,
         length_penalty=rng.choice([1.0, 0.0, -1.0, 0.5, 2.0]),
         early_stopping=rng.choice(list(EarlyStopping)),
     )
     prompt = [rng.randrange(size) for _ in range(rng.randint(1, 9))]
-    request = beam_request("r", prompt, beam, n=rng.randint(1, width), max_tokens=rng.randint(1, 14))
-    return Case(table, eos, request)
+    options: dict[str, Any] = {}
+    edits: dict[str, Any] = {}
+    if rng.random() < 0.25:
+        edits["repetition_penalty"] = options["repetition_penalty"] = rng.choice([0.5, 1.5])
+    if rng.random() < 0.25:
+        edits["no_repeat_ngram"] = options["no_repeat_ngram_size"] = rng.choice([2, 3])
+    if rng.random() < 0.25:
+        words = [[rng.randrange(size) for _ in range(rng.randint(1, 2))] for _ in range(3)]
+        words = [word for word in words if word[-1] not in eos]
+        if words:
+            edits["bad_words"], options["bad_words_ids"] = tuple(map(tuple, words)), words
+    count = {"n": rng.randint(1, width), "max_tokens": rng.randint(1, 14)}
+    return Case(table, eos, beam_request("r", prompt, beam, **count, **edits), options)
 
 
 def check_table(seed: int) -> set[FinishReason | None]:
     case = random_case(seed)
     told = run(new_engine(TableRunner(case.table), case.eos), case.request)["r"]
-    assert tokens(told) == expected(TableModel(case.table), case.request, case.eos), (seed, case)
+    assert tokens(told) == expected(TableModel(case.table), case.request, case.eos, **case.options), (
+        seed,
+        case,
+    )
     return {output.finish for output in told}
 
 
