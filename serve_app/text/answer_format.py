@@ -105,7 +105,9 @@ class AnswerReader:
         forced = self._mode is not ToolMode.AUTO
         if not forced and self._schema is None:
             strict = any(function.get("strict") for function in self._functions)
-            if self._grammar is not None or not strict or self._tools.marker not in self._token_ids:
+            marker = self._tools.marker
+            begins = marker in self._token_ids and self._tools.spelling.first.startswith(marker)
+            if self._grammar is not None or not (strict and begins):
                 return None
         return CallRules(self._tools.spelling, self._functions, self._several, forced)
 

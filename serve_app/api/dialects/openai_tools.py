@@ -38,26 +38,26 @@ class ToolOffer:
         return {"tools": "functions", "tool_choice": "function_call"} if self.legacy else {}
 
 
-def parse_tools(tools: Any, choice: Any, *, parallel: bool) -> ToolOffer:
+def parse_tools(tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS) -> ToolOffer:
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
-    offered = _offered(tools, "tools", _function_of_tool)
+    offered = _offered(tools, "tools", _function_of_tool, max_tools)
     return ToolOffer(offered, _choice(choice, "tool_choice", offered, _named_tool, parallel=parallel))
 
 
 def parse_functions(functions: Any, call: Any) -> ToolOffer:
     """What the deprecated `functions` and `function_call` say. Raises as `parse_tools`."""
-    offered = _offered(functions, "functions", lambda item, where: (item, where))
+    offered = _offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS)
     choice = _choice(call, "function_call", offered, lambda value: value, parallel=False)
     return ToolOffer(offered, choice, legacy=True)
 
 
 def _offered(
-    value: Any, field: str, function_of: Callable[[Any, str], tuple[Any, str]]
+    value: Any, field: str, function_of: Callable[[Any, str], tuple[Any, str]], max_tools: int
 ) -> tuple[dict[str, Any], ...]:
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > MAX_TOOLS:
-        raise _invalid(field, f"must be a list of up to {MAX_TOOLS} tools")
+    if not isinstance(value, list) or len(value) > max_tools:
+        raise _invalid(field, f"must be a list of up to {max_tools} tools")
     offered: list[dict[str, Any]] = []
     names: set[str] = set()
     for i, item in enumerate(value):
@@ -105,6 +105,8 @@ def _function(function: dict[str, Any], where: str) -> dict[str, Any]:
 def _check_schema(schema: Any, where: str) -> None:
     if not isinstance(schema, dict):
         raise _invalid(where, "must be a JSON Schema object")
+    if schema.get("type", "object") != "object":
+        raise _invalid(where, "must describe an object: arguments are one")
     if len(msgspec.json.encode(schema)) > MAX_TOOL_SCHEMA_BYTES:
         raise _invalid(where, f"must be at most {MAX_TOOL_SCHEMA_BYTES} bytes of JSON")
     pending: list[Any] = [schema]

@@ -101,6 +101,7 @@ def test_no_tools_are_no_tools(empty):
         ({"tools": [tool(description=1)]}, "tools.0.function.description"),
         ({"tools": [tool(strict="yes")]}, "tools.0.function.strict"),
         ({"tools": [tool(parameters=[])]}, "tools.0.function.parameters"),
+        ({"tools": [tool(parameters={"type": "string"})]}, "tools.0.function.parameters"),
         ({"tools": [tool(parameters={"x": "y" * MAX_TOOL_SCHEMA_BYTES})]}, "tools.0.function.parameters"),
         (
             {"tools": [tool(parameters={"items": [{"$ref": "http://a/b"}]})]},

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import sys
 
 import pytest
 from hypothesis import given, settings
@@ -85,6 +86,36 @@ def test_any_cut_gives_the_same_and_only_markers_and_blanks_are_dropped(
     thought = text[: len(text) - len(said)]
     around = re.compile(r"\s*(<think>\s*)?" + re.escape(reasoning) + r"(</think>\s*)?")
     assert around.fullmatch(thought)
+
+
+def steps(pieces: list[str]) -> int:
+    """Lines of Python run over an answer."""
+    count = 0
+
+    def line(frame: object, event: str, _: object) -> object:
+        nonlocal count
+        count += 1
+        return line
+
+    parser = ReasoningParser(THINK, opened=False)
+    sys.settrace(line)  # type: ignore[arg-type]
+    try:
+        for piece in pieces:
+            parser.feed(piece)
+        parser.end()
+    finally:
+        sys.settrace(None)
+    return count
+
+
+@pytest.mark.parametrize("unit", ["<think>", "</", "\n", "word "])
+@pytest.mark.parametrize("whole", [True, False])
+def test_time_is_linear(unit: str, whole: bool) -> None:
+    def pieces(repeats: int) -> list[str]:
+        text = "<think>" + unit * repeats
+        return [text] if whole else list(text)
+
+    assert steps(pieces(800)) <= 8 * steps(pieces(100)) + 2_000
 
 
 @pytest.mark.parametrize(
