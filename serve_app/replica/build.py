@@ -71,6 +71,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         dtype=facts.dtype,
         device=facts.device,
         eos_token_ids=facts.eos_token_ids,
+        eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
     )
     grammars = GrammarCompiler(
         Setup(

@@ -7,7 +7,7 @@ Pure: no clock, no I/O, no engine; what the engine must do is returned as `cuts`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from serve_app.replica.choice import Choice, ChoiceStep
@@ -80,6 +80,16 @@ class Generation:
 
     def push(self, output: EngineOutput) -> Step:
         """Take one sequence's output of one step. What follows a choice's end is ignored."""
+        if not self.request.per_token or len(output.token_ids) < 2:
+            return self._push(output)
+        result = Step()
+        for single in one_by_one(output):
+            step = self._push(single)
+            result.deltas += step.deltas
+            result.cut = step.cut or result.cut
+        return result
+
+    def _push(self, output: EngineOutput) -> Step:
         choice = self._choices[output.index]
         if choice.finish is not None:
             return Step()
@@ -96,7 +106,7 @@ class Generation:
             self._open -= 1
         result = Step(cut=(output.index, choice.num_tokens) if step.cut else None)
         if not self._whole:
-            result.deltas.append(self._delta(output.index, choice, step))
+            result.deltas.append(self._delta(output, choice, step))
             return result
         choice.keep(step)
         if self._ranked:
@@ -134,10 +144,10 @@ class Generation:
         ranked = sorted(self._choices, key=lambda c: -c.score(penalty))
         return ranked[: self.request.n]
 
-    def _delta(self, index: int, choice: Choice, step: ChoiceStep) -> TokenDelta:
+    def _delta(self, output: EngineOutput, choice: Choice, step: ChoiceStep) -> TokenDelta:
         delta = TokenDelta(
             request_id=self.request.id,
-            index=index,
+            index=output.index,
             text=step.text,
             reasoning=step.reasoning,
             tool_calls=step.calls,
@@ -147,6 +157,7 @@ class Generation:
             stop=step.stop,
             usage=self.usage,
             timing=choice.timing if choice.num_tokens == len(step.token_ids) else None,
+            step=output.steps[-1] if output.steps and self.request.per_token else None,
         )
         return self._with_prompt(delta)
 
@@ -178,4 +189,20 @@ class Generation:
             prompt_text=self._prompt_text if self.request.echo else None,
             prompt_token_ids=self._prompt_ids,
             prompt_logprobs=self._prompt_logprobs,
+        )
+
+
+def one_by_one(output: EngineOutput) -> Iterator[EngineOutput]:
+    """An output of several tokens as outputs of one; the end comes with the last."""
+    for i in range(len(output.token_ids)):
+        first, last = i == 0, i == len(output.token_ids) - 1
+        yield replace(
+            output,
+            token_ids=output.token_ids[i : i + 1],
+            logprobs=output.logprobs[i : i + 1],
+            steps=output.steps[i : i + 1],
+            prompt_logprobs=output.prompt_logprobs if first else None,
+            timing=output.timing if first else None,
+            finish=output.finish if last else None,
+            error=output.error if last else None,
         )

@@ -86,6 +86,7 @@ class PromptEncoder:
             n=sequences,
             logprobs=0 if request.logprobs is None and ranked else request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
+            timings=request.per_token,
             priority=request.priority,
             timeout_s=request.timeout_s,
             salt=request.salt,

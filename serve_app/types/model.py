@@ -20,3 +20,4 @@ class ModelInfo:
     dtype: str
     device: str
     eos_token_ids: tuple[int, ...] = ()
+    eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
