@@ -159,6 +159,13 @@ class MindieConfig(Settings):
     clamp_max_tokens: bool = Field(
         False, description="A limit on output above the model's own is lowered instead of an error."
     )
+    do_sample_default: Literal[False, "auto"] = Field(
+        False,
+        description="Without `do_sample`: false, greedy; auto, drawn if a field of sampling is there.",
+    )
+    emit_end_token_text: bool = Field(
+        True, description="The last event of a stream has the end token's own text (generate_stream)."
+    )
 
 
 class GatewayConfig(Settings):

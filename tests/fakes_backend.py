@@ -17,6 +17,7 @@ from serve_app.types import (
     FinishReason,
     GenerateRequest,
     ModelInfo,
+    StepTiming,
     TextLogprob,
     Timing,
     TokenDelta,
@@ -26,6 +27,7 @@ from serve_app.types import (
 WORDS = ("Grüße", " aus", ' "Köln"', " 😀", "\n", "end")
 PROMPT_TOKENS = 5
 CACHED_TOKENS = 3
+STEP = StepTiming(batch_size=2, wait_s=0.000_015, run_s=0.003)
 
 
 def model_info(name: str = "demo", version: str = "") -> ModelInfo:
@@ -39,6 +41,8 @@ def model_info(name: str = "demo", version: str = "") -> ModelInfo:
         has_fim=False,
         dtype="float32",
         device="cpu",
+        eos_token_ids=(15,),  # of the last word
+        eos_tokens=("</s>",),
     )
 
 
@@ -158,6 +162,7 @@ class FakeBackend:
                         cached_tokens=CACHED_TOKENS,
                     ),
                     timing=Timing(queue_s=0.01, first_token_s=0.02) if k == 0 else None,
+                    step=STEP if request.per_token else None,
                 )
             )
         return deltas

@@ -50,7 +50,7 @@ def events(raw: str) -> list[Any]:
 
 def filled(path: str) -> str:
     """The path of a route with every parameter set to what exists."""
-    return re.sub(r"\{[a-z:]+\}", "demo", path)
+    return re.sub(r"\{[a-z:]+\}", "demo", path.replace("{version}", "1"))
 
 
 @dataclass

@@ -31,6 +31,8 @@ from serve_app.api.generate import GenerateRoute, InvocationRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
+from serve_app.api.mindie import ConfigPage, ReadyPage, ServerPage, StopRoute, TextRoute
+from serve_app.api.mindie import ModelPage as VersionPage
 from serve_app.api.models import ModelList, ModelPage
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Task
@@ -107,6 +109,7 @@ def build_app(
         Entry("GET", "/v1/models/{name:path}", ModelPage(directory, backend), Scope.INFERENCE),
         Entry("POST", "/v1/chat/completions", chats, Scope.INFERENCE),
         Entry("POST", "/v1/completions", texts, Scope.INFERENCE),
+        *_mindie(services, ready),
     ]
     app = Starlette(
         routes=list(_routes(entries)),
@@ -119,6 +122,24 @@ def build_app(
     )
     app.router.redirect_slashes = False  # a redirect would be built from the Host header
     return app
+
+
+def _mindie(services: Services, ready: Ready) -> Iterator[Entry]:
+    """The routes below /v2. A model's exist with and without a version."""
+
+    def entry(method: str, path: str, app: ASGIApp) -> Entry:
+        return Entry(method, path, {Family.MINDIE: app}, Scope.INFERENCE)
+
+    yield entry("GET", "/v2", ServerPage(services.config.v1_dialect))
+    yield entry("GET", "/v2/health/live", Live())
+    yield entry("GET", "/v2/health/ready", ready)
+    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+        yield entry("POST", f"{model}/generate", TextRoute(services, stream=False))
+        yield entry("POST", f"{model}/generate_stream", TextRoute(services, stream=True))
+        yield entry("POST", f"{model}/stopInfer", StopRoute(services))
+        yield entry("GET", model, VersionPage(services))
+        yield entry("GET", f"{model}/ready", ReadyPage(services))
+        yield entry("GET", f"{model}/config", ConfigPage(services))
 
 
 def _routes(entries: list[Entry]) -> Iterator[Route]:

@@ -119,10 +119,10 @@ def _public(error: Any) -> InvalidBody | InvalidField:
         return InvalidBody("the body is not valid JSON (UTF-8, no NaN, no lone surrogates, limited nesting)")
     if not error["loc"]:
         return InvalidBody("the body must be a JSON object")
-    field = str(error["loc"][0])
+    field, path = str(error["loc"][0]), ".".join(map(str, error["loc"]))
     if error["type"] == "missing":
-        return InvalidField(f"{field}: is required", param=field)
-    return InvalidField(f"{field}: {error['msg']}", param=field)
+        return InvalidField(f"{path}: is required", param=field)
+    return InvalidField(f"{path}: {error['msg']}", param=field)
 
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))

@@ -31,6 +31,7 @@ from serve_app.errors import (
     PermissionDenied,
     ServeError,
     Unavailable,
+    VersionNotFound,
 )
 from serve_app.limits import MAX_USER_CHARS
 from serve_app.types import GenerateRequest, ModelInfo, Scope
@@ -55,10 +56,14 @@ def choose(
 ) -> tuple[ServedEntity, ...]:
     """The entities to try, best first. `entity`: the one that the route names, if it does.
 
-    Raises InvalidField, ModelNotFound, or PermissionDenied for a choice without its scope.
+    Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice without
+    its scope.
     """
     _check_task(endpoint, call.task)
     wanted = header(scope, SERVED_ENTITY.lower().encode()) if entity is None else entity
+    if wanted is None and call.version is not None:
+        ready = sorted(of_version(endpoint, call.version), key=lambda each: not backend.is_ready(each.app))
+        return tuple(ready) if endpoint.fallback else (ready[0],)
     if wanted is None:
         key = _routing_key(endpoint, call, scope, context)
         return candidates(endpoint, key, lambda each: backend.is_ready(each.app))
@@ -68,6 +73,19 @@ def choose(
     if found is None:
         raise ModelNotFound(f"{SERVED_ENTITY}: the endpoint has no such served entity", param="model")
     return (found,)
+
+
+def version_of(entity: ServedEntity) -> str:
+    """The version that clients know an entity by."""
+    return entity.version or "1"
+
+
+def of_version(endpoint: Endpoint, version: str) -> tuple[ServedEntity, ...]:
+    """The entities of this version, at least one. Raises VersionNotFound."""
+    found = tuple(entity for entity in endpoint.served_entities if version_of(entity) == version)
+    if not found:
+        raise VersionNotFound("version: the model has no such version", param="version")
+    return found
 
 
 @dataclass(slots=True)

@@ -23,6 +23,7 @@ from serve_app.api.dialects.base import Call, Dialect
 from serve_app.api.directory import Directory
 from serve_app.api.dispatch import ANSWERED_BY, begin, choose
 from serve_app.api.metering import Meter, Metered
+from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity, Task
@@ -46,6 +47,7 @@ class Services:
     meter: Meter
     admission: Admission
     bodies: BodyBytes = field(default_factory=BodyBytes)
+    running: Running = field(default_factory=Running)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -142,7 +144,7 @@ class Exchange:
         def to(entity: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
             return [replace(call.fit(request, info), model=entity.app) for request in requests]
 
-        attempt = await begin(services.backend, entities, to, self._try, deadline)
+        attempt = await begin(self._backend_of(call), entities, to, self._try, deadline)
         renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
         headers = _headers(call, self._dialect.stream_type if call.stream else "application/json")
         headers[ANSWERED_BY] = attempt.entity.name
@@ -162,6 +164,14 @@ class Exchange:
         finally:
             metered.usage = attempt.generation.usage
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+
+    def _backend_of(self, call: Call) -> Backend:
+        """The backend; with a way to stop this call, where its client has an id for it."""
+        services, caller = self._services, self._context.caller
+        if call.client_id is None:
+            return services.backend
+        key = RunKey(caller.key_id if caller else "", call.model, call.client_id)
+        return StoppableBackend(services.backend, services.running, key)
 
     def _try(self, entity: ServedEntity) -> None:
         self._context.entity = entity.name

@@ -58,7 +58,7 @@ class Generation:
             self._open.discard((prompt, delta.index))
 
     async def _single(self) -> AsyncGenerator[Step, None]:
-        async with aclosing(_closable(self._backend.generate(self._requests[0]))) as source:
+        async with aclosing(closable(self._backend.generate(self._requests[0]))) as source:
             async for deltas in source:
                 yield [(0, delta) for delta in deltas]
 
@@ -84,7 +84,7 @@ class Generation:
         self, prompt: int, request: GenerateRequest, queue: asyncio.Queue[Step | Exception | None]
     ) -> None:
         try:
-            async with aclosing(_closable(self._backend.generate(request))) as source:
+            async with aclosing(closable(self._backend.generate(request))) as source:
                 async for deltas in source:
                     queue.put_nowait([(prompt, delta) for delta in deltas])
             queue.put_nowait(None)
@@ -92,7 +92,7 @@ class Generation:
             queue.put_nowait(error)
 
 
-def _closable(source: AsyncIterator[list[TokenDelta]]) -> Any:
+def closable(source: AsyncIterator[list[TokenDelta]]) -> Any:
     """Generators have `aclose`; a plain iterator without one has nothing to release."""
     return source if hasattr(source, "aclose") else _generator(source)
 

@@ -19,10 +19,23 @@ async def post_routes(g):
     return [filled(route.path) for route in g.app.routes if "POST" in route.methods]
 
 
+def check_refused(path, answer):
+    """The status and the shape of a wrong body in the protocol of the route."""
+    error = json.loads(answer.content)
+    if path.startswith("/v2/"):
+        assert answer.status_code == 422, (path, answer.text[:300])
+        assert set(error) == {"error", "error_type"}
+        assert error["error_type"] == "Input Validation Error"
+        return
+    assert answer.status_code == 400, (path, answer.text[:300])
+    assert set(error["error"]) == {"message", "type", "param", "code"}
+    assert error["error"]["type"] == "invalid_request_error"
+
+
 async def test_the_routes_are_found():
     async with gateway() as g:
         paths = await post_routes(g)
-        apps = [getattr(route.app, "_app", None) for route in g.app.routes]
+        apps = [getattr(route.app, "_app", None) for route in g.app.routes if "POST" in route.methods]
         generating = [app for app in apps if isinstance(app, ROUTES)]
         assert len(paths) == len(generating)
         assert "/v1/chat/completions" in paths
@@ -33,10 +46,7 @@ async def test_hostile_bodies_get_a_short_400_in_the_routes_own_shape(name, body
     async with gateway() as g:
         for path in await post_routes(g):
             answer = await g.client.post(path, content=body)
-            assert answer.status_code == 400, (path, answer.text[:300])
-            error = json.loads(answer.content)["error"]
-            assert set(error) == {"message", "type", "param", "code"}
-            assert error["type"] == "invalid_request_error"
+            check_refused(path, answer)
             assert len(answer.content) < MAX_ERROR_BYTES
             assert SECRET not in answer.text
         assert not g.backend.requests
@@ -47,6 +57,8 @@ async def test_hostile_bodies_get_a_short_400_in_the_routes_own_shape(name, body
 async def test_odd_but_sound_bodies_are_served(name, body):
     async with gateway() as g:
         for path in await post_routes(g):
+            if path.startswith("/v2/"):
+                continue  # these bodies have no field of theirs; see test_mindie_bodies
             answer = await g.client.post(path, content=body)
             assert answer.status_code == 200, answer.text[:300]
             assert sum(len(k) + len(v) for k, v in answer.headers.items()) < 2_000
@@ -67,6 +79,5 @@ async def test_odd_but_sound_bodies_are_served(name, body):
 async def test_bodies_that_claim_to_be_something_else_are_refused(headers):
     async with gateway(FakeBackend()) as g:
         for path in await post_routes(g):
-            answer = await g.client.post(path, content=with_field('"n":1'), headers=headers)
-            assert answer.status_code == 400
+            check_refused(path, await g.client.post(path, content=with_field('"n":1'), headers=headers))
         await g.check()

@@ -46,6 +46,7 @@ class Choice:
     logprobs: list[TextLogprob] = field(default_factory=list)
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
+    timed: list[TokenDelta] = field(default_factory=list)  # those with a `step`
     finish: FinishReason | None = None
 
     def add(self, delta: TokenDelta) -> None:
@@ -58,6 +59,8 @@ class Choice:
             self.prompt_text = delta.prompt_text
         if delta.prompt_logprobs is not None:
             self.prompt_logprobs = delta.prompt_logprobs
+        if delta.step is not None:
+            self.timed.append(delta)
         self.finish = delta.finish or self.finish
 
     def _add_call(self, piece: ToolCallDelta) -> None:
@@ -95,6 +98,8 @@ class Call:
 
     model: str  # name of the endpoint
     task: Task
+    version: str | None = None  # of the model, where the client names one
+    client_id: str | None = None  # by which the client may stop it
     user: str | None = None  # the client's word for whom it asks, for stickiness
     requests: tuple[GenerateRequest, ...]
     stream: bool

@@ -28,6 +28,7 @@ _SAME: Final = (
     "frequency_penalty",
     "stop_token_ids",
     "ignore_eos",
+    "watermark",
 )
 
 

@@ -1,0 +1,111 @@
+"""Requests that their clients may stop by an id of their own, while this gateway runs them.
+
+Another gateway of the same server knows nothing of them: a stop reaches the request when
+it reaches its gateway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+from serve_app.api.backend import Backend
+from serve_app.api.merge import closable
+from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta, Usage
+
+
+class RunKey(NamedTuple):
+    """Whose request, to which endpoint, under which id: nobody stops a stranger's."""
+
+    key_id: str
+    endpoint: str
+    client_id: str
+
+
+class Running:
+    """What can be stopped. Several requests may have one id: the newest is meant."""
+
+    def __init__(self) -> None:
+        self._stops: dict[RunKey, list[Callable[[], None]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._stops.values()))
+
+    @contextmanager
+    def entry(self, key: RunKey, stop: Callable[[], None]) -> Iterator[None]:
+        """`stop` is called, at most once, while the block runs."""
+        stops = self._stops.setdefault(key, [])
+        stops.append(stop)
+        try:
+            yield
+        finally:
+            if stop in stops:
+                stops.remove(stop)
+            if not stops:
+                self._stops.pop(key, None)
+
+    def stop(self, key: RunKey) -> bool:
+        """Stop the newest request of this key; whether there was one."""
+        stops = self._stops.get(key)
+        if not stops:
+            return False
+        stops.pop()()
+        return True
+
+
+class StoppableBackend:
+    """A backend for one request of one choice: when it is stopped, its answer ends like one aborted."""
+
+    def __init__(self, backend: Backend, running: Running, key: RunKey) -> None:
+        self._backend = backend
+        self._running = running
+        self._key = key
+
+    def is_ready(self, app: str) -> bool:
+        return self._backend.is_ready(app)
+
+    def info(self, app: str) -> ModelInfo | None:
+        return self._backend.info(app)
+
+    async def model(self, app: str) -> ModelInfo:
+        return await self._backend.model(app)
+
+    async def not_ready(self) -> list[str]:
+        return await self._backend.not_ready()
+
+    def stats(self) -> dict[str, EngineStats]:
+        return self._backend.stats()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        """As the backend's; after a stop what has come, and a last delta with finish ABORT."""
+        # A task of its own for the source, so that a stop need not interrupt anybody.
+        items: asyncio.Queue[list[TokenDelta] | Exception | None] = asyncio.Queue()
+        stopped: list[TokenDelta] = []
+        pump = asyncio.ensure_future(self._pump(request, items))
+        usage = Usage()
+        try:
+            with self._running.entry(self._key, partial(items.put_nowait, stopped)):
+                while (item := await items.get()) is not None:
+                    if isinstance(item, Exception):
+                        raise item
+                    if item is stopped:
+                        aborted = FinishReason.ABORT
+                        yield [TokenDelta(request_id=request.id, index=0, finish=aborted, usage=usage)]
+                        return
+                    usage = item[-1].usage if item else usage
+                    yield item
+        finally:
+            pump.cancel()
+            await asyncio.gather(pump, return_exceptions=True)
+
+    async def _pump(self, request: GenerateRequest, items: asyncio.Queue[Any]) -> None:
+        try:
+            async with aclosing(closable(self._backend.generate(request))) as source:
+                async for deltas in source:
+                    items.put_nowait(deltas)
+            items.put_nowait(None)
+        except Exception as error:
+            items.put_nowait(error)

@@ -1,0 +1,165 @@
+"""What a generate body may hold: the bounds of every number, the defaults, and whose body it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from serve_app.types import GenerateRequest, Overflow
+from tests.fakes_backend import FakeBackend, model_info
+from tests.gateway import Gateway, gateway
+
+ROUTE = "/v2/models/demo/generate_stream"
+VOCABULARY = model_info().vocab_size
+WINDOW = model_info().context_window
+
+# parameter -> (values at the edge of what is accepted, values just beyond it)
+BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
+    "details": ([True, False, None], ["true", 1]),
+    "do_sample": ([True, False, None], ["true", 1]),
+    "max_new_tokens": ([1, WINDOW, 3.0, None], [0, -1, WINDOW + 1, 2**31, 1.5, "1", True]),
+    "repetition_penalty": ([0.001, 2, None], [0, -1, "1"]),
+    "seed": ([1, 2**64 - 1, None], [0, -1, 2**64, 1.5, "1"]),
+    "temperature": ([0.0001, 2, 100, None], [0, -0.1, "1", True]),
+    "top_k": ([0, 1, VOCABULARY - 1, None], [-1, VOCABULARY, 2**31, 1.5]),
+    "top_p": ([0.001, 1, None], [0, 1.01]),
+    "batch_size": ([1, 100, 2**31 - 1, None], [0, -1, 2**31, 1.5]),
+    "typical_p": ([0.001, 1, None], [0, -1.0, 1.01]),
+    "watermark": ([True, False, None], [1]),
+    "perf_stat": ([True, False, None], [1]),
+    "priority": ([1, 5, None], [0, 6]),
+    "timeout": ([1, 65_535, None], [0, 65_536, 1.5]),
+    "stop": (["x", ["x", "y"], None], [[""], 5]),
+    "stop_token_ids": ([[0, 5], None], [[-1], "x"]),
+}
+ACCEPTED = [(name, value) for name, (inside, _) in BOUNDS.items() for value in inside]
+REFUSED = [(name, value) for name, (_, beyond) in BOUNDS.items() for value in beyond]
+
+
+async def post(g: Gateway, body: Any = None, path: str = ROUTE, **parameters: Any) -> Any:
+    given = {"text_input": "The tide", "parameters": parameters} if body is None else body
+    return await g.post(path, given)
+
+
+async def request_for(config: dict[str, Any] | None = None, **parameters: Any) -> GenerateRequest:
+    """What the model is asked."""
+    async with gateway(mindie=config or {}) as g:
+        assert (await post(g, **parameters)).status_code == 200
+        return g.backend.last
+
+
+@pytest.mark.parametrize(("name", "value"), ACCEPTED, ids=repr)
+async def test_what_is_inside_its_range_is_accepted(name: str, value: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, **{name: value})
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.mark.parametrize(("name", "value"), REFUSED, ids=repr)
+async def test_what_is_outside_is_refused_by_name(name: str, value: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, **{name: value})
+        assert answer.status_code == 422
+        assert answer.json()["error_type"] == "Input Validation Error"
+        assert f"parameters.{name}" in answer.json()["error"]
+        await g.check()
+
+
+@pytest.mark.parametrize("name", ["id", "text_input", "parameters"])
+@pytest.mark.parametrize("value", [5, [], True, ""])
+async def test_members_of_the_wrong_type_are_refused(name: str, value: Any) -> None:
+    async with gateway() as g:
+        answer = await post(g, {"text_input": "x", name: value})
+        assert answer.status_code == 422
+        assert name in answer.json()["error"]
+
+
+@pytest.mark.parametrize("id", ["x" * 257, "a b", "ä", "a/b", "a.b"])
+async def test_ids_of_other_characters_are_refused(id: str) -> None:
+    async with gateway() as g:
+        assert (await post(g, {"text_input": "x", "id": id})).status_code == 422
+        assert (await post(g, {"text_input": "x", "id": "A_z-9" + "x" * 251})).status_code == 200
+
+
+async def test_the_prompt_is_needed_and_bounded() -> None:
+    async with gateway() as g:
+        for body in ({}, {"text_input": None}, {"text_input": "x" * 524_289}):
+            answer = await post(g, body)
+            assert answer.status_code == 422
+            assert "text_input" in answer.json()["error"]
+        assert (
+            await post(g, {"text_input": "x" * 524_288, "id": None, "parameters": None})
+        ).status_code == 200
+
+
+async def test_the_defaults() -> None:
+    asked = await request_for()
+    sampling = asked.sampling
+    assert sampling.max_tokens == 20
+    assert sampling.greedy
+    assert (sampling.repetition_penalty, sampling.typical_p, sampling.seed) == (1.0, 1.0, None)
+    assert not sampling.watermark
+    assert (asked.prompt.text, asked.priority, asked.overflow) == ("The tide", 0, Overflow.WINDOW)
+
+
+async def test_the_default_length_gives_way_to_a_smaller_model() -> None:
+    async with gateway(FakeBackend(infos=[replace(model_info(), max_output_tokens=7)])) as g:
+        assert (await post(g)).status_code == 200
+        assert g.backend.last.sampling.max_tokens == 7
+        assert (await post(g, max_new_tokens=7)).status_code == 200
+        assert (await post(g, max_new_tokens=8)).status_code == 422
+
+
+async def test_sampling_reaches_the_model_when_it_is_on() -> None:
+    sampling = (
+        await request_for(
+            do_sample=True, temperature=0.8, top_k=40, top_p=0.95, typical_p=0.9, seed=77,
+            repetition_penalty=1.05,
+            watermark=True, max_new_tokens=8, batch_size=4,
+        )
+    ).sampling  # fmt: skip
+    assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.typical_p) == (0.8, 40, 0.95, 0.9)
+    assert (sampling.seed, sampling.repetition_penalty, sampling.max_tokens) == (77, 1.05, 8)
+    assert sampling.watermark
+
+
+@pytest.mark.parametrize("do_sample", [False, None])
+async def test_greedy_keeps_penalties_and_watermark_alone(do_sample: bool | None) -> None:
+    drawn = {"temperature": 0.8, "top_k": 40, "top_p": 0.5, "typical_p": 0.5, "seed": 7}
+    sampling = (
+        await request_for(do_sample=do_sample, repetition_penalty=1.5, watermark=True, **drawn)
+    ).sampling
+    assert sampling.greedy
+    assert (sampling.top_k, sampling.top_p, sampling.typical_p, sampling.seed) == (0, 1.0, 1.0, None)
+    assert (sampling.repetition_penalty, sampling.watermark) == (1.5, True)
+
+
+async def test_sampling_may_be_inferred() -> None:
+    auto = {"do_sample_default": "auto"}
+    assert (await request_for(auto)).sampling.greedy
+    assert (await request_for(auto, do_sample=False, seed=1)).sampling.greedy
+    for given in ({"temperature": 0.5}, {"top_k": 5}, {"top_p": 0.5}, {"typical_p": 0.5}, {"seed": 5}):
+        assert not (await request_for(auto, **given)).sampling.greedy, given
+
+
+@pytest.mark.parametrize("extra", [{"max_tokens": 5}, {"bad_words": ["x"]}, {"nonsense": 1}])
+async def test_other_members_are_another_protocols_unless_this_one_is_certain(extra: dict[str, Any]) -> None:
+    async with gateway() as g:
+        answer = await post(g, {"text_input": "x", **extra})
+        assert answer.status_code == 422
+        assert "Triton" in answer.json()["error"]
+        for path, headers in (("/mindie" + ROUTE, {}), (ROUTE, {"x-api-dialect": "mindie"})):
+            sure = await g.post(path, {"text_input": "x", **extra}, headers=headers)
+            assert sure.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "name", ["stream", "max_tokens", "bad_words", "stop_words", "return_log_probs", "beam_width"]
+)
+async def test_so_are_some_parameters(name: str) -> None:
+    async with gateway() as g:
+        assert (await post(g, **{name: 1})).status_code == 422
+        assert (await post(g, path="/mindie" + ROUTE, **{name: 1})).status_code == 200
+        assert (await post(g, nonsense=1)).status_code == 200
