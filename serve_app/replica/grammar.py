@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 LIMIT_S: Final = 2.0  # for one grammar
 START_LIMIT_S: Final = 120.0  # for the child to read the tokenizer: about a second per 100,000 tokens
 CACHE_BYTES: Final = 16 * 2**20
-MAX_QUEUED: Final = 64  # grammars that wait for the child; each takes LIMIT_S at worst
+MAX_QUEUED: Final = 256  # grammars that wait for the child; each takes LIMIT_S at worst
 RETRY_AFTER_S: Final = 2.0
 _ENTRY_BYTES: Final = 400  # of a cache entry, besides its text
 
@@ -106,7 +106,7 @@ class AnswerCache:
 
     def __init__(self, max_bytes: int) -> None:
         self.num_bytes = 0
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._answers: OrderedDict[bytes, Answer] = OrderedDict()
 
     def get(self, key: bytes) -> Answer | None:
@@ -120,11 +120,11 @@ class AnswerCache:
 
     def put(self, key: bytes, answer: Answer) -> None:
         size = _size(answer)
-        if size > self._max_bytes:
+        if size > self.max_bytes:
             return
         self._answers[key] = answer
         self.num_bytes += size
-        while self.num_bytes > self._max_bytes:
+        while self.num_bytes > self.max_bytes:
             _, oldest = self._answers.popitem(last=False)
             self.num_bytes -= _size(oldest)
 
