@@ -157,6 +157,24 @@ def test_a_fork_shares_all_blocks_and_the_first_to_write_copies_the_partial_one(
     tables.check_integrity([parent, child])
 
 
+@pytest.mark.parametrize("length", [6, 8])
+def test_forks_that_write_together_need_a_copy_less_than_they_are(length: int) -> None:
+    tables = BlockTables(BlockPool(16, 4))
+    parent = computed(tables, [1] * length)
+    family = [parent, *(sequence([1] * length, index=i) for i in (1, 2, 3))]
+    for child in family[1:]:
+        tables.fork(parent, child)
+    for s in family:
+        s.token_ids.append(7)
+    before = tables.pool.num_free
+    needed = tables.blocks_to_grow_all(family)
+    assert needed == (3 if length == 6 else 4)
+    copies = [tables.grow(s) for s in family]
+    assert before - tables.pool.num_free == needed
+    assert [copy is not None for copy in copies] == [length == 6] * 3 + [False]
+    tables.check_integrity(family)
+
+
 def test_a_fork_at_a_block_border_copies_nothing() -> None:
     tables = BlockTables(BlockPool(8, 4))
     parent = computed(tables, [1] * 8)

@@ -2,6 +2,7 @@
 
 import gc
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -71,6 +72,8 @@ def random_line(rng: random.Random) -> Sequence:
         allowed_token_ids=maybe(some(1, 60), ()),
         min_tokens=maybe(20, 0),
         stop_token_ids=maybe(some(1, 3), ()),
+        no_repeat_ngram=maybe(rng.choice([3, 4]), 0),
+        watermark=maybe(True, False),
     )
 
 
@@ -113,6 +116,57 @@ def test_a_row_of_any_parameters_gets_the_same_alone_and_in_any_batch() -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_a_row_of_any_parameters_gets_the_same_in_many_batches(seed: int) -> None:
     check_independence(200, 10, seed)
+
+
+def test_beams_are_scored_alike_alone_and_in_any_batch() -> None:
+    rng = random.Random(3)
+    lines = [random_line(rng) for _ in range(60)]
+    logits = normal(60)
+    alone = [Sampler(V, EOS).score(logits[r : r + 1].clone(), [lines[r]])[0] for r in range(60)]
+    sampler = Sampler(V, EOS)
+    for _ in range(4):
+        batch = rng.sample(range(60), 25)
+        for r, scored in zip(batch, sampler.score(logits[batch], [lines[r] for r in batch]), strict=True):
+            assert scored.error is None
+            assert torch.equal(scored.log_probs, alone[r].log_probs)
+            assert (scored.logprob_of(5) is None) == (lines[r].num_logprobs is None)
+            assert scored.logprob_of(5) == alone[r].logprob_of(5)
+
+
+def test_scores_are_normalised_and_then_edited() -> None:
+    logits = normal(1)
+    (scored,) = Sampler(V, EOS).score(
+        logits.clone(), [line(logit_bias=((4, 2.0),), bad_words=((5,),), temperature=0.1, top_k=1)]
+    )
+    want = torch.log_softmax(logits[0], -1)
+    want[4] += 2.0
+    want[5] = -INF
+    torch.testing.assert_close(scored.log_probs, want)
+
+
+def test_a_fork_goes_on_with_what_was_known_of_its_parent() -> None:
+    rng = random.Random(4)
+    sampler = Sampler(V, EOS)
+    for _ in range(60):
+        parent = random_line(rng)
+        sampler.score(normal(1), [parent])
+        child = replace(parent, token_ids=list(parent.token_ids))
+        sampler.fork(parent, child)
+        for family_member in rng.sample([parent, child], 2):
+            family_member.token_ids += [rng.randrange(V) for _ in range(2)]
+        for each in (parent, child):
+            fresh = replace(each)
+            scored = sampler.score(normal(2, seed=1)[:1], [each])[0]
+            want = Sampler(V, EOS).score(normal(2, seed=1)[:1], [fresh])[0]
+            assert torch.equal(scored.log_probs, want.log_probs)
+
+
+@pytest.mark.parametrize("poison", [NAN, INF])
+def test_a_beam_row_that_is_not_finite_fails_alone(poison: float) -> None:
+    logits = normal(3)
+    logits[1, 7] = poison
+    scored = Sampler(V, EOS).score(logits, [line() for _ in range(3)])
+    assert [s.error is None for s in scored] == [True, False, True]
 
 
 def test_threads_change_nothing() -> None:
