@@ -27,11 +27,21 @@ def find_tool_format(setting: str, tokenizer: Tokenizer) -> ToolFormat | None:
     syntax that nothing here reads. A template that shows no syntax at all gets generic JSON.
     """
     format = FORMATS.get(setting) if setting != "auto" else _shown_format(tokenizer)
-    return MISTRAL_ARGS if format is MISTRAL and tokenizer.token_id(ARGS) is not None else format
+    return MISTRAL_ARGS if format is MISTRAL and _writes_args(tokenizer) else format
+
+
+def _writes_args(tokenizer: Tokenizer) -> bool:
+    """Whether this model of Mistral's is a newer one."""
+    template = _template(tokenizer)
+    return ARGS in template or (MISTRAL.marker not in template and tokenizer.token_id(ARGS) is not None)
+
+
+def _template(tokenizer: Tokenizer) -> str:
+    return "\n".join(tokenizer.templates.values())
 
 
 def _shown_format(tokenizer: Tokenizer) -> ToolFormat | None:
-    template = "\n".join(tokenizer.templates.values())
+    template = _template(tokenizer)
     if "tools" not in template or any(sign in template for sign in _NOT_JSON):
         return None
     for format in FORMATS.values():

@@ -47,6 +47,25 @@ def test_a_token_tells_where_the_template_does_not(folder: Path, tmp_path: Path)
     assert found is FORMATS["llama3"]
 
 
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        (SHOWN + "[TOOL_CALLS] [", "[TOOL_CALLS] ["),
+        (SHOWN + "[TOOL_CALLS]{{ name }}[ARGS]", "[TOOL_CALLS]"),
+        (SHOWN, "[TOOL_CALLS]"),
+    ],
+)
+def test_newer_models_of_mistral_name_the_tool_first(
+    folder: Path, tmp_path: Path, template: str, expected: str
+) -> None:
+    backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    backend.add_special_tokens(["[TOOL_CALLS]", "[ARGS]"])
+    backend.save(str(tmp_path / "tokenizer.json"))
+    found = find_tool_format("auto", Tokenizer.load(tmp_path, chat_template=template))
+    assert found is not None
+    assert (found.name, found.spelling.first) == ("mistral", expected)
+
+
 def test_demo_chat_calls_as_hermes_does() -> None:
     assert find_tool_format("auto", Tokenizer.load(demo_folder("demo-chat"))) is FORMATS["hermes"]
 
