@@ -15,7 +15,9 @@ from serve_app.api.dialects.mindie_fields import MAX_TIMEOUT_S, MODEL_NAME, Shar
 from serve_app.api.dialects.mindie_messages import parse_messages
 from serve_app.api.dialects.mindie_wire import FINISH, STREAM_TYPE, encode
 from serve_app.api.dialects.openai_fields import StreamOptions
-from serve_app.api.dialects.openai_wire import token_with_alternatives
+from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_tools import parse_tools
+from serve_app.api.dialects.openai_wire import token_with_alternatives, tool_call_fields
 from serve_app.api.fields import Boolean, Integer, Number, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
@@ -28,17 +30,24 @@ from serve_app.types import (
     Prompt,
     TextLogprob,
     TokenDelta,
+    ToolCallDelta,
     Usage,
 )
 
-_UNAVAILABLE: Final = ("tools", "use_beam_search", "chat_template_kwargs")
+_UNAVAILABLE: Final = ("use_beam_search", "chat_template_kwargs")
 _DONE: Final = b"data: [DONE]\n\n"
 
 
 class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options", "messages")
+    free_form: ClassVar[tuple[str, ...]] = (
+        "stream_options",
+        "messages",
+        "tools",
+        "tool_choice",
+        "response_format",
+    )
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     messages: Any = None
@@ -57,19 +66,15 @@ class ChatBody(SharedFields):
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     stream_options: StreamOptions | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    response_format: Any = None
     timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:
         super().check()
         self.refuse(_UNAVAILABLE)
-        extra = self.__pydantic_extra__ or {}
-        form = extra.get("response_format")
-        if form is not None and form != {"type": "text"}:
-            raise InvalidField(
-                "response_format: only {'type': 'text'} is available on this server", param="response_format"
-            )
-        if extra.get("tool_choice") not in (None, "none", "auto"):
-            raise InvalidField("tool_choice: must be none or auto without tools", param="tool_choice")
         if self.model is None or not MODEL_NAME.fullmatch(self.model):
             raise InvalidField(
                 "model: is required and must be 1 to 256 characters of A-Z a-z 0-9 . _ - beginning and "
@@ -109,10 +114,15 @@ class ChatDialect:
         body = parse_body(self._body, raw)
         body.check()
         model = endpoint or body.model or ""
+        offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(messages=parse_messages(body.messages, self._config.max_input_chars)),
+            prompt=Prompt(
+                messages=parse_messages(body.messages, self._config.max_input_chars), tools=offer.tools
+            ),
+            tool_choice=offer.choice,
+            grammar=parse_grammar({"response_format": body.response_format}),
             sampling=body.sampling(body.max_tokens, max(body.top_k or 0, 0)),
             n=body.n or 1,
             best_of=body.best_of,
@@ -132,7 +142,7 @@ class ChatDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=(),  # by this protocol in silence
-            renderer=partial(ChatRenderer, body=body.without("messages")),
+            renderer=partial(ChatRenderer, body=body.without("messages", "tools", "response_format")),
             names={"prompt": "messages", "model": f"model {model!r}"},  # which has passed its pattern
             fit=partial(fit_output, clamp=self._config.clamp_max_tokens),
         )
@@ -162,6 +172,8 @@ class ChatRenderer:
         events = b""
         if delta.text:
             events = self._chunk(delta.index, {"role": "assistant", "content": delta.text}, None)
+        for piece in delta.tool_calls:
+            events += self._chunk(delta.index, {"role": "assistant", "tool_calls": [_piece(piece)]}, None)
         if delta.finish is not None:
             self._open.discard(delta.index)
             usage = delta.usage if self._body.include_usage and not self._open else None
@@ -180,7 +192,9 @@ class ChatRenderer:
         return encode({**self._head, "choices": rendered, "usage": _usage(usage)})
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        message = {"role": "assistant", "content": choice.text}
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+        if choice.calls:
+            message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
         finish = FINISH[choice.finish] if choice.finish else None
         return {
             "index": index,
@@ -190,7 +204,7 @@ class ChatRenderer:
         }
 
     def _chunk(
-        self, index: int, delta: dict[str, str], finish: FinishReason | None, usage: Usage | None = None
+        self, index: int, delta: dict[str, Any], finish: FinishReason | None, usage: Usage | None = None
     ) -> bytes:
         choice = {
             "index": index,
@@ -205,6 +219,13 @@ class ChatRenderer:
         if not self._body.logprobs:
             return {}
         return {"logprobs": {"content": [token_with_alternatives(token) for token in tokens]}}
+
+
+def _piece(piece: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call, whole in its first chunk but for the rest of its arguments."""
+    function: dict[str, str] = {} if piece.name is None else {"name": piece.name}
+    head = {} if piece.id is None else {"id": piece.id, "type": "function"}
+    return {"index": piece.index, **head, "function": {**function, "arguments": piece.arguments}}
 
 
 def _usage(usage: Usage) -> dict[str, int]:

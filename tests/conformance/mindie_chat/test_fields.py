@@ -11,6 +11,8 @@ from tests.gateway import Gateway, chat_body, gateway
 
 PATH = "/mindie/v1/chat/completions"
 
+TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
 # field -> (values at the edge of what is accepted, values just beyond it)
 BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "max_tokens": ([1, 256, 3.0, None], [0, -1, 257, 1.5, "1", True]),
@@ -37,10 +39,11 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "stop_token_ids": ([[0, 5], []], [[-1], ["1"], 5]),
     "model": (["demo"], [None, "", ".demo", "demo-", "de mo", "x" * 257, 5]),
     "stream_options": ([None], [{"include_usage": True}, 5]),
-    "response_format": ([None, {"type": "text"}], [{"type": "json_object"}, 5]),
+    "response_format": ([None, {"type": "text"}, {"type": "json_object"}], [{"type": "xml"}, 5]),
+    "chat_template_kwargs": ([None, {}], [{"thinking": True}]),
     "use_beam_search": ([False, None], [True]),
-    "tools": ([None, []], [[{"type": "function", "function": {"name": "f"}}]]),
-    "tool_choice": (["auto", "none", None], ["required"]),
+    "tools": ([None, [], [TOOL]], [5, [{"type": "function", "function": {"name": "a b"}}], [TOOL, TOOL]]),
+    "tool_choice": (["auto", "none", None], ["required", "any", 5]),
 }  # fmt: skip
 
 ACCEPTED = [(field, value) for field, (inside, _) in BOUNDS.items() for value in inside]
