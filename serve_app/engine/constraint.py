@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Final
 
@@ -214,16 +214,29 @@ class Grammars:
             line.constraint = self._held.pop(line).result()
         return [line for line in ready if line.status is Status.HELD]
 
-    def prepare(self, line: Line) -> None:
-        """Begin with the mask of what may come next in a sequence."""
-        if line.constraint is not None:
-            line.constraint.prepare(line.output_ids, self._masks)
+    def prepare(self, lines: Iterable[Line]) -> None:
+        """Begin with the masks of what may come next in these sequences."""
+        for line in lines:
+            if line.constraint is not None:
+                line.constraint.prepare(line.output_ids, self._masks)
 
     def _compile(self, grammar: str) -> Constraint:
         matcher = LLMatcher(self._tokenizer, grammar, log_level=0, limits=LIMITS)
         constraint = Constraint(matcher, self._tokenizer)
         constraint.mask(())  # the first one may be slow, and the prompt has been computed once it is wanted
         return constraint
+
+
+def forced_tokens(line: Line) -> Iterator[int]:
+    """The tokens that must come next in a sequence, which need no sampling; asked when the first is taken.
+
+    None where each token is looked at by itself: log-probabilities, and masks besides the grammar's.
+    """
+    constraint, sampling = line.constraint, line.sampling
+    if constraint is None or line.gang is not None or line.num_logprobs is not None or line.processors:
+        return
+    if not (sampling.bad_words or sampling.allowed_token_ids or sampling.no_repeat_ngram):
+        yield from constraint.forced(line.output_ids)
 
 
 def _refusal(reason: str) -> ErrorInfo:

@@ -18,12 +18,13 @@ import logging
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from serve_app.config import EngineConfig
 from serve_app.engine import validation
 from serve_app.engine.blocks import BlockPool, IntegrityError
-from serve_app.engine.constraint import FIELD, Grammars
+from serve_app.engine.constraint import FIELD, Grammars, forced_tokens
 from serve_app.engine.ends import EndRule
 from serve_app.engine.group import Group
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
@@ -228,9 +229,7 @@ class Engine:
                 self._cached_tokens += sequence.num_computed
                 self._prompt_tokens += sequence.prompt_len
         if self.grammars is not None:
-            for chunk in plan.chunks:
-                if chunk.samples:
-                    self.grammars.prepare(chunk.sequence)
+            self.grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
     def _members(self, sequence: Sequence) -> list[Sequence]:
         group = self._groups[sequence.request_id]
@@ -302,13 +301,17 @@ class Engine:
         if sampled.error is not None:
             self._fail(sequence, sampled.error)
             return
-        sequence.token_ids.append(sampled.token_id)
-        self._generated_tokens += 1
-        room = self.max_model_len - sequence.prompt_len
-        finish = self._ends.reason(sequence.sampling, sampled.token_id, sequence.num_output, room)
+        room, sequence.num_forced = self.max_model_len - sequence.prompt_len, -1
+        for token in chain((sampled.token_id,), forced_tokens(sequence)):
+            sequence.token_ids.append(token)
+            sequence.num_forced += 1
+            finish = self._ends.reason(sequence.sampling, token, sequence.num_output, room)
+            if finish is not None:
+                break
+        self._generated_tokens += 1 + sequence.num_forced
         steps = (self._time_token(group, sequence, now),) if group.request.timings else ()
         self._outputs.append(
-            group.tell_token(sequence, sampled.logprobs, finish, now, leader.prompt_logprobs, steps)
+            group.tell_tokens(sequence, sampled.logprobs, finish, now, leader.prompt_logprobs, steps)
         )
         if finish is not None:
             self._close(group, sequence)

@@ -107,7 +107,7 @@ class Group:
         )
         return self.search
 
-    def tell_token(
+    def tell_tokens(
         self,
         sequence: Sequence,
         logprobs: PositionLogprobs | None,
@@ -116,19 +116,20 @@ class Group:
         prompt_logprobs: list[PositionLogprobs],
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """The last token of a sequence; with its first one, what is known of the prompt."""
-        first = sequence.num_output == 1
+        """The token sampled last and those forced after it; with the first, what is known of the prompt."""
+        count = 1 + sequence.num_forced
+        first = sequence.num_output == count
         wants_prompt = first and self.request.prompt_logprobs is not None
         return EngineOutput(
             request_id=sequence.request_id,
             index=sequence.index,
-            token_ids=(sequence.token_ids[-1],),
+            token_ids=tuple(sequence.token_ids[-count:]),
             logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=tuple(prompt_logprobs) if wants_prompt else None,
             finish=finish,
             cached_tokens=self.cached_tokens,
             timing=self.timing(now) if first else None,
-            steps=steps,
+            steps=steps * count,
         )
 
     def tell_end(self, index: int, finish: FinishReason, error: ErrorInfo | None) -> EngineOutput:

@@ -114,8 +114,9 @@ class Scheduler:
             if not self._make_room(sequence, plan):
                 break  # it was the last in order, and gave way itself
             start = sequence.num_computed
-            chunks.append(Chunk(sequence, start, 1, start))
-            budget -= 1
+            length = min(budget, sequence.num_tokens - start)  # 1, and what a grammar forced
+            chunks.append(Chunk(sequence, start, length, self._first_logit(sequence, start + length)))
+            budget -= length
         return budget
 
     def _schedule_gang(self, gang: Gang, sequence: Sequence, plan: Plan, budget: int) -> int:

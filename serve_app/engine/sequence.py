@@ -25,7 +25,8 @@ class Sequence:
     """One line of tokens: the prompt of its request and what was generated after it.
 
     `num_computed` tokens have their keys and values in the cache. A sequence is
-    *decoding* when all its tokens but the last are computed.
+    *decoding* when all its tokens are computed but the one sampled last and those
+    that its grammar forced after it.
     """
 
     request_id: str
@@ -43,6 +44,7 @@ class Sequence:
     order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
     processors: tuple[LogitsProcessor, ...] = ()
     constraint: Constraint | None = None  # where it stands in its grammar
+    num_forced: int = 0  # tokens at the end that followed without sampling
     salt: str = ""  # of the prefix cache
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
@@ -60,7 +62,7 @@ class Sequence:
 
     @property
     def decoding(self) -> bool:
-        return self.num_computed == len(self.token_ids) - 1
+        return self.num_computed >= len(self.token_ids) - 1 - self.num_forced
 
     @property
     def wants_prompt_logprobs(self) -> bool:

@@ -315,6 +315,77 @@ def test_a_preempted_sequence_goes_on_in_its_grammar(folder, tokens, fast):
         assert re.fullmatch(pattern, text(fast, got))
 
 
+SENTENCE = "The quick brown fox jumps over the lazy dog"
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_forced_tokens_come_in_one_step(engine, fast, n):
+    one = request(f"[0-9]{SENTENCE}[0-9]", n=n)
+    outputs = run(engine, one)
+    for index in range(n):
+        got = outputs[one.id, index]
+        assert re.fullmatch(f"[0-9]{SENTENCE}[0-9]", text(fast, got))
+        assert got[-1].finish is FinishReason.EOS
+        ids = [i for o in got for i in o.token_ids]
+        assert max(len(o.token_ids) for o in got) > 3
+        assert len(got) < len(ids)
+        assert ids[1:-2] == fast.encode(SENTENCE)
+
+
+def test_without_log_probabilities_or_with_them_the_text_is_the_same(engine, fast):
+    """Where each token is asked about, each is sampled."""
+    plain, asked = request(SENTENCE), request(SENTENCE, logprobs=0)
+    outputs = run(engine, plain, asked)
+    assert text(fast, outputs[plain.id, 0]) == text(fast, outputs[asked.id, 0]) == SENTENCE
+    assert all(len(o.token_ids) == len(o.logprobs) == 1 for o in outputs[asked.id, 0])
+    assert len(outputs[plain.id, 0]) < len(outputs[asked.id, 0])
+
+
+def test_tokens_are_forced_only_past_no_mask_of_the_clients(engine):
+    for sampling in ({"bad_words": ((10, 11),)}, {"allowed_token_ids": tuple(range(VOCAB))}):
+        one = request(SENTENCE, sampling=sampling)
+        assert all(len(o.token_ids) == 1 for o in run(engine, one)[one.id, 0])
+
+
+def test_an_end_among_forced_tokens_is_an_end(engine, fast):
+    ids = fast.encode(SENTENCE)
+    short = request(SENTENCE + "[0-9]", sampling={"max_tokens": 9})
+    stopped = request("[0-9]" + SENTENCE, sampling={"stop_token_ids": (ids[5],)})
+    full = replace(request("[0-9]" + SENTENCE), token_ids=(10,) * 252)
+    full = replace(full, sampling=replace(full.sampling, max_tokens=None))
+    outputs = run(engine, short, stopped, full)
+
+    def tokens_of(one: EngineRequest) -> list[int]:
+        return [i for o in outputs[one.id, 0] for i in o.token_ids]
+
+    assert outputs[short.id, 0][-1].finish is FinishReason.LENGTH
+    assert len(tokens_of(short)) == 9
+    assert outputs[stopped.id, 0][-1].finish is FinishReason.STOP
+    assert tokens_of(stopped)[-1] == ids[5]
+    assert outputs[full.id, 0][-1].finish is FinishReason.CONTEXT
+    assert len(tokens_of(full)) == 4
+
+
+@pytest.mark.parametrize("max_step_tokens", [16, 21])
+def test_forced_tokens_that_exceed_a_step_are_computed_in_several(folder, tokens, fast, max_step_tokens):
+    engine = new_engine(folder, "reference", max_step_tokens=max_step_tokens, block_size=4)
+    engine.grammars = Grammars(tokens)
+    made = [request(f"[a-z]{{2}}{SENTENCE}[a-z]{SENTENCE}") for _ in range(3)]
+    outputs = run(engine, *made)
+    whole = new_engine(folder, "reference")
+    whole.grammars = Grammars(tokens)
+    again = run(whole, *made)
+    for one in made:
+        assert text(fast, outputs[one.id, 0]).count(SENTENCE) == 2
+        assert text(fast, outputs[one.id, 0]) == text(fast, again[one.id, 0])
+
+
+def test_each_forced_token_has_the_time_of_its_step(engine):
+    one = request("[0-9]" + SENTENCE, timings=True)
+    for output in run(engine, one)[one.id, 0]:
+        assert len(output.steps) == len(output.token_ids)
+
+
 def test_an_engine_without_a_tokenizer_refuses_grammars(folder):
     with pytest.raises(UnsupportedField) as caught:
         new_engine(folder, "reference").add(request("[0-9]"))

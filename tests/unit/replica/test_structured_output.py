@@ -164,6 +164,19 @@ async def test_an_answer_is_the_same_alone_and_among_others(server):
     assert unconstrained.text() == free
 
 
+async def test_forced_tokens_change_no_answer(server):
+    """With log-probabilities nothing is forced; the greedy answer is the same either way."""
+    greedy = SamplingParams(temperature=0.0, max_tokens=200)
+    fewer = 0
+    for seed in range(8):
+        grammar = schema(SchemaMaker(seed).make())
+        jumping = await ask(server, grammar, seed, sampling=greedy)
+        sampled = await ask(server, grammar, seed, sampling=greedy, logprobs=0)
+        assert jumping.text() == sampled.text()
+        fewer += len(jumping.deltas) < len(sampled.deltas)
+    assert fewer >= 4
+
+
 async def test_a_schema_that_cannot_be_names_the_field(server):
     with pytest.raises(InvalidField) as caught:
         await ask(server, schema({"type": "banana"}))
