@@ -31,9 +31,6 @@ class Running:
     def __init__(self) -> None:
         self._stops: dict[RunKey, list[Callable[[], None]]] = {}
 
-    def __len__(self) -> int:
-        return sum(map(len, self._stops.values()))
-
     @contextmanager
     def entry(self, key: RunKey, stop: Callable[[], None]) -> Iterator[None]:
         """`stop` is called, at most once, while the block runs."""

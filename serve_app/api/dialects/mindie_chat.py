@@ -73,7 +73,8 @@ class ChatBody(SharedFields):
     timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:
-        super().check()
+        """Raises InvalidField or UnsupportedField."""
+        self.check_stop("stop")
         self.refuse(_UNAVAILABLE)
         if self.model is None or not MODEL_NAME.fullmatch(self.model):
             raise InvalidField(

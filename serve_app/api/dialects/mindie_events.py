@@ -75,16 +75,16 @@ class TextRenderer:
         if delta.finish is FinishReason.EOS and self._answer.shows_end and delta.token_ids:
             text += self._end_texts.get(delta.token_ids[-1], "")
         times = self._times
-        first = len(times.costs_ms) <= 1
+        # A request that was stopped ends without a token, hence without times of its own.
+        cost = times.costs_ms[-1] if delta.step is not None else None
+        prefill, decode = (cost, None) if self._generated <= 1 else (None, cost)
         details = self._details(
             delta.finish,
-            decode_cost=None if first else times.costs_ms[-1],
+            decode_cost=decode,
             batch_size=times.batch_sizes[-1] if times.batch_sizes else 0,
-            queue_wait_time=times.waits_us[-1] if delta.token_ids and times.waits_us else 0,
+            queue_wait_time=0 if cost is None else times.waits_us[-1],
         )
-        cost = times.costs_ms[-1] if times.costs_ms else None
-        body = self._object(text, details, cost if first else None, None if first else cost)
-        return b"data:" + body + b"\n\n"
+        return b"data:" + self._object(text, details, prefill, decode) + b"\n\n"
 
     def end(self, usage: Usage) -> bytes:
         return b""

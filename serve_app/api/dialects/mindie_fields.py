@@ -45,12 +45,12 @@ class SharedFields(WireModel):
     ] = None
     priority: Annotated[int | None, Integer(1, LOWEST_PRIORITY)] = None
 
-    def check(self) -> None:
-        """What single fields cannot tell. Raises InvalidField."""
+    def check_stop(self, name: str) -> None:
+        """Raises InvalidField, with the field called `name`, for too much in all stop strings together."""
         if sum(map(len, self.stop or ())) > MAX_ALL_STOP_CHARS:
             raise InvalidField(
-                f"stop: must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together",
-                param="stop",
+                f"{name}: must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together",
+                param=name,
             )
 
     def refuse(self, names: tuple[str, ...]) -> None:

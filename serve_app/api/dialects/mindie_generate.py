@@ -120,7 +120,7 @@ class TextDialect:
             body.check_is_ours()
         body.check(self._config.max_input_chars)
         asked = body.parameters or Parameters()
-        asked.check()
+        asked.check_stop("parameters.stop")
         target, details = self._target, bool(asked.details)
         request = GenerateRequest(
             id="",

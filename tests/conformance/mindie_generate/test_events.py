@@ -192,6 +192,36 @@ async def test_a_stop_ends_the_stream_with_its_own_word() -> None:
         await g.check()
 
 
+async def test_a_stop_before_the_first_token_is_an_answer_too() -> None:
+    async with gateway(FakeBackend(hang_after=0)) as g:
+        for path in (STREAM, MODEL + "/generate"):
+            task = asyncio.ensure_future(g.post(path, body(details=True, perf_stat=True)))
+            async with asyncio.timeout(5):
+                while (await g.post(MODEL + "/stopInfer", {"id": "job_42"})).status_code == 404:
+                    await asyncio.sleep(0)
+            answer = await task
+            (only,) = events(answer.content) if path == STREAM else [answer.json()]
+            assert only["text_output"] == ""
+            assert (only["details"]["finish_reason"], only["details"]["generated_tokens"]) == (
+                "stop_sequence",
+                0,
+            )
+            assert (only["prefill_time"], only["decode_time"]) == (None, None)
+        await g.check()
+
+
+async def test_a_client_that_leaves_ends_its_request() -> None:
+    async with gateway(FakeBackend(hang_after=1)) as g:
+        task = await started(g)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        async with asyncio.timeout(5):
+            await g.backend.closed.wait()
+        assert len(g.backend.aborted) == 1
+        assert (await g.post(MODEL + "/stopInfer", {"id": "job_42"})).status_code == 404
+        await g.check()
+
+
 async def test_of_two_requests_the_newest_is_stopped() -> None:
     async with gateway(FakeBackend(hang_after=1)) as g:
         first = await started(g)

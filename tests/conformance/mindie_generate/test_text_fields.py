@@ -31,11 +31,18 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "perf_stat": ([True, False, None], [1]),
     "priority": ([1, 5, None], [0, 6]),
     "timeout": ([1, 65_535, None], [0, 65_536, 1.5]),
-    "stop": (["x", ["x", "y"], None], [[""], 5]),
+    "stop": (
+        ["x", ["x"] * 1024, ["x" * 1024] * 32, None],
+        [[""], 5, ["x"] * 1025, ["x" * 1024] * 32 + ["x"]],
+    ),
     "stop_token_ids": ([[0, 5], None], [[-1], "x"]),
 }
 ACCEPTED = [(name, value) for name, (inside, _) in BOUNDS.items() for value in inside]
 REFUSED = [(name, value) for name, (_, beyond) in BOUNDS.items() for value in beyond]
+
+
+def brief(value: Any) -> str:
+    return repr(value)[:30]
 
 
 async def post(g: Gateway, body: Any = None, path: str = ROUTE, **parameters: Any) -> Any:
@@ -50,14 +57,14 @@ async def request_for(config: dict[str, Any] | None = None, **parameters: Any) -
         return g.backend.last
 
 
-@pytest.mark.parametrize(("name", "value"), ACCEPTED, ids=repr)
+@pytest.mark.parametrize(("name", "value"), ACCEPTED, ids=brief)
 async def test_what_is_inside_its_range_is_accepted(name: str, value: Any) -> None:
     async with gateway() as g:
         answer = await post(g, **{name: value})
         assert answer.status_code == 200, answer.text
 
 
-@pytest.mark.parametrize(("name", "value"), REFUSED, ids=repr)
+@pytest.mark.parametrize(("name", "value"), REFUSED, ids=brief)
 async def test_what_is_outside_is_refused_by_name(name: str, value: Any) -> None:
     async with gateway() as g:
         answer = await post(g, **{name: value})
