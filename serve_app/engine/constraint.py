@@ -9,6 +9,7 @@ costs its own request and no step. Knows token ids; no logits, no text, no batch
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -36,6 +37,7 @@ LIMITS: Final = LLParserLimits(
     max_lexer_states=25_000,
     verbose_errors=False,  # an error goes to the client and holds nothing of the text
 )
+_TOO_LARGE: Final = re.compile("too (many|large|big)|max is|limits")
 PATIENCE_S: Final = 0.02  # that a step waits for a mask, once; then the row is left out of the step
 MASK_LIMIT_S: Final = 5.0  # after which the sequence of a mask ends; its thread goes on until it is done
 MASK_THREADS: Final = min(8, os.cpu_count() or 1)
@@ -66,9 +68,16 @@ def grammar_tokenizer(
 
 
 def error_of(matcher: LLMatcher) -> str:
-    """The first line of what is wrong with a matcher, without the library's marks; "" when nothing is."""
-    message = matcher.get_error().replace("<non-verbose/>", "").strip()
-    return message.splitlines()[0][:200] if message else ""
+    """What is wrong with a matcher, in one line for the client; "" when nothing is."""
+    lines = matcher.get_error().replace("<non-verbose/>", "").strip().splitlines()
+    if not lines:
+        return ""
+    if lines[0].startswith("NoExtension"):
+        return "no text matches it"
+    # A regex is quoted before its error is named.
+    named = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    hint = "; use smaller counts and fewer alternatives" if _TOO_LARGE.search(named) else ""
+    return named[:200] + hint
 
 
 class Constraint:

@@ -23,7 +23,7 @@ from serve_app.engine.constraint import (
 )
 from serve_app.engine.engine import Engine
 from serve_app.errors import UnsupportedField
-from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
+from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.invariance.test_batch_invariance import new_engine
 from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
 
@@ -384,6 +384,14 @@ def test_each_forced_token_has_the_time_of_its_step(engine):
     one = request("[0-9]" + SENTENCE, timings=True)
     for output in run(engine, one)[one.id, 0]:
         assert len(output.steps) == len(output.token_ids)
+
+
+def test_beams_stay_in_the_grammar(engine, fast):
+    pattern = "(the|a) (quick|lazy) (brown )?(fox|dog)( jumps| sleeps)?"
+    one = request(pattern, n=3, beam=Beam(width=4))
+    found = list(run(engine, one).values())
+    assert len({got[-1].token_ids for got in found}) == 3
+    assert all(re.fullmatch(pattern, text(fast, got)) for got in found)
 
 
 def test_an_engine_without_a_tokenizer_refuses_grammars(folder):

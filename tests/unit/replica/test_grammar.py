@@ -57,6 +57,24 @@ async def test_a_refusal_is_remembered_too(compiler):
         compiler._child.end()
 
 
+@pytest.mark.parametrize(
+    ("grammar", "words"),
+    [
+        (regex("((("), "unclosed group"),
+        (regex("(?=a)b"), "look-around"),
+        (Grammar(kind=GrammarKind.LARK, text="start: start"), "no text matches"),
+        (Grammar(kind=GrammarKind.SCHEMA, text='{"type":"banana"}'), "banana"),
+        (Grammar(kind=GrammarKind.SCHEMA, text='{"enum":[]}'), "anyOf is empty"),
+        (regex("a?" * 3_000 + "a" * 3_000), "fewer alternatives"),
+    ],
+)
+async def test_a_refusal_says_what_is_wrong(compiler, grammar, words):
+    with pytest.raises(InvalidField) as caught:
+        await compiler.compile(grammar)
+    assert words in caught.value.message
+    assert len(caught.value.message) < 300
+
+
 async def test_a_grammar_that_kills_the_child_costs_only_itself(compiler, monkeypatch):
     await compiler.compile(regex("a"))
     first = compiler._child._child.pid
