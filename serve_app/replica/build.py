@@ -26,6 +26,7 @@ from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import OnOutputs, Steps
 from serve_app.text.answer_format import AnswerFormat
+from serve_app.text.grammar import reads_alike
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import ModelInfo
 
@@ -111,19 +112,24 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
         )
     except (UnsupportedModel, CacheTooSmall, ValueError) as error:
         raise ModelLoadError(f"{config.name}: {error}") from error
-    tokenizer = load_tokenizer(config, Path(model.folder))
     try:
-        engine.grammars = Grammars(
-            grammar_tokenizer(
-                tokenizer.to_json(),
-                vocab_size=engine.vocab_size,
-                own_vocab_size=tokenizer.vocab_size,
-                eos_token_ids=model.eos_token_ids,
-            )
-        )
+        engine.grammars = _grammars(load_tokenizer(config, Path(model.folder)), engine, model)
     except GrammarsUnavailable as error:
         progress(f"{config.name}: no structured output: {error}")
     return engine, model
+
+
+def _grammars(tokenizer: Tokenizer, engine: Engine, model: LoadedModel) -> Grammars:
+    """Raises GrammarsUnavailable."""
+    tokens = grammar_tokenizer(
+        tokenizer.to_json(),
+        vocab_size=engine.vocab_size,
+        own_vocab_size=tokenizer.vocab_size,
+        eos_token_ids=model.eos_token_ids,
+    )
+    if not reads_alike(tokenizer, tokens):
+        raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
+    return Grammars(tokens)
 
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import random
 import resource
+import signal
 import socket
 import sys
 import threading
@@ -38,6 +39,7 @@ STEP_LIMIT_S: Final = 0.1  # of CPU, for one of them
 
 def main(fd: int) -> int:
     pipe: Pipe[Command, Answer] = Pipe(socket.socket(fileno=fd), Command)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent decides when to end
     first = pipe.receive()
     if first is None or first.setup is None:
         return 1

@@ -11,16 +11,18 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from serve_app.errors import InvalidField
+from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind
 
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
 
 # `{"a": 1,\n  "b": [..` and deeper: as much space in one place as a pretty printer needs, but no endless run.
 _SOME_SPACE: Final = r"[\x20\x0A\x0D\x09]{0,16}"
+_COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA: Final = ("enum", "const", "default", "examples")  # whose values are no schemas
 
@@ -45,6 +47,16 @@ def serialise(grammar: Grammar) -> str:
             return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
         case GrammarKind.LARK:
             return _lark(grammar.text)
+
+
+def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
+    """Whether the parser takes the tokens for the text that a client will see, judged by some thousands."""
+    size = tokenizer.vocab_size
+    return all(
+        tokens.decode_bytes([i]) == tokenizer.token_bytes(i)
+        for i in range(0, size, max(1, size // _COMPARED))
+        if i not in tokenizer.special_ids and not tokens.is_special_token(i)
+    )
 
 
 def _schema(text: str) -> str:

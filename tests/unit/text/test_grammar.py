@@ -1,14 +1,19 @@
 """What a client asks of the output, in the parser's notation."""
 
 import json
+import random
+import re
 from typing import Any
 
+import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.constraint import LIMITS, grammar_tokenizer
+from serve_app.engine.constraint import LIMITS, GrammarsUnavailable, grammar_tokenizer
 from serve_app.errors import InvalidField
-from serve_app.text.grammar import serialise
+from serve_app.text.grammar import reads_alike, serialise
+from serve_app.text.output import OutputText
+from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind
 from tests.tiny_llama import tiny_tokenizer
 
@@ -92,3 +97,43 @@ def test_what_cannot_be_is_refused_with_a_reason(grammar, words):
         serialise(grammar)
     assert caught.value.param == "response_format"
     assert words in caught.value.message
+
+
+def laid_over(tokenizer: Tokenizer) -> LLTokenizer:
+    size = tokenizer.vocab_size
+    end = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else size - 1
+    return grammar_tokenizer(tokenizer.to_json(), vocab_size=size, own_vocab_size=size, eos_token_ids=[end])
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+def test_the_text_of_an_answer_matches(request, kind, seed):
+    """A random walk through the masks, read as the client reads it."""
+    tokenizer = request.getfixturevalue(kind)
+    pattern = r' ?[a-z]{2,5}: "[^"\\]{3,6}"[ü0-9 ]{2,4}'
+    tokens = laid_over(tokenizer)
+    assert reads_alike(tokenizer, tokens)
+    grammar = serialise(Grammar(kind=GrammarKind.REGEX, text=pattern))
+    matcher = LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)
+    rng = random.Random(seed)
+    ids: list[int] = []
+    while not matcher.is_stopped():
+        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+        choice = int(rng.choice(np.flatnonzero(np.unpackbits(bits, bitorder="little"))))
+        if choice in tokens.eos_tokens:
+            break
+        assert choice not in tokenizer.special_ids
+        matcher.consume_token(choice)
+        ids.append(choice)
+    output = OutputText(tokenizer, continues=True)
+    text = output.push(ids).text + output.flush()
+    assert re.fullmatch(pattern, text)
+
+
+def test_a_tokenizer_that_the_parser_misreads_is_found_out(metaspace):
+    assert not reads_alike(metaspace, laid_over(metaspace))
+
+
+def test_a_tokenizer_without_bytes_has_no_grammars(wordpiece):
+    with pytest.raises(GrammarsUnavailable):
+        laid_over(wordpiece)
