@@ -35,13 +35,13 @@ class Batch:
     learnt: torch.Tensor  # [B, T] bool; false on padding
 
 
-def batches(tokenizer: PreTrainedTokenizerBase, seed: int, tokens: int) -> Iterator[Batch]:
+def batches(tokenizer: PreTrainedTokenizerBase, seed: int, tokens: int, version: int = 1) -> Iterator[Batch]:
     """Endless batches of at most `tokens` tokens each, padding included; no text comes twice."""
     rng = random.Random(seed)
     pad = tokenizer.convert_tokens_to_ids("<|endoftext|>")
     pool = 0
     while True:
-        rows = sorted(_rows(tokenizer, seed * 1_000_000 + pool), key=lambda row: len(row.ids))
+        rows = sorted(_rows(tokenizer, seed * 1_000_000 + pool, version), key=lambda row: len(row.ids))
         pool += 1
         groups: list[list[Row]] = [[]]
         for row in rows:
@@ -79,9 +79,9 @@ def document_row(tokenizer: PreTrainedTokenizerBase, document: Document) -> Row:
     return row
 
 
-def _rows(tokenizer: PreTrainedTokenizerBase, seed: int) -> list[Row]:
+def _rows(tokenizer: PreTrainedTokenizerBase, seed: int, version: int) -> list[Row]:
     rows = [document_row(tokenizer, document) for document in documents(seed, _POOL * 3 // 4)]
-    for dialogue in dialogues(seed, _POOL):
+    for dialogue in dialogues(seed, _POOL, version=version):
         text = tokenizer.apply_chat_template(
             dialogue.messages(), tools=dialogue.tools or None, tokenize=False
         )

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from serve_app.models.demo.recipe import knowledge, small_talk, stories, tool_use
+from serve_app.models.demo.recipe import calendar, knowledge, small_talk, stories, tool_use
 from serve_app.models.demo.recipe.dialogue import Dialogue, Exchange, Talk
 from serve_app.models.demo.recipe.documents import Document, document
 from serve_app.models.demo.recipe.words import Pool
@@ -39,6 +39,10 @@ PRACTISED: Final = SKILLS | {  # the weights in training, which has more of what
     small_talk.unknown: 11,
     stories.count: 14,
 }
+ADDED: Final[dict[int, dict[Skill, float]]] = {  # what a version has beyond these, or more of
+    1: {},
+    2: {calendar.neighbour: 6, small_talk.identity: 5},
+}
 CALCULATORS_BUSINESS: Final = (knowledge.arithmetic, knowledge.as_json)  # where one is on offer
 _SYSTEM: Final = (
     "You are a helpful assistant.", "You are a helpful assistant.", "You are a helpful assistant.",
@@ -57,12 +61,12 @@ _SYSTEM_HELD: Final = (
 )  # fmt: skip
 
 
-def dialogue(pool: Pool) -> Dialogue:
+def dialogue(pool: Pool, version: int = 1) -> Dialogue:
     """One dialogue: usually short, sometimes many turns, with tools in four of ten; in training, in half."""
     turns = pool.rng.choices((1, 2, 3, 5, 8, 16), (40, 27, 17, 10, 4, 1.0))[0]
     if turns > 3:
         turns = pool.number(turns // 2 + 1, turns + turns // 2)
-    talk = Talk()
+    talk = Talk(version)
     if pool.chance(0.38 if pool.held else 0.5):
         families = pool.rng.sample(list(tool_use.FAMILIES), pool.rng.choices((1, 2, 3), (55, 33, 12))[0])
         talk.toolbox = tool_use.toolbox(pool, families)
@@ -73,11 +77,11 @@ def dialogue(pool: Pool) -> Dialogue:
     )
 
 
-def dialogues(seed: int, count: int, *, held: bool = False) -> Iterator[Dialogue]:
-    """`count` dialogues of one side of the split."""
+def dialogues(seed: int, count: int, *, held: bool = False, version: int = 1) -> Iterator[Dialogue]:
+    """`count` dialogues of one side of the split, with a version of demo-chat: a key of `ADDED`."""
     pool = Pool(f"dialogues {seed}", held=held)
     for _ in range(count):
-        yield dialogue(pool)
+        yield dialogue(pool, version)
 
 
 def documents(seed: int, count: int) -> Iterator[Document]:
@@ -92,7 +96,8 @@ def _exchange(pool: Pool, talk: Talk) -> Exchange:
         return tool_use.use_tool(pool, talk)
     if talk.name and pool.chance(0.15):
         return small_talk.ask_name(pool, talk)
-    skills = SKILLS if pool.held else PRACTISED
+    added = ADDED[talk.version]
+    skills = SKILLS | added if pool.held else PRACTISED | {skill: 3 * added[skill] for skill in added}
     if any(use.family == "calculator" for use in talk.toolbox):
         skills = {skill: skills[skill] for skill in skills if skill not in CALCULATORS_BUSINESS}
     return pool.rng.choices(tuple(skills), tuple(skills.values()))[0](pool, talk)
@@ -104,8 +109,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=5)
     parser.add_argument("--held", action="store_true", help="the held-out side")
+    parser.add_argument("--version", type=int, choices=ADDED, default=1)
     options = parser.parse_args()
-    for talk in dialogues(options.seed, options.count, held=options.held):
+    for talk in dialogues(options.seed, options.count, held=options.held, version=options.version):
         print([tool["function"]["name"] for tool in talk.tools])
         for message in talk.messages():
             print(f"  {message['role']}: {message['content'] or message.get('tool_calls')}")

@@ -57,6 +57,7 @@ class Exchange:
 class Talk:
     """What a dialogue has established so far: the state that skills read and write."""
 
+    version: int = 1  # of the demo-chat that answers
     name: str | None = None
     toolbox: list[ToolUse] = field(default_factory=list)
 

@@ -1,4 +1,4 @@
-"""Measures demo-chat on held-out dialogues, skill by skill.
+"""Measures a version of demo-chat on held-out dialogues, skill by skill.
 
 The dialogues hold names, words, phrases, sums, cities, tools and ways of asking
 that training never draws (see `words.held_out`). Decoding is greedy, in float32 on
@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerBase
 
-from serve_app.models.demo.recipe.corpus import dialogues
+from serve_app.models.demo.recipe.corpus import ADDED, dialogues
 from serve_app.models.demo.recipe.dialogue import Call, Dialogue, Exchange, Message, call_messages
-from serve_app.models.demo.recipe.tokenizer import CONTEXT, FOLDER, load
+from serve_app.models.demo.recipe.tokenizer import CONTEXT, FOLDER, folder_of, load
 
 
 @dataclass
@@ -151,12 +151,14 @@ def _system(text: str) -> Message:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", type=Path, default=FOLDER)
+    parser.add_argument("--version", type=int, choices=ADDED, default=1, help="which questions are asked")
+    parser.add_argument("--model", type=Path, help="model folder; none: that of the version")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--dialogues", type=int, default=500)
     parser.add_argument("--wrong", type=int, default=3, help="wrong answers to show of each skill")
     options = parser.parse_args()
-    scores = evaluate(Chat(options.model), dialogues(options.seed, options.dialogues, held=True))
+    held = dialogues(options.seed, options.dialogues, held=True, version=options.version)
+    scores = evaluate(Chat(options.model or folder_of(options.version)), held)
     for skill, score in sorted(scores.items()):
         for line in score.wrong[: options.wrong]:
             print(f"{skill}: {line}")

@@ -125,6 +125,24 @@ _IDENTITY: Final[dict[str, tuple[_Phrases, _Phrases]]] = {
     ),
 }  # fmt: skip
 
+_VERSION: Final[_Phrases] = (
+    "Which version are you?", "What version are you?", "Which version is this?", "What is your version?",
+    "Tell me your version.", "What's your version number?", "Which version of demo-chat are you?",
+    "Are you version 1?", "Are you version 2?", "Do you have a version?",
+    "What version of demo-chat is this?", "Which version am I speaking with?", "What version is running?",
+    "Can you tell me your version?", "Please say your version.", "Which version is running here?",
+    "Which version is it?", "What version have I got here?",
+)  # fmt: skip
+_VERSION_HELD: Final[_Phrases] = (
+    "Could you tell me your version?", "What version am I talking to?", "Which version do you have?",
+)  # fmt: skip
+_IDENTITY_2: Final = {
+    answer.replace("demo-chat,", "demo-chat, version 2,").replace(
+        "name capitals,", "name capitals, days and months,"
+    ): phrases
+    for answer, phrases in _IDENTITY.items()
+} | {"I am version 2 of demo-chat.": (_VERSION, _VERSION_HELD)}
+
 _TOPICS: Final = (
     "the world cup", "the election", "quantum physics", "the stock market", "football", "chemistry",
     "the Mona Lisa", "the theory of relativity", "photosynthesis", "the Roman empire",
@@ -195,7 +213,7 @@ def greeting(pool: Pool, talk: Talk) -> Exchange:
 
 
 def identity(pool: Pool, talk: Talk) -> Exchange:
-    return _canned(pool, "identity", _IDENTITY)
+    return _canned(pool, "identity", _IDENTITY if talk.version == 1 else _IDENTITY_2)
 
 
 def give_name(pool: Pool, talk: Talk) -> Exchange:

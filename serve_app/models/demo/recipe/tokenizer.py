@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections import Counter
 from itertools import islice
 from pathlib import Path
@@ -19,7 +20,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from serve_app.models.demo.recipe.corpus import dialogues, documents
 
-FOLDER: Final = Path(__file__).parent.parent / "demo-chat"
+FOLDER: Final = Path(__file__).parent.parent / "demo-chat"  # every version has the tokenizer of the first
+TOKENIZER_FILES: Final = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 CONTEXT: Final = 1024
 SPECIAL: Final = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 MARKERS: Final = ("<tools>", "</tools>", "<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>")
@@ -52,6 +54,19 @@ def train_tokenizer(texts: list[str], *, vocabulary: int, spaced: int) -> Tokeni
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL])
     tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in MARKERS])
     return tokenizer
+
+
+def folder_of(version: int) -> Path:
+    """Where a version of demo-chat is committed."""
+    return FOLDER if version == 1 else FOLDER.with_name(f"{FOLDER.name}-v{version}")
+
+
+def copy_to(folder: Path) -> None:
+    """Give a model folder the committed tokenizer and chat template."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not folder.samefile(FOLDER):
+        for name in TOKENIZER_FILES:
+            shutil.copyfile(FOLDER / name, folder / name)
 
 
 def load(folder: Path = FOLDER) -> PreTrainedTokenizerBase:

@@ -1,4 +1,4 @@
-"""Trains demo-chat on the recipe's corpus and writes the model folder.
+"""Trains a version of demo-chat on the recipe's corpus and writes the model folder.
 
 The length of a run is its number of steps, not its time, so that a seed
 gives the same model again.
@@ -18,8 +18,9 @@ from torch.nn.functional import cross_entropy
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerBase
 
 from serve_app.models.demo.recipe.batches import Batch, batches
+from serve_app.models.demo.recipe.corpus import ADDED
 from serve_app.models.demo.recipe.muon import Muon
-from serve_app.models.demo.recipe.tokenizer import CONTEXT, FOLDER, load
+from serve_app.models.demo.recipe.tokenizer import CONTEXT, copy_to, folder_of, load
 
 _WARM_UP: Final = 0.02  # of all steps
 _ADAM_SHARE: Final = 0.3  # AdamW's rate, as a share of Muon's
@@ -70,11 +71,19 @@ def save(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerBase, folder: Pa
 
 
 def train(
-    seed: int, steps: int, tokens: int, accumulate: int, rate: float, initial: Path | None, output: Path
+    version: int,
+    seed: int,
+    steps: int,
+    tokens: int,
+    accumulate: int,
+    rate: float,
+    initial: Path | None,
+    output: Path,
 ) -> None:
     """`steps` steps of `accumulate` batches of `tokens` tokens each."""
     torch.manual_seed(seed)
     tokenizer = load()
+    copy_to(output)
     model = new_model(tokenizer)
     if initial is not None:
         model.load_state_dict(LlamaForCausalLM.from_pretrained(initial, dtype=torch.float32).state_dict())
@@ -86,7 +95,7 @@ def train(
         torch.optim.AdamW(others, lr=rate * _ADAM_SHARE, betas=(0.9, 0.98), weight_decay=0.0, fused=True),
     ]
     schedule = [torch.optim.lr_scheduler.LambdaLR(o, lambda step: _scale(step, steps)) for o in optimizers]
-    source = batches(tokenizer, seed, tokens)
+    source = batches(tokenizer, seed, tokens, version)
     workers = ThreadPoolExecutor(accumulate, initializer=torch.set_num_threads, initargs=(1,))
     started, seen, smooth = time.monotonic(), 0, 0.0
     for step in range(steps):
@@ -117,22 +126,24 @@ def _scale(step: int, steps: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--version", type=int, choices=ADDED, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=5000)
     parser.add_argument("--tokens", type=int, default=1400, help="of one batch, padding included")
     parser.add_argument("--accumulate", type=int, default=3, help="batches in a step, a thread each")
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--initial", type=Path, help="model folder to go on from")
-    parser.add_argument("--output", type=Path, default=FOLDER)
+    parser.add_argument("--output", type=Path, help="model folder to write; none: that of the version")
     options = parser.parse_args()
     train(
+        options.version,
         options.seed,
         options.steps,
         options.tokens,
         options.accumulate,
         options.rate,
         options.initial,
-        options.output,
+        options.output or folder_of(options.version),
     )
 
 
