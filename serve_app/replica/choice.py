@@ -5,6 +5,7 @@ Knows tokens and text of a single sequence; not its siblings, the engine or the 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from serve_app.text.answer import AnswerParser, Parts
@@ -84,7 +85,7 @@ class Choice:
         """How likely the choice is: its log-probability / tokens ** `length_penalty`, if there is one."""
         if length_penalty is None:
             return self.cumulative_logprob
-        return self.cumulative_logprob / max(1, self.num_tokens) ** length_penalty
+        return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)
 
     def keep(self, step: ChoiceStep) -> None:
         """Remember a step's content, for a choice that is delivered whole."""

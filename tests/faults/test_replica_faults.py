@@ -15,12 +15,13 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.build import model_deployment
+from serve_app.endpoints.catalogue import Catalogue
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.errors import (
     EngineRefused,
     GenerationFailed,
     InvalidField,
-    ModelNotFound,
     Overloaded,
     Unavailable,
 )
@@ -42,23 +43,24 @@ def models(ray_cluster: Cluster) -> Iterator[None]:
     pair = ModelConfig(name="pair")
     narrow = ModelConfig(name="narrow")
     options = {"graceful_shutdown_timeout_s": 20, "health_check_period_s": 1}
-    deployments = {
-        pair: model_deployment(pair).options(num_replicas=2, **options),
-        narrow: model_deployment(narrow).options(max_ongoing_requests=1, max_queued_requests=1, **options),
-    }
-    for config, deployment in deployments.items():
+    deployments = (
+        (pair, model_deployment(pair).options(num_replicas=2, **options)),
+        (narrow, model_deployment(narrow).options(max_ongoing_requests=1, max_queued_requests=1, **options)),
+    )
+    for config, deployment in deployments:
         app = deployment.bind(config, FakeServer.start)
         serve.run(app, name=app_name(config.name), route_prefix=None)
     yield
-    for config in deployments:
+    for config, _ in deployments:
         serve.delete(app_name(config.name))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def backend(models: None) -> AsyncIterator[ServeBackend]:
     """A gateway's backend in this process."""
-    backend = ServeBackend(("pair", "narrow", "absent"), await Receiver.start(LOOPBACK))
-    await until(lambda: len(backend.models()) == 2)
+    backend = ServeBackend(await Receiver.start(LOOPBACK))
+    backend.serve(Catalogue(endpoints=tuple(Endpoint(name=name) for name in ("pair", "narrow", "absent"))))
+    await until(lambda: all(backend.info(app_name(name)) for name in ("pair", "narrow")))
     yield backend
     await backend.close()
 
@@ -70,7 +72,9 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 def request(text: str, *, model: str = "pair", n: int = 1) -> GenerateRequest:
-    return GenerateRequest(id=f"t-{secrets.token_hex(8)}", model=model, prompt=Prompt(text=text), n=n)
+    return GenerateRequest(
+        id=f"t-{secrets.token_hex(8)}", model=app_name(model), prompt=Prompt(text=text), n=n
+    )
 
 
 async def collect(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
@@ -84,11 +88,11 @@ async def drain(stream: AsyncIterator[list[TokenDelta]]) -> None:
 
 
 def aborted(backend: ServeBackend, model: str) -> int:
-    return backend.stats()[model].preemptions
+    return backend.stats()[app_name(model)].preemptions
 
 
 def running(backend: ServeBackend, model: str) -> int:
-    return backend.stats()[model].running
+    return backend.stats()[app_name(model)].running
 
 
 async def test_all_deltas_of_every_choice_arrive_in_order(backend: ServeBackend) -> None:
@@ -122,7 +126,7 @@ async def test_a_refusal_of_the_replica_is_raised_as_it_was(backend: ServeBacken
 async def test_models_that_are_not_there_are_told_apart(backend: ServeBackend) -> None:
     with pytest.raises(Unavailable):
         await collect(backend, request("", model="absent"))
-    with pytest.raises(ModelNotFound):
+    with pytest.raises(Unavailable):
         await collect(backend, request("", model="never-heard-of"))
 
 
@@ -184,8 +188,9 @@ async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) ->
     drained = ModelConfig(name="drained")
     app = model_deployment(drained).options(graceful_shutdown_timeout_s=30).bind(drained, FakeServer.start)
     serve.run(app, name=app_name("drained"), route_prefix=None)
-    other = ServeBackend(("drained",), await Receiver.start("127.0.0.1"))
-    await until(other.models)
+    other = ServeBackend(await Receiver.start("127.0.0.1"))
+    other.serve(Catalogue(endpoints=(Endpoint(name="drained"),)))
+    await until(lambda: other.info(app_name("drained")))
     stream = other.generate(request("tokens=150 step=0.02", model="drained"))
     texts = [delta.text for delta in await anext(stream)]
     await asyncio.to_thread(serve.delete, app_name("drained"), _blocking=False)
