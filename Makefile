@@ -22,11 +22,13 @@ serve: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "$(UNIT)" $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
 
 test-all: $(STAMP)
 	$(BIN)/python -m pytest -n 2 -m "not ray and not gpu" $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "ray and not gpu" --ignore tests/deploy $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS) tests/deploy
 
 test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(PYTEST_FLAGS)

@@ -28,7 +28,13 @@ GROWTH_BYTES = 120 * 2**20  # buffers, caches and arenas; a leak of requests is 
 GROWTH_FILES = 12
 GROWTH_THREADS = 8
 
-NEIGHBOUR = {"prompt": "The capital of France is", "max_tokens": 60, "temperature": 0, "ignore_eos": True}
+NEIGHBOUR = {
+    "prompt": "The capital of France is",
+    "max_tokens": 60,
+    "temperature": 0,
+    "ignore_eos": True,
+    "user": "neighbour",  # where traffic is split, the same entity each time
+}
 
 
 @dataclass

@@ -18,6 +18,7 @@ from typing import Final
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.body import ClientGone
 from serve_app.api.context import RequestContext
+from serve_app.api.ratelimit import whole_seconds
 from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
 from serve_app.errors import LargerThanQuota, QuotaExceeded
 from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
@@ -85,7 +86,7 @@ class Meter:
             )
         raise QuotaExceeded(
             f"the limit of {math.floor(draw.per_second * MINUTE_S)} {_NAMES[draw.unit]} a minute is reached; "
-            f"try again in {max(1, math.ceil(verdict.retry_after_s))} s",
+            f"try again in {whole_seconds(verdict.retry_after_s)} s",
             retry_after_s=verdict.retry_after_s,
         )
 

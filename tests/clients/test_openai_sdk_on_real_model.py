@@ -429,7 +429,8 @@ async def test_log_lines_carry_our_id_and_no_prompt(sdk: Sdk) -> None:
             found = [entry for entry in map(json.loads, lines) if entry.get("request_id") == ours]
             await asyncio.sleep(0.05)
     (entry,) = found
-    assert (entry["model"], entry["route"], entry["status"]) == (MODEL, "/v1/completions", 200)
+    assert (entry["endpoint"], entry["entity"]) == (MODEL, MODEL)
+    assert (entry["route"], entry["status"]) == ("/v1/completions", 200)
     assert entry["client_request_id"] == "whale-watcher_1"
     written = "".join(path.read_text(errors="replace") for path in folder.glob("*.log"))
     assert "whales" not in written

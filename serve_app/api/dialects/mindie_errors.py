@@ -6,7 +6,6 @@ body does. Knows no route.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -14,6 +13,7 @@ from typing import Final
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.ratelimit import whole_seconds
 from serve_app.errors import ModelNotFound, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
@@ -87,7 +87,7 @@ def broken(error: ServeError) -> bytes:
 def _reply(error: ServeError, status: int) -> ErrorReply:
     headers = {"content-type": "application/json"}
     if status in (429, 503) and error.retryable:
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 1.0)))
+        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.condition in _UNREAD_INPUT:

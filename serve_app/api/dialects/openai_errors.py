@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -10,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.ratelimit import whole_seconds
 from serve_app.errors import ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 
@@ -70,7 +70,7 @@ def render_error(error: ServeError) -> ErrorReply:
     row = TABLE[error.condition]
     headers = {"content-type": "application/json"}
     if row.retry_after and error.retryable:
-        headers["retry-after"] = str(max(1, math.ceil(error.retry_after_s or 1.0)))
+        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
     if (row.status >= 500 or row.retry_after) and not error.retryable:
         headers["x-should-retry"] = "false"  # SDKs retry every 429 and 5xx otherwise
     if row.status == 401:

@@ -38,7 +38,7 @@ async def test_a_budget_for_ten_admits_ten_of_two_hundred() -> None:
         error = refused.json()["error"]
         assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
         assert "10 requests a minute" in error["message"]
-        assert 6 <= int(refused.headers["retry-after"]) <= 7  # one request in six seconds
+        assert refused.headers["retry-after"] == "6"  # one request in six seconds
         assert refused.headers["x-ratelimit-limit-requests"] == "10"
         assert refused.headers["x-ratelimit-remaining-requests"] == "0"
         assert len(g.journal.records) == 10  # what was never admitted was never used
