@@ -34,7 +34,7 @@ from load import Seen, one, percentile
 from timeline import svg
 
 from serve_app.deployments import environment
-from serve_app.deployments.serve import _free_port
+from serve_app.deployments.environment import free_port
 
 MODEL = "demo-chat"
 APP = "model-demo-chat"
@@ -185,12 +185,12 @@ async def cluster(key: str) -> AsyncIterator[str]:
     environment.apply(
         environment.COMMON
         | environment.haproxy(
-            folder, stats_port=_free_port(), metrics_port=_free_port(), fallback_port=_free_port()
+            folder, stats_port=free_port(), metrics_port=free_port(), fallback_port=free_port()
         )
         | {
             "SERVE_APP_API_KEYS": f"bench:inference:{hashlib.sha256(key.encode()).hexdigest()}",
             "RAY_AUTH_TOKEN_PATH": str(environment.token_file(folder / "token")),
-            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(_free_port()),
+            "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
         }
     )
     import ray
@@ -200,7 +200,7 @@ async def cluster(key: str) -> AsyncIterator[str]:
 
     from serve_app.deployments.serve import _deploy, _wait
 
-    port = _free_port()
+    port = free_port()
     node = {"num_cpus": 8, "num_gpus": 1, "object_store_memory": 100 * 2**20}
     schema = ServeDeploySchema.model_validate(deploy_file(port, folder))
     nodes = Cluster()

@@ -9,7 +9,6 @@ import asyncio
 import atexit
 import os
 import shutil
-import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import pytest_asyncio
 
 from serve_app.deployments import environment
+from serve_app.deployments.environment import free_port as free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -31,13 +31,6 @@ class Cluster:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _configure() -> None:

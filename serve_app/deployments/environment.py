@@ -7,13 +7,16 @@ Ray reads these variables once, when a process starts, so they must be set befor
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import shutil
+import socket
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
+UNPICKED_PORTS: Final = range(20_000, 29_000)  # below what systems pick from, and Serve's own
 DRAIN_S: Final = 900  # an old proxy may finish its longest answers
 
 COMMON: Final = {
@@ -80,6 +83,21 @@ def _haproxy_binary() -> str | None:
         return str(get_haproxy_binary())
     except (ImportError, OSError):
         return shutil.which("haproxy")
+
+
+def free_port() -> int:
+    """A port of loopback that nobody uses, and that the system gives to nobody by itself.
+
+    Ray takes dozens of ports that the system picks, between this choice and its use.
+    """
+    for port in random.SystemRandom().sample(UNPICKED_PORTS, 100):
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    raise OSError(f"no free port from {UNPICKED_PORTS.start} to {UNPICKED_PORTS.stop - 1}")
 
 
 def private_folder() -> Path:

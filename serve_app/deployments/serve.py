@@ -171,7 +171,7 @@ def _check_ports(host: str, port: int) -> None:
 def _haproxy_ports() -> dict[str, int]:
     """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
     return {
-        name: usual if _is_free(usual) else _free_port()
+        name: usual if _is_free(usual) else environment.free_port()
         for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
     }
 
@@ -180,12 +180,6 @@ def _is_free(port: int) -> bool:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         return sock.connect_ex(("127.0.0.1", port)) != 0
-
-
-def _free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def _reachable(host: str) -> str:
