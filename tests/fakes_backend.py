@@ -69,6 +69,7 @@ class FakeBackend:
     hang_after: int | None = None  # words delivered before it waits for ever
     burst: bool = False  # all words in one list
     finish: FinishReason = FinishReason.LENGTH
+    usage: Usage | None = None  # told with every delta, instead of what was delivered
     reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     running: int = 0
@@ -156,7 +157,8 @@ class FakeBackend:
                     prompt_text="".join(prompt) if k == 0 and request.echo else None,
                     prompt_logprobs=prompt_logprobs,
                     finish=self.finish if last else None,
-                    usage=Usage(
+                    usage=self.usage
+                    or Usage(
                         prompt_tokens=PROMPT_TOKENS,
                         completion_tokens=(k + 1) * request.n,
                         cached_tokens=CACHED_TOKENS,

@@ -1,1 +1,1 @@
-"""Who may call: API keys. Knows no HTTP, no engine and no Ray."""
+"""Who may call, and what is used: API keys, budgets, the usage journal. Knows no HTTP and no Ray."""

@@ -27,7 +27,7 @@ from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity, Task
-from serve_app.errors import ServeError, from_info
+from serve_app.errors import InvalidField, ServeError, from_info
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest, ModelInfo
 
@@ -75,7 +75,9 @@ class InvocationRoute:
         """As `GenerateRoute`."""
         names = scope["path_params"]
         endpoint = self._services.directory.find(names["endpoint"])
-        dialect = self._dialects[endpoint.task]
+        dialect = self._dialects.get(endpoint.task)
+        if dialect is None:
+            raise InvalidField(f"endpoint: its task, {endpoint.task}, is not available on this server")
         await Exchange(dialect, self._services, scope, receive, send).run(endpoint.name, names["entity"])
 
 

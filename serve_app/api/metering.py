@@ -52,11 +52,7 @@ class Meter:
         The block sets `usage` of what it is given; however it ends, the reservation is
         settled and one record is closed.
         """
-        reserved = Usage(
-            prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
-            completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
-        )
-        draws = _draws(endpoint, context, reserved)
+        draws = _draws(endpoint, context, requests)
         if draws:
             await self._claim(draws, context)
         metered = Metered(endpoint, context)
@@ -111,8 +107,8 @@ class Metered:
 
     @property
     def delivered(self) -> bool:
-        """Whether the model gave anything for it."""
-        return self.usage.completion_tokens > 0
+        """Whether the model gave anything for it, and be it the prompt's own log-probabilities."""
+        return self.usage.prompt_tokens > 0
 
     def close(self, outcome: str) -> UsageRecord:
         context, usage, price = self._context, self.usage, self._endpoint.price
@@ -158,8 +154,17 @@ def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
     return most * max(request.n, request.best_of or 0)
 
 
-def _draws(endpoint: Endpoint, context: RequestContext, reserved: Usage) -> list[Draw]:
+def _reserved(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
+    """What `requests` may use at the most. Reads every prompt, so it is for endpoints with budgets alone."""
+    return Usage(
+        prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
+        completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
+    )
+
+
+def _draws(endpoint: Endpoint, context: RequestContext, requests: Sequence[GenerateRequest]) -> list[Draw]:
     if endpoint.kind is Kind.PROVISIONED:
+        reserved = _reserved(endpoint, requests)
         rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
         capacity = rate * endpoint.burst_s
         # One request may be larger than the burst: it then takes all of it.
@@ -176,6 +181,7 @@ def _draws(endpoint: Endpoint, context: RequestContext, reserved: Usage) -> list
     limits = endpoint.limits
     if limits is None:
         return []
+    reserved = _reserved(endpoint, requests)
     key = context.caller.key_id if context.caller else ""
     wanted = (
         (REQUESTS, 1, limits.requests_per_minute),

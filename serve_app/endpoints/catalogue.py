@@ -52,10 +52,6 @@ class Catalogue(Settings):
             _check_app(app, uses)
         return self
 
-    def find(self, name: str) -> Endpoint | None:
-        """The endpoint called `name`, if there is one."""
-        return next((endpoint for endpoint in self.endpoints if endpoint.name == name), None)
-
     @property
     def apps(self) -> tuple[str, ...]:
         """The Serve applications of all entities, each once, in order of appearance."""

@@ -69,7 +69,12 @@ class PromptEncoder:
         return tuple(found)
 
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
-        """The token-level request. The engine sees `best_of` sequences and always one token."""
+        """The token-level request. The engine sees `best_of` sequences and always one token.
+
+        Raises UnsupportedField for beam search.
+        """
+        if request.beam is not None:
+            raise UnsupportedField("beam: is not available on this server yet", param="beam")
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(

@@ -31,7 +31,7 @@ class Overflow(StrEnum):
     ERROR = "error"  # prompt and output together must fit
     WINDOW = "window"  # the output may run into the end of the window; above its own limit is an error
     CLAMP = "clamp"  # the output is shortened to what fits
-    TRUNCATE = "truncate"  # the prompt too, and at the deadline what there is is the answer
+    TRUNCATE = "truncate"  # the prompt too
 
 
 class ToolMode(StrEnum):
@@ -77,7 +77,6 @@ class GenerateRequest:
     reasoning: bool = True  # split off what the model thinks, where its format is known
     truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
     overflow: Overflow = Overflow.ERROR
-    detokenize: bool = True  # False: ids only
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier
     timeout_s: float | None = None  # from the moment the replica has the request

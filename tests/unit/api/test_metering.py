@@ -89,6 +89,14 @@ async def test_a_prompt_is_charged_by_estimate_and_then_as_it_was() -> None:
         assert again.headers["x-ratelimit-remaining-input-tokens"] == str(1000 - PROMPT_TOKENS - 105)
 
 
+async def test_a_prompt_alone_is_charged_too() -> None:
+    async with gateway(FakeBackend(words=("",)), endpoints=limited(requests_per_minute=1)) as g:
+        g.backend.usage = Usage(prompt_tokens=PROMPT_TOKENS)
+        codes = [(await g.complete(max_tokens=0, echo=True)).status_code for _ in range(2)]
+        assert codes == [200, 429]
+        assert [record.completion_tokens for record in g.journal.records] == [0]
+
+
 async def test_what_failed_for_our_reasons_costs_nothing() -> None:
     async with gateway(FakeBackend(refuse=Overloaded("full")), endpoints=limited(requests_per_minute=2)) as g:
         for _ in range(5):
