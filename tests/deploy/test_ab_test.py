@@ -59,8 +59,8 @@ def shared(raw: Raw, new: int) -> Raw:
 
 def drawn(raw: Raw, user: str) -> str:
     """The entity that is due to a user whom X-Routing-Key names."""
-    endpoint = parse_catalogue(gateway_of(raw)["user_config"]).find(DEMO)
-    assert endpoint is not None
+    catalogue = parse_catalogue(gateway_of(raw)["user_config"])
+    endpoint = next(endpoint for endpoint in catalogue.endpoints if endpoint.name == DEMO)
     return candidates(endpoint, f"header:{user}")[0].name
 
 
