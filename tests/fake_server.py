@@ -9,14 +9,27 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from serve_app.config import ModelConfig
-from serve_app.errors import KINDS, Unavailable
-from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta, Usage
+from serve_app.errors import KINDS, Unavailable, UnsupportedField
+from serve_app.types import (
+    Embeddings,
+    EmbedRequest,
+    EngineStats,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    Question,
+    Tensor,
+    TokenDelta,
+    Usage,
+)
+from serve_app.types.question import ReplyT
 
 if TYPE_CHECKING:  # the real server loads torch, which a replica of this one does without
     from serve_app.replica.server import DeltaSink
@@ -48,17 +61,12 @@ class FakeServer:
         return cls(config)
 
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
-        if self._stopped:
-            raise Unavailable("stopped")
         text = request.prompt.text or " ".join(str(m["content"]) for m in request.prompt.messages or ())
-        options = dict(word.split("=", 1) for word in text.split() if "=" in word)
-        if "refuse" in options:
-            raise KINDS[options["refuse"]]("refused")
+        options = _options(text)
+        self._obey(options)
         if "sick" in options:  # the engine hangs: no token ever comes, and the heart stops
             self._sick = True
             await asyncio.Event().wait()
-        if "die" in options:
-            os.kill(os.getpid(), signal.SIGKILL)
         count, step = int(options.get("tokens", "5")), float(options.get("step", "0.005"))
         count = min(count, request.sampling.max_tokens or count)
         self._running += request.n
@@ -83,6 +91,32 @@ class FakeServer:
         finally:
             self._running -= request.n
 
+    async def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """As the server's: one vector an input, of the process id; text steers it as a prompt does."""
+        if not isinstance(question, EmbedRequest):
+            raise UnsupportedField("no answer")
+        options = _options(" ".join(each for each in question.inputs if isinstance(each, str)))
+        self._obey(options)
+        self._running += 1
+        try:
+            await asyncio.sleep(float(options.get("first", "0")))
+        except asyncio.CancelledError:
+            self._aborted += 1
+            raise
+        finally:
+            self._running -= 1
+        data = struct.pack("<f", float(os.getpid())) * len(question.inputs)
+        vectors = Tensor(dtype="FP32", shape=(len(question.inputs), 1), data=data)
+        return cast("ReplyT", Embeddings(vectors=vectors, prompt_tokens=3))
+
+    def _obey(self, options: dict[str, str]) -> None:
+        if self._stopped:
+            raise Unavailable("stopped")
+        if "refuse" in options:
+            raise KINDS[options["refuse"]]("refused")
+        if "die" in options:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     def stats(self) -> EngineStats:
         return EngineStats(
             running=self._running,
@@ -97,3 +131,7 @@ class FakeServer:
 
     async def stop(self) -> None:
         self._stopped = True
+
+
+def _options(text: str) -> dict[str, str]:
+    return dict(word.split("=", 1) for word in text.split() if "=" in word)

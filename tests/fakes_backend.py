@@ -8,25 +8,34 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import numpy as np
 
 from serve_app.endpoints.names import app_name
-from serve_app.errors import ServeError, Unavailable
+from serve_app.errors import ServeError, Unavailable, UnsupportedField
 from serve_app.types import (
+    Embeddings,
+    EmbedRequest,
     EngineStats,
     FinishReason,
     GenerateRequest,
     ModelInfo,
+    Question,
     StepTiming,
+    Tensor,
     TextLogprob,
     Timing,
     TokenDelta,
     Usage,
 )
+from serve_app.types.question import ReplyT
 
 WORDS = ("Grüße", " aus", ' "Köln"', " 😀", "\n", "end")
 PROMPT_TOKENS = 5
 CACHED_TOKENS = 3
+DIMENSIONS = 8
 STEP = StepTiming(batch_size=2, wait_s=0.000_015, run_s=0.003)
 
 
@@ -43,6 +52,23 @@ def model_info(name: str = "demo", version: str = "") -> ModelInfo:
         device="cpu",
         eos_token_ids=(15,),  # of the last word
         eos_tokens=("</s>",),
+    )
+
+
+def embedder_info(name: str = "embedder") -> ModelInfo:
+    return replace(
+        model_info(name), has_chat_template=False, eos_token_ids=(), eos_tokens=(), dimensions=DIMENSIONS
+    )
+
+
+def embeddings_of(request: EmbedRequest) -> Embeddings:
+    """Vectors that name their input: its size, its place, and the dimensions' numbers."""
+    width = request.dimensions or DIMENSIONS
+    rows = [[len(each), place, *range(width)][:width] for place, each in enumerate(request.inputs)]
+    vectors = np.asarray(rows, "<f4") / 3
+    return Embeddings(
+        vectors=Tensor(dtype="FP32", shape=vectors.shape, data=vectors.tobytes()),
+        prompt_tokens=PROMPT_TOKENS * len(request.inputs),
     )
 
 
@@ -72,6 +98,7 @@ class FakeBackend:
     usage: Usage | None = None  # told with every delta, instead of what was delivered
     reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
+    questions: list[Question[Any]] = field(default_factory=list)
     running: int = 0
     aborted: list[str] = field(default_factory=list)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -114,6 +141,25 @@ class FakeBackend:
             self.running -= 1
             if not done:
                 self.aborted.append(request.id)
+            self.closed.set()
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        self.questions.append(question)
+        if self.refuse is not None:
+            raise self.refuse
+        self.running += 1
+        try:
+            if self.hang_after is not None:
+                await asyncio.Event().wait()
+            await asyncio.sleep(0)
+            if isinstance(question, EmbedRequest):
+                return cast("ReplyT", embeddings_of(question))
+            raise UnsupportedField("model: it has no answer to this question")
+        except asyncio.CancelledError:
+            self.aborted.append(question.id)
+            raise
+        finally:
+            self.running -= 1
             self.closed.set()
 
     async def _deltas(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:

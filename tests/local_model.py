@@ -16,7 +16,8 @@ from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.server import ModelServer
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types.question import ReplyT
 from tests.fakes_metering import ListJournal, LocalQuota
 from tests.gateway import served
 
@@ -45,6 +46,9 @@ class LocalBackend:
 
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name): self._server.stats()}
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        return await self._server.ask(question)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         queue: asyncio.Queue[list[TokenDelta] | None] = asyncio.Queue()

@@ -15,10 +15,12 @@ from serve_app.types import (
     EngineStats,
     GenerateRequest,
     ModelInfo,
+    Question,
     TokenDelta,
     UsageRecord,
     Verdict,
 )
+from serve_app.types.question import ReplyT
 
 
 class Backend(Protocol):
@@ -41,6 +43,13 @@ class Backend(Protocol):
 
         Raises ServeError before or between lists. Closing the iterator, or cancelling
         the task that waits for it, aborts the request.
+        """
+        ...
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        """The answer of the model of this application. Cancelling the task takes the question back.
+
+        Raises ServeError; UnsupportedField from a model that has no answer to such a question.
         """
         ...
 

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from serve_app.api.backend import Backend
 from serve_app.api.merge import closable
-from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, TokenDelta, Usage
+from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, Question, TokenDelta, Usage
+from serve_app.types.question import ReplyT
 
 
 class RunKey(NamedTuple):
@@ -69,6 +70,9 @@ class StoppableBackend:
 
     async def model(self, app: str) -> ModelInfo:
         return await self._backend.model(app)
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        return await self._backend.ask(app, question)
 
     async def not_ready(self) -> list[str]:
         return await self._backend.not_ready()

@@ -13,9 +13,11 @@ import ray
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.deployments.remote import RemoteModel
+from serve_app.deployments.route import Route
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.errors import Unavailable
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types.question import ReplyT
 
 LOOPBACK: Final = "127.0.0.1"
 WATCH_NODES_S: Final = 2.0
@@ -56,12 +58,14 @@ class ServeBackend:
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         """The deltas of `request`; see `Route.generate`. Raises as `model` does."""
-        route = self._model(request.model).route
-        if route is None:
-            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        route = self._route(request.model)
         async with aclosing(route.generate(request)) as steps:
             async for deltas in steps:
                 yield deltas
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        """The answer to `question`; see `Route.ask`. Raises as `model` does."""
+        return await self._route(app).ask(question)
 
     async def not_ready(self) -> list[str]:
         """The applications that cannot answer yet, and why."""
@@ -82,6 +86,12 @@ class ServeBackend:
         if model is None:  # the catalogue changed while the request was on its way
             raise Unavailable("the model is no longer served; try again", retry_after_s=1.0)
         return model
+
+    def _route(self, app: str) -> Route:
+        route = self._model(app).route
+        if route is None:
+            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        return route
 
     async def _watch_nodes(self) -> None:
         """Listen beyond loopback as soon as the cluster has a second node."""

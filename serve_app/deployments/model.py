@@ -16,6 +16,7 @@ import ray
 from ray import serve
 
 from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ticket_decoder
+from serve_app.channel.questions import decode_question, encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments.logs import log_as_json
@@ -89,6 +90,22 @@ class ModelReplica:
             yield _refused(error)
         finally:
             work.cancel()
+
+    async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
+        """Answer one `Question`: its reply, or `Refused`, as `channel.questions` writes them.
+
+        `ticket`: of the gateway that asks, which is then told this replica's statistics.
+        """
+        try:
+            question = decode_question(payload)
+            if ticket is not None:
+                await self._sender.to(ticket_decoder.decode(ticket))
+            return encode_reply(await self._server.ask(question))
+        except ServeError as error:
+            return encode_reply(Refused(error.info()))
+        except Exception:
+            logger.exception("a question failed")
+            return encode_reply(Refused(INTERNAL.info()))
 
     async def info(self) -> bytes:
         """The model's `ModelInfo`."""

@@ -7,15 +7,17 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 from serve_app.channel.frames import encoder
 from serve_app.errors import EngineRefused
-from serve_app.types import GenerateRequest
+from serve_app.types import GenerateRequest, Question
 
 DEATHS: Final = 2  # replicas that died with a request before it is refused
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
+
+Request = GenerateRequest | Question[Any]
 
 
 class Quarantine:
@@ -29,7 +31,7 @@ class Quarantine:
         self._clock = clock
         self._deaths: OrderedDict[bytes, tuple[float, set[str]]] = OrderedDict()
 
-    def check(self, request: GenerateRequest) -> None:
+    def check(self, request: Request) -> None:
         """Raises EngineRefused for a request that ended `DEATHS` replicas recently."""
         if not self._deaths:
             return
@@ -37,7 +39,7 @@ class Quarantine:
         if len(replicas) >= DEATHS and self._clock() - since < KEPT_S:
             raise EngineRefused("this request ended the model's process twice; it is not tried again")
 
-    def blame(self, request: GenerateRequest, replica: str) -> None:
+    def blame(self, request: Request, replica: str) -> None:
         """`replica` died while it served `request`."""
         digest = _digest(request)
         since, replicas = self._deaths.pop(digest, (0.0, set()))
@@ -47,11 +49,14 @@ class Quarantine:
         if len(self._deaths) > MAX_SUSPECTS:
             self._deaths.popitem(last=False)
 
-    def clear(self, request: GenerateRequest) -> None:
+    def clear(self, request: Request) -> None:
         """`request` ended well."""
         if self._deaths:
             self._deaths.pop(_digest(request), None)
 
 
-def _digest(request: GenerateRequest) -> bytes:
-    return hashlib.sha256(encoder.encode(replace(request, id="", parent_id=None))).digest()
+def _digest(request: Request) -> bytes:
+    nameless = replace(request, id="")
+    if isinstance(nameless, GenerateRequest):
+        nameless = replace(nameless, parent_id=None)
+    return hashlib.sha256(encoder.encode(nameless)).digest()

@@ -14,10 +14,12 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.frames import encoder, refusal_decoder
+from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.channel.receiver import BROKEN, Inbox, Receiver
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
-from serve_app.types import FinishReason, GenerateRequest, TokenDelta
+from serve_app.types import FinishReason, GenerateRequest, Question, TokenDelta
+from serve_app.types.question import ReplyT
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,41 @@ class Route:
                 logger.warning(
                     "request %s: attempt %d failed before its first token", request.id, attempt + 1
                 )
+
+    async def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """The answer to `question`, moved to another replica when its own dies. Raises ServeError.
+
+        Cancelling the task takes the question back.
+        """
+        self._quarantine.check(question)
+        for left in range(ATTEMPTS - 1, -1, -1):
+            try:
+                reply = await self._ask(question)
+            except Unavailable:
+                self._quarantine.check(question)
+                if not left:
+                    raise
+                logger.warning("question %s: an attempt failed", question.id)
+            else:
+                self._quarantine.clear(question)
+                return reply
+        raise Unavailable(LOST, retry_after_s=1.0)
+
+    async def _ask(self, question: Question[ReplyT]) -> ReplyT:
+        ticket = encoder.encode(self._receiver.ticket)
+        response = self._handle.ask.remote(encode_question(question), ticket)
+        try:
+            return decode_reply(question, await response)
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except BackPressureError as error:
+            raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
+        except (RayError, RayServeException) as error:
+            logger.warning("question %s: the call to the model failed: %s", question.id, type(error).__name__)
+            if isinstance(error, ActorDiedError):
+                self._quarantine.blame(question, error.actor_id or "")
+            raise Unavailable(LOST, retry_after_s=1.0) from error
 
     async def _attempt(
         self, request: GenerateRequest, inbox: Inbox

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from serve_app.config import ModelConfig
-from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
+from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable, UnsupportedField
 from serve_app.replica.build import Loaded, load
 from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
@@ -35,9 +35,11 @@ from serve_app.types import (
     GenerateRequest,
     Grammar,
     ModelInfo,
+    Question,
     TextLogprob,
     TokenDelta,
 )
+from serve_app.types.question import ReplyT
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +140,10 @@ class ModelServer:
             self._open.pop(request.id, None)
             if not generation.done:
                 self._steps.abort(request.id)
+
+    async def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """The answer to `question`. Raises ServeError; UnsupportedField if a generator has none."""
+        raise UnsupportedField("model: it generates text and does not embed", param="model")
 
     async def _constrained(self, request: EngineRequest, grammar: Grammar, field: str) -> EngineRequest:
         """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow.

@@ -16,6 +16,7 @@ from __future__ import annotations
 from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.model import ModelInfo
+from serve_app.types.question import Embeddings, EmbedRequest, Question
 from serve_app.types.request import GenerateRequest, Overflow, Prompt, ToolChoice, ToolMode
 from serve_app.types.result import (
     ErrorInfo,
@@ -38,6 +39,8 @@ __all__ = [
     "Caller",
     "Draw",
     "EarlyStopping",
+    "EmbedRequest",
+    "Embeddings",
     "EngineOutput",
     "EngineRequest",
     "EngineStats",
@@ -51,6 +54,7 @@ __all__ = [
     "PositionLogprobs",
     "ProcessorCall",
     "Prompt",
+    "Question",
     "SamplingParams",
     "Scope",
     "StepTiming",

@@ -19,5 +19,6 @@ class ModelInfo:
     has_fim: bool
     dtype: str
     device: str
+    dimensions: int | None = None  # of its vectors, if it is an embedder; None: it generates
     eos_token_ids: tuple[int, ...] = ()
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order

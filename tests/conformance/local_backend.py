@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.server import ModelServer
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types.question import ReplyT
 
 
 class QueueSink:
@@ -46,6 +47,9 @@ class LocalBackend:
 
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name, self._server.info.version): self._server.stats()}
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        return await self._server.ask(question)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         sink = QueueSink()

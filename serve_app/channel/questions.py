@@ -1,0 +1,53 @@
+"""Questions and their replies as msgpack: a name, and the value of the type that has it.
+
+Decoded into the types listed here and nothing else, as frames are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from serve_app.channel.frames import Refused, encoder
+from serve_app.errors import from_info
+from serve_app.types import Embeddings, EmbedRequest, Question
+from serve_app.types.question import ReplyT
+
+# question -> its reply
+REPLIES: Final[dict[type[Question[Any]], type]] = {EmbedRequest: Embeddings}
+
+_questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in REPLIES}
+_replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
+}
+_refusal: Final = msgspec.msgpack.Decoder(Refused)
+_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+_REFUSED: Final = "Refused"
+_REPLY: Final = "Reply"
+
+
+def encode_question(question: Question[Any]) -> bytes:
+    return encoder.encode((type(question).__name__, question))
+
+
+def decode_question(data: bytes) -> Question[Any]:
+    """Raises msgspec.ValidationError for a question nobody may ask, or one out of type."""
+    name, raw = _named.decode(data)
+    if name not in _questions:
+        raise msgspec.ValidationError("there is no such question")
+    return cast("Question[Any]", _questions[name].decode(raw))
+
+
+def encode_reply(reply: object) -> bytes:
+    """What a question brought: its reply, or `Refused`."""
+    return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
+
+
+def decode_reply(question: Question[ReplyT], data: bytes) -> ReplyT:
+    """The reply to `question`. Raises the ServeError that it was refused with."""
+    name, raw = _named.decode(data)
+    if name == _REFUSED:
+        raise from_info(_refusal.decode(raw).error)
+    return cast("ReplyT", _replies[type(question)].decode(raw))
