@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field, ValidationError, model_validator
 
 from serve_app.config import Settings
-from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price, ServedEntity
+from serve_app.endpoints.endpoint import Databricks, Endpoint, Kind, Limits, Price, ServedEntity
 
 MAX_PROBLEMS: Final = 20  # named in one message
 
@@ -18,6 +18,7 @@ _OWNERS: Final[Mapping[str, type[Settings]]] = {
     "served_entities": ServedEntity,
     "limits": Limits,
     "price": Price,
+    "databricks": Databricks,
 }
 
 

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.config import Settings, Version
 from serve_app.endpoints.names import app_name
+from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
 
 MAX_ENTITIES: Final = 10  # as the Databricks API has it
 RESERVED: Final = frozenset({"chat", "completions", "embeddings"})  # routes of /serving-endpoints
@@ -79,6 +80,23 @@ class Price(Settings):
     currency: str = Field("USD", pattern="^[A-Z]{3}$")
 
 
+class Databricks(Settings):
+    """Where Databricks' protocol leaves a choice, or allows less than this server can."""
+
+    stream_default: bool = Field(False, description="Stream an answer whose request does not say.")
+    system_prompt: str | None = Field(
+        None,
+        min_length=1,
+        max_length=MAX_PROMPT_CHARS,
+        description="Goes before chats that bring none; its tokens are counted. Pay-per-token only.",
+    )
+    max_n: int = Field(MAX_N, ge=1, le=MAX_N, description="Most choices of one prompt.")
+    allow_n_everywhere: bool = Field(False, description="Several choices on pay-per-token endpoints too.")
+    max_tools: int = Field(32, ge=0, le=MAX_TOOLS, description="Tools of one chat.")
+    max_tool_properties: int = Field(15, ge=0, le=10_000, description="Top-level properties of one tool.")
+    strict_tools: bool = Field(False, description="A tool without a description is an error.")
+
+
 class ServedEntity(Settings):
     """A version of a model behind an endpoint."""
 
@@ -127,6 +145,7 @@ class Endpoint(Settings):
         60.0, ge=1, le=3600, description="Provisioned: seconds of bought throughput that may come at once."
     )
     price: Price | None = None
+    databricks: Databricks = Databricks()
 
     @field_validator("name")
     @classmethod
@@ -154,6 +173,8 @@ class Endpoint(Settings):
             raise ValueError(
                 "limits: only for kind pay_per_token; provisioned endpoints have what was bought"
             )
+        if self.kind is Kind.PROVISIONED and self.databricks.system_prompt is not None:
+            raise ValueError("databricks: system_prompt is only for kind pay_per_token")
         return self
 
     def _check_traffic(self) -> None:
