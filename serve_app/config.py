@@ -16,7 +16,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.limits import MAX_BEST_OF, MAX_PROMPT_CHARS
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -168,6 +168,26 @@ class MindieConfig(Settings):
     )
 
 
+class OvmsConfig(Settings):
+    """Where releases of OpenVINO Model Server differ, or we differ from them."""
+
+    profile: Literal["source", "current"] = Field(
+        "source",
+        description="Defaults and bounds of the first release with this protocol (greedy, seed 0, text contents), "
+        "or of today's (temperature 1, top_k 40, seeds drawn, contents in parts, no bound with ignore_eos).",
+    )
+    malformed_json_status: Literal[400, 412] = Field(
+        400, description="Status of a body that is not JSON; 412 is the product's own."
+    )
+    best_of_limit: int = Field(
+        20, ge=1, le=MAX_BEST_OF, description="Most sequences that are generated for one answer."
+    )
+
+    @property
+    def is_current(self) -> bool:
+        return self.profile == "current"
+
+
 class GatewayConfig(Settings):
     """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
 
@@ -180,6 +200,7 @@ class GatewayConfig(Settings):
         "openai", description="The protocol of /v1 where neither header nor prefix names one."
     )
     mindie: MindieConfig = MindieConfig()
+    ovms: OvmsConfig = OvmsConfig()
     keys_file: Path | None = Field(None, description="File with one hashed API key a line.")
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."
