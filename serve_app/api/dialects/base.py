@@ -46,6 +46,7 @@ class Choice:
     logprobs: list[TextLogprob] = field(default_factory=list)
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
+    token_ids: list[int] = field(default_factory=list)
     timed: list[TokenDelta] = field(default_factory=list)  # those with a `step`
     finish: FinishReason | None = None
 
@@ -55,6 +56,7 @@ class Choice:
         for piece in delta.tool_calls:
             self._add_call(piece)
         self.logprobs += delta.logprobs or ()
+        self.token_ids += delta.token_ids
         if delta.prompt_text is not None:
             self.prompt_text = delta.prompt_text
         if delta.prompt_logprobs is not None:

@@ -38,6 +38,21 @@ class ToolOffer:
         return {"tools": "functions", "tool_choice": "function_call"} if self.legacy else {}
 
 
+def parse_offer(
+    *, tools: Any, tool_choice: Any, functions: Any, function_call: Any, parallel: bool
+) -> ToolOffer:
+    """What a body offers in either form, but not in both. Raises InvalidField or UnsupportedField."""
+    if tools:
+        for name, value in (("functions", functions), ("function_call", function_call)):
+            if value:
+                raise _invalid(name, "not together with tools, which replace it")
+    elif functions and tool_choice is not None:
+        raise _invalid("tool_choice", "goes with tools; functions have function_call")
+    if functions or (function_call is not None and not tools):
+        return parse_functions(functions, function_call)
+    return parse_tools(tools, tool_choice, parallel=parallel)
+
+
 def parse_tools(tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS) -> ToolOffer:
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
     offered = _offered(tools, "tools", _function_of_tool, max_tools)

@@ -93,13 +93,16 @@ class Head:
         return encode(self.fields)[:-1]
 
 
-def usage_fields(usage: Usage) -> dict[str, Any]:
+def usage_totals(usage: Usage) -> dict[str, int]:
     return {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.prompt_tokens + usage.completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    return {**usage_totals(usage), "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
 
 
 def usage_chunk(head: Head, usage: Usage) -> bytes:
