@@ -6,13 +6,18 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.api.dialects import mindie_errors, openai_errors
+from serve_app.api.dialects import databricks_errors, mindie_errors, openai_errors, ovms_errors
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.family import Family
 from serve_app.errors import ServeError
 
 RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingProxyType(
-    {Family.OPENAI: openai_errors.render_error, Family.MINDIE: mindie_errors.render_error}
+    {
+        Family.OPENAI: openai_errors.render_error,
+        Family.MINDIE: mindie_errors.render_error,
+        Family.DATABRICKS: databricks_errors.render_error,
+        Family.OVMS: ovms_errors.render_error,
+    }
 )
 
 

@@ -2,7 +2,7 @@
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which. `/v2` is
-MindIE's.
+MindIE's, `/v3` OpenVINO Model Server's, `/serving-endpoints` and `/api/2.0` are Databricks'.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ class Family(StrEnum):
 
     OPENAI = "openai"
     MINDIE = "mindie"
+    DATABRICKS = "databricks"
+    OVMS = "ovms"
 
 
 HEADER: Final = "X-API-Dialect"
@@ -25,7 +27,8 @@ HEADER: Final = "X-API-Dialect"
 _BY_WORD: Final = {family.value: family for family in Family}
 
 # Only what a protocol owns has aliases; health pages and the like do not.
-_OWNED: Final = ("/v1/", "/v2/")
+_DATABRICKS: Final = ("/serving-endpoints/", "/api/2.0/")
+_OWNED: Final = ("/v1/", "/v2/", "/v3/", *_DATABRICKS)
 _V2: Final = "/v2"  # which describes the server
 
 
@@ -48,4 +51,8 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
         return prefix
     if path.startswith("/v1/"):
         return v1
+    if path.startswith(_DATABRICKS):
+        return Family.DATABRICKS
+    if path.startswith("/v3/"):
+        return Family.OVMS
     return Family.MINDIE if path == _V2 or path.startswith("/v2/") else Family.OPENAI
