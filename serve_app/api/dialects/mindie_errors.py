@@ -13,9 +13,8 @@ from typing import Final
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.ratelimit import whole_seconds
+from serve_app.api.dialects.error_reply import bounded, headers_of
 from serve_app.errors import ModelNotFound, ServeError
-from serve_app.limits import MAX_ERROR_BYTES
 
 STATUS: Final[Mapping[str, int]] = MappingProxyType(
     {
@@ -57,16 +56,10 @@ TYPE: Final[Mapping[int, str]] = MappingProxyType(
     }
 )
 
-_UNREAD_INPUT: Final = frozenset({"E14", "E14b"})  # may remain, so the connection cannot be reused
-
 
 def error_object(message: str, kind: str) -> bytes:
     """The error as JSON, shorter than MAX_ERROR_BYTES."""
-    body = msgspec.json.encode({"error": message, "error_type": kind})
-    if len(body) < MAX_ERROR_BYTES:
-        return body
-    # Cut by characters: one takes at most six bytes of JSON.
-    return msgspec.json.encode({"error": message[: MAX_ERROR_BYTES // 12], "error_type": kind})
+    return bounded(message, lambda text: msgspec.json.encode({"error": text, "error_type": kind}))
 
 
 def render_error(error: ServeError) -> ErrorReply:
@@ -85,11 +78,4 @@ def broken(error: ServeError) -> bytes:
 
 
 def _reply(error: ServeError, status: int) -> ErrorReply:
-    headers = {"content-type": "application/json"}
-    if status in (429, 503) and error.retryable:
-        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
-    if status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if error.condition in _UNREAD_INPUT:
-        headers["connection"] = "close"
-    return ErrorReply(status, headers, error_object(error.message, TYPE[status]))
+    return ErrorReply(status, headers_of(error, status), error_object(error.message, TYPE[status]))

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.ratelimit import whole_seconds
+from serve_app.api.dialects.error_reply import headers_of
 from serve_app.errors import ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 
@@ -24,8 +24,6 @@ class Row(NamedTuple):
     status: int
     type: str
     code: str | None
-    retry_after: bool = False  # Retry-After is sent: the error's own value, or one second
-    close: bool = False  # unread input may remain, so the connection cannot be reused
 
 
 TABLE: Final[Mapping[str, Row]] = MappingProxyType(
@@ -37,15 +35,15 @@ TABLE: Final[Mapping[str, Row]] = MappingProxyType(
         "E5": Row(400, _INVALID, "context_length_exceeded"),
         "E6": Row(401, _INVALID, "invalid_api_key"),
         "E6b": Row(403, _INVALID, "insufficient_permissions"),
-        "E7": Row(429, "requests", "rate_limit_exceeded", retry_after=True),
-        "E8": Row(503, _CAPACITY, "server_is_overloaded", retry_after=True),
-        "E9": Row(503, _CAPACITY, "service_unavailable", retry_after=True),
+        "E7": Row(429, "requests", "rate_limit_exceeded"),
+        "E8": Row(503, _CAPACITY, "server_is_overloaded"),
+        "E9": Row(503, _CAPACITY, "service_unavailable"),
         "E10": Row(504, "timeout_error", "deadline_exceeded"),
         "E11": Row(500, _SERVER, None),
         "E12": Row(500, _SERVER, None),
         "E13": Row(405, _INVALID, "method_not_allowed"),
-        "E14": Row(413, _INVALID, "request_too_large", close=True),
-        "E14b": Row(408, _INVALID, "request_timeout", close=True),
+        "E14": Row(413, _INVALID, "request_too_large"),
+        "E14b": Row(408, _INVALID, "request_timeout"),
         "E15": Row(404, _INVALID, "unknown_url"),
     }
 )
@@ -68,13 +66,7 @@ def error_object(error: ServeError) -> bytes:
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
     row = TABLE[error.condition]
-    headers = {"content-type": "application/json"}
-    if row.retry_after and error.retryable:
-        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
-    if (row.status >= 500 or row.retry_after) and not error.retryable:
+    headers = headers_of(error, row.status)
+    if (row.status >= 500 or row.status == 429) and not error.retryable:
         headers["x-should-retry"] = "false"  # SDKs retry every 429 and 5xx otherwise
-    if row.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if row.close:
-        headers["connection"] = "close"
     return ErrorReply(row.status, headers, error_object(error))

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from serve_app.api.dialects.openai_errors import TABLE
+from serve_app.api.dialects.openai_errors import TABLE, render_error
 from serve_app.errors import (
     KINDS,
     DeadlineExceeded,
@@ -391,6 +391,6 @@ def test_every_condition_has_a_row():
 
 def test_capacity_and_quota_say_when_to_return():
     for error in (Overloaded("x"), Unavailable("x"), QuotaExceeded("x")):
-        assert TABLE[error.condition].retry_after
+        assert render_error(error).headers["retry-after"] == "1"
     assert not EngineRefused.retryable
     assert TABLE[PromptTooLong.condition].code == "context_length_exceeded"

@@ -1,0 +1,34 @@
+"""What errors have in common in every protocol: headers that follow from the condition, and a bound.
+
+Knows no shape of a body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from serve_app.api.ratelimit import whole_seconds
+from serve_app.errors import ServeError
+from serve_app.limits import MAX_ERROR_BYTES
+
+_UNREAD_INPUT: Final = frozenset({"E14", "E14b"})  # may remain, so the connection cannot be reused
+
+
+def headers_of(error: ServeError, status: int) -> dict[str, str]:
+    """When to come back, who may come, and whether the connection lasts."""
+    headers = {"content-type": "application/json"}
+    if status in (429, 503) and error.retryable:
+        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
+    if status == 401:
+        headers["www-authenticate"] = "Bearer"
+    if error.condition in _UNREAD_INPUT:
+        headers["connection"] = "close"
+    return headers
+
+
+def bounded(message: str, encode: Callable[[str], bytes]) -> bytes:
+    """`encode(message)`, or that of the message's beginning where it would reach MAX_ERROR_BYTES."""
+    body = encode(message)
+    # Cut by characters: one takes at most six bytes of JSON.
+    return body if len(body) < MAX_ERROR_BYTES else encode(message[: MAX_ERROR_BYTES // 12])
