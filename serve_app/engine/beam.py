@@ -134,7 +134,8 @@ class BeamGroup:
         length: int,
     ) -> None:
         """Merge those of the best `width` continuations that ended with the hypotheses there are."""
-        ended = ended & (torch.arange(len(branches)) < self.width)
+        # One that went on from a beam that is not there yet repeats another.
+        ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
         scores = torch.cat([self._scores, sums / length**self._beam.length_penalty + ~ended * NOTHING])
         chosen = scores.topk(self.width).indices
         self._scores = scores[chosen]

@@ -2,6 +2,8 @@
 
 Decides what a client gets: text cut at stop strings, one delta a step when
 streaming and one a choice when not, the `n` best of `best_of`, cumulative usage.
+Of a beam search nothing is known before its end: its hypotheses come whole and best
+first, streamed or not; a stop string cuts the text of one, but not the search.
 Pure: no clock, no I/O, no engine; what the engine must do is returned as `cuts`.
 """
 
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from serve_app.replica.choice import Choice, ChoiceStep
+from serve_app.replica.prompt import num_sequences
 from serve_app.text.answer import AnswerParser
 from serve_app.text.output import OutputText
 from serve_app.types import (
@@ -52,7 +55,7 @@ class Generation:
         self._prompt_text = prompt_text
         self._describe = describe
         self._first_prompt_token = first_prompt_token
-        self._sequences = request.best_of or request.n
+        self._sequences = num_sequences(request)
         self._ranked = self._sequences > request.n
         self._whole = self._ranked or not request.stream
         self._choices = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from serve_app import limits
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.text.answer_format import AnswerFormat
 from serve_app.text.fim import FillInTheMiddle
@@ -71,10 +72,13 @@ class PromptEncoder:
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
         """The token-level request. The engine sees `best_of` sequences and always one token.
 
-        Raises UnsupportedField for beam search.
+        A beam search has a width instead of `best_of`, and ranks by itself. Raises InvalidField.
         """
-        if request.beam is not None:
-            raise UnsupportedField("beam: is not available on this server yet", param="beam")
+        penalty, bound = request.rank_length_penalty, limits.MAX_LENGTH_PENALTY
+        if penalty is not None and not -bound <= penalty <= bound:
+            raise InvalidField(
+                f"length_penalty must be from {-bound:g} to {bound:g}.", param="length_penalty"
+            )
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(
@@ -82,7 +86,7 @@ class PromptEncoder:
             )
         if sampling.max_tokens == 0:  # echo only: the one token that is sampled is never shown
             sampling = replace(sampling, max_tokens=1, min_tokens=0)
-        sequences = request.best_of or request.n
+        sequences = num_sequences(request)
         ranked = sequences > request.n
         return EngineRequest(
             id=request.id,
@@ -91,11 +95,17 @@ class PromptEncoder:
             n=sequences,
             logprobs=0 if request.logprobs is None and ranked else request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
+            beam=request.beam,
             timings=request.per_token,
             priority=request.priority,
             timeout_s=request.timeout_s,
             salt=request.salt,
         )
+
+
+def num_sequences(request: GenerateRequest) -> int:
+    """How many sequences the engine tells of: the hypotheses of a search, else every candidate."""
+    return request.n if request.beam is not None else request.best_of or request.n
 
 
 def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:

@@ -14,6 +14,7 @@ from serve_app.api.dialects.mindie_errors import broken, render_body_error
 from serve_app.api.dialects.mindie_fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie_messages import parse_messages
 from serve_app.api.dialects.mindie_wire import FINISH, STREAM_TYPE, encode
+from serve_app.api.dialects.openai_beam import beam_names, beam_width
 from serve_app.api.dialects.openai_fields import StreamOptions
 from serve_app.api.dialects.openai_grammar import parse_grammar
 from serve_app.api.dialects.openai_tools import parse_tools
@@ -23,6 +24,7 @@ from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import (
+    Beam,
     FinishReason,
     GenerateRequest,
     ModelInfo,
@@ -34,7 +36,7 @@ from serve_app.types import (
     Usage,
 )
 
-_UNAVAILABLE: Final = ("use_beam_search", "chat_template_kwargs")
+_UNAVAILABLE: Final = ("chat_template_kwargs",)
 _DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -63,6 +65,7 @@ class ChatBody(SharedFields):
     ignore_eos: Annotated[bool | None, Boolean] = None
     n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
     best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    use_beam_search: Annotated[bool | None, Boolean] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     stream_options: StreamOptions | None = None
@@ -115,6 +118,7 @@ class ChatDialect:
         body = parse_body(self._body, raw)
         body.check()
         model = endpoint or body.model or ""
+        beam = Beam(width=beam_width(body.n, body.best_of)) if body.use_beam_search else None
         offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
         request = GenerateRequest(
             id="",
@@ -126,7 +130,8 @@ class ChatDialect:
             grammar=parse_grammar({"response_format": body.response_format}),
             sampling=body.sampling(body.max_tokens, max(body.top_k or 0, 0)),
             n=body.n or 1,
-            best_of=body.best_of,
+            best_of=None if beam else body.best_of,
+            beam=beam,
             stop=body.stop or (),
             include_stop=bool(body.include_stop_str_in_output),
             skip_special_tokens=body.skip_special_tokens is not False,
@@ -144,7 +149,11 @@ class ChatDialect:
             timeout_s=body.timeout,
             ignored=(),  # by this protocol in silence
             renderer=partial(ChatRenderer, body=body.without("messages", "tools", "response_format")),
-            names={"prompt": "messages", "model": f"model {model!r}"},  # which has passed its pattern
+            names={
+                "prompt": "messages",
+                "model": f"model {model!r}",  # which has passed its pattern
+                **(beam_names(body.best_of) if beam else {}),
+            },
             fit=partial(fit_output, clamp=self._config.clamp_max_tokens),
         )
 

@@ -68,7 +68,9 @@ class ChatBody(SharedFields):
 
     @property
     def names(self) -> dict[str, str]:
-        return {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        """As `SharedFields.names`."""
+        length = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {**super().names, **length}
 
     @property
     def token_limit(self) -> int | None:
@@ -106,10 +108,10 @@ class ChatDialect:
             ignored=body.ignored,
             renderer=partial(
                 ChatRenderer,
-                body=body.without("messages", "logit_bias", "tools", "functions"),
+                body=body.without("messages", "logit_bias", "logits_processors", "tools", "functions"),
                 legacy=offer.legacy,
             ),
-            names={"prompt": "messages", **offer.names, **body.names, **body.grammar_names},
+            names={"prompt": "messages", **offer.names, **body.names},
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

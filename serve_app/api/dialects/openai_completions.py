@@ -111,8 +111,10 @@ class CompletionDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=body.ignored,
-            renderer=partial(CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias")),
-            names=body.grammar_names,
+            renderer=partial(
+                CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias", "logits_processors")
+            ),
+            names=body.names,
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:

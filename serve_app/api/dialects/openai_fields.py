@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.body import WireModel
+from serve_app.api.dialects.openai_beam import BeamFields, beam_names
 from serve_app.api.dialects.openai_grammar import FIELDS as GRAMMAR_FIELDS
 from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_processors import Processors
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.types import SamplingParams
+from serve_app.types import ProcessorCall, SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -26,16 +28,19 @@ _SAME = (
     "logit_bias",
     "min_tokens",
     "stop_token_ids",
+    "allowed_token_ids",
     "ignore_eos",
+    "watermark",
 )
+
+# A replica's names of fields -> ours, where they differ.
+_NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 
 # Known fields that would change the answer if they were ignored.
 _UNAVAILABLE = (
     "tools",
     "functions",
     "function_call",
-    "logits_processors",
-    "use_beam_search",
 )
 
 
@@ -43,7 +48,7 @@ class StreamOptions(WireModel):
     include_usage: Annotated[bool | None, Boolean] = None
 
 
-class SharedFields(WireModel):
+class SharedFields(BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
     free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
@@ -69,6 +74,12 @@ class SharedFields(WireModel):
         tuple[int, ...] | None, Integers(limits.MAX_STOP_TOKEN_IDS, 0, MAX_TOKEN_ID)
     ] = None
     bad_words: Annotated[tuple[str, ...] | None, Texts(limits.MAX_BAD_WORDS, limits.MAX_STOP_CHARS)] = None
+    allowed_token_ids: Annotated[
+        tuple[int, ...] | None, Integers(limits.MAX_ALLOWED_TOKEN_IDS, 0, MAX_TOKEN_ID)
+    ] = None
+    no_repeat_ngram_size: Annotated[int | None, Integer(0, limits.MAX_NO_REPEAT_NGRAM)] = None
+    watermark: Annotated[bool | None, Boolean] = None
+    logits_processors: Annotated[tuple[ProcessorCall, ...] | None, Processors] = None
     min_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
     ignore_eos: Annotated[bool | None, Boolean] = None
     include_stop_str_in_output: Annotated[bool | None, Boolean] = None
@@ -76,6 +87,9 @@ class SharedFields(WireModel):
     n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
     best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
     prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = (
+        None  # lower: earlier
+    )
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     stream: Annotated[bool | None, Boolean] = None
     stream_options: StreamOptions | None = None
@@ -87,7 +101,7 @@ class SharedFields(WireModel):
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
             raise InvalidField("best_of: must be at least n", param="best_of")
-        if best_of is not None and best_of > n and self.stream:
+        if best_of is not None and best_of > n and self.stream and not self.use_beam_search:
             raise InvalidField("best_of: cannot be streamed when it is greater than n", param="best_of")
         if self.prompt_logprobs is not None and self.stream:
             raise InvalidField("prompt_logprobs: cannot be streamed", param="prompt_logprobs")
@@ -111,17 +125,19 @@ class SharedFields(WireModel):
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """Unknown fields with a value, as the client spelt them."""
+        """Fields with a value that nobody looks at, as the client spelt them."""
         understood = (*GRAMMAR_FIELDS, "tool_choice", *_UNAVAILABLE)
         extra = self.__pydantic_extra__ or {}
-        return tuple(name for name, value in extra.items() if value is not None and name not in understood)
+        unknown = [name for name, value in extra.items() if value is not None and name not in understood]
+        return (*unknown, *self.meaningless)
 
     @property
-    def grammar_names(self) -> dict[str, str]:
-        """The name under which the client gave the output's form, for errors of the replica."""
+    def names(self) -> dict[str, str]:
+        """A replica's names of fields -> those under which the client gave them, for its errors."""
         extra = self.__pydantic_extra__ or {}
         given = [name for name in GRAMMAR_FIELDS if extra.get(name) is not None]
-        return {"response_format": given[-1]} if given else {}
+        grammar = {"response_format": given[-1]} if given else {}
+        return {**_NAMES, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
 
     @property
     def include_usage(self) -> bool:
@@ -133,6 +149,8 @@ class SharedFields(WireModel):
         return SamplingParams(
             **given,
             top_k=max(self.top_k or 0, 0),  # -1 also means off
+            no_repeat_ngram=self.no_repeat_ngram_size or 0,
+            processors=self.logits_processors or (),
             seed=None if self.seed is None else self.seed % 2**64,
             max_tokens=max_tokens,
         )
@@ -140,11 +158,14 @@ class SharedFields(WireModel):
     def options(self) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that are equal for every prompt of the body.
 
-        Raises InvalidField for a form of the output that cannot be.
+        Raises InvalidField for a form of the output, or a search, that cannot be.
         """
+        beam = self.beam(self.n, self.best_of)
         return {
             "n": self.n or 1,
-            "best_of": self.best_of,
+            "best_of": self.best_of if beam is None else None,
+            "beam": beam,
+            "priority": -(self.priority or 0),
             "stop": self.stop or (),
             "include_stop": bool(self.include_stop_str_in_output),
             "skip_special_tokens": self.skip_special_tokens is not False,

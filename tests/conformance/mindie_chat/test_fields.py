@@ -41,7 +41,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "stream_options": ([None], [{"include_usage": True}, 5]),
     "response_format": ([None, {"type": "text"}, {"type": "json_object"}], [{"type": "xml"}, 5]),
     "chat_template_kwargs": ([None, {}], [{"thinking": True}]),
-    "use_beam_search": ([False, None], [True]),
+    "use_beam_search": ([False, None], [True, 1, "true"]),  # a search of width 1 is none
     "tools": ([None, [], [TOOL]], [5, [{"type": "function", "function": {"name": "a b"}}], [TOOL, TOOL]]),
     "tool_choice": (["auto", "none", None], ["required", "any", 5]),
 }  # fmt: skip

@@ -120,15 +120,7 @@ def test_contradictions_name_their_field(fields, param):
     assert refused(**fields).param == param
 
 
-@pytest.mark.parametrize("field", ["logits_processors", "use_beam_search"])
-def test_features_that_are_missing_are_refused_and_not_ignored(field):
-    value = {"use_beam_search": True}
-    error = refused(**{field: value.get(field, [{"type": "function"}])})
-    assert isinstance(error, UnsupportedField)
-    assert error.param == field
-
-
-def test_their_empty_forms_pass():
+def test_empty_forms_of_fields_pass():
     call = parse(
         tools=[], functions=None, use_beam_search=False, tool_choice="none", response_format={"type": "text"}
     )
@@ -136,7 +128,7 @@ def test_their_empty_forms_pass():
 
 
 def test_unknown_fields_are_listed_unless_null():
-    assert parse(priority=9, cache_salt="x", chat_template=None).ignored == ("priority", "cache_salt")
+    assert parse(unheard_of=9, cache_salt="x", chat_template=None).ignored == ("unheard_of", "cache_salt")
 
 
 def messages(*given):
