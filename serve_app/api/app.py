@@ -26,6 +26,8 @@ from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie_chat import ChatDialect as MindieChat
 from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
+from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
+from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
 from serve_app.api.directory import Directory
 from serve_app.api.generate import GenerateRoute, InvocationRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
@@ -42,6 +44,7 @@ from serve_app.types import Scope
 
 logger = logging.getLogger(__name__)
 
+OPENAI_STYLE: Final = ("/v1", "/v3", "/v3/v1")  # OpenAI's and MindIE's, then OpenVINO Model Server's
 SERVED_MODEL: Final = "/serving-endpoints/{endpoint}/served-models/{entity}/invocations"
 
 
@@ -97,18 +100,19 @@ def build_app(
     chats: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(chat, services),
         Family.MINDIE: GenerateRoute(MindieChat(config.mindie), services),
+        Family.OVMS: GenerateRoute(OvmsChat(config.ovms), services),
     }
-    texts: dict[Family, ASGIApp] = {Family.OPENAI: GenerateRoute(completions, services)}
+    texts: dict[Family, ASGIApp] = {
+        Family.OPENAI: GenerateRoute(completions, services),
+        Family.OVMS: GenerateRoute(OvmsCompletions(config.ovms), services),
+    }
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
         Entry("POST", SERVED_MODEL, InvocationRoute(by_task, services), Scope.INFERENCE),
-        Entry("GET", "/v1/models", ModelList(directory, backend), Scope.INFERENCE),
-        Entry("GET", "/v1/models/{name:path}", ModelPage(directory, backend), Scope.INFERENCE),
-        Entry("POST", "/v1/chat/completions", chats, Scope.INFERENCE),
-        Entry("POST", "/v1/completions", texts, Scope.INFERENCE),
+        *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts)),
         *_mindie(services, ready),
     ]
     app = Starlette(
@@ -122,6 +126,17 @@ def build_app(
     )
     app.router.redirect_slashes = False  # a redirect would be built from the Host header
     return app
+
+
+def _openai_style(
+    base: str, services: Services, chats: dict[Family, ASGIApp], texts: dict[Family, ASGIApp]
+) -> Iterator[Entry]:
+    """The routes that OpenAI's protocol and those made after it have below their `base`."""
+    directory, backend = services.directory, services.backend
+    yield Entry("GET", f"{base}/models", ModelList(directory, backend), Scope.INFERENCE)
+    yield Entry("GET", f"{base}/models/{{name:path}}", ModelPage(directory, backend), Scope.INFERENCE)
+    yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
+    yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
 
 
 def _mindie(services: Services, ready: Ready) -> Iterator[Entry]:

@@ -13,7 +13,7 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.dialects.openai_fields import SharedFields
 from serve_app.api.dialects.openai_messages import parse_messages
-from serve_app.api.dialects.openai_tools import ToolOffer, parse_functions, parse_tools
+from serve_app.api.dialects.openai_tools import ToolOffer, parse_offer
 from serve_app.api.fields import Boolean, Integer
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -51,20 +51,15 @@ class ChatBody(SharedFields):
                 "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
             )
 
-        if self.tools:
-            for name in ("functions", "function_call"):
-                if getattr(self, name):
-                    raise InvalidField(f"{name}: not together with tools, which replace it", param=name)
-        elif self.functions and self.tool_choice is not None:
-            raise InvalidField(
-                "tool_choice: goes with tools; functions have function_call", param="tool_choice"
-            )
-
     def offer(self) -> ToolOffer:
         """The tools, in either form. Raises InvalidField."""
-        if self.functions or (self.function_call is not None and not self.tools):
-            return parse_functions(self.functions, self.function_call)
-        return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
+        return parse_offer(
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            functions=self.functions,
+            function_call=self.function_call,
+            parallel=self.parallel_tool_calls is not False,
+        )
 
     @property
     def names(self) -> dict[str, str]:
