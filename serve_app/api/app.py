@@ -21,7 +21,6 @@ from serve_app.api.admission import Admission
 from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
 from serve_app.api.backend import Accounts, Backend, Journal, Quota
 from serve_app.api.context import context_of
-from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie_chat import ChatDialect as MindieChat
 from serve_app.api.dialects.openai_chat import ChatDialect
@@ -29,13 +28,14 @@ from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
 from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
 from serve_app.api.directory import Directory
-from serve_app.api.generate import GenerateRoute, InvocationRoute, Services
+from serve_app.api.generate import GenerateRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
 from serve_app.api.mindie import ConfigPage, ReadyPage, ServerPage, StopRoute, TextRoute
 from serve_app.api.mindie import ModelPage as VersionPage
 from serve_app.api.models import ModelList, ModelPage
+from serve_app.api.serving_endpoints import InvocationRoute, TaskRoute
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import RouteNotFound
@@ -45,7 +45,6 @@ from serve_app.types import Scope
 logger = logging.getLogger(__name__)
 
 OPENAI_STYLE: Final = ("/v1", "/v3", "/v3/v1")  # OpenAI's and MindIE's, then OpenVINO Model Server's
-SERVED_MODEL: Final = "/serving-endpoints/{endpoint}/served-models/{entity}/invocations"
 
 
 class Entry(NamedTuple):
@@ -96,14 +95,15 @@ def build_app(
     metrics.in_flight(lambda: services.admission.in_flight)
     ready = Ready(backend, directory, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()
-    by_task: dict[Task, Dialect] = {Task.CHAT: chat, Task.COMPLETIONS: completions}
     chats: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(chat, services),
         Family.MINDIE: GenerateRoute(MindieChat(config.mindie), services),
+        Family.DATABRICKS: TaskRoute(Task.CHAT, services),
         Family.OVMS: GenerateRoute(OvmsChat(config.ovms), services),
     }
     texts: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(completions, services),
+        Family.DATABRICKS: TaskRoute(Task.COMPLETIONS, services),
         Family.OVMS: GenerateRoute(OvmsCompletions(config.ovms), services),
     }
     entries = [
@@ -111,9 +111,9 @@ def build_app(
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
-        Entry("POST", SERVED_MODEL, InvocationRoute(by_task, services), Scope.INFERENCE),
         *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts)),
         *_mindie(services, ready),
+        *_databricks(services),
     ]
     app = Starlette(
         routes=list(_routes(entries)),
@@ -155,6 +155,18 @@ def _mindie(services: Services, ready: Ready) -> Iterator[Entry]:
         yield entry("GET", model, VersionPage(services))
         yield entry("GET", f"{model}/ready", ReadyPage(services))
         yield entry("GET", f"{model}/config", ConfigPage(services))
+
+
+def _databricks(services: Services) -> Iterator[Entry]:
+    """The routes below /serving-endpoints."""
+    paths: dict[str, ASGIApp] = {
+        "/chat/completions": TaskRoute(Task.CHAT, services),
+        "/completions": TaskRoute(Task.COMPLETIONS, services),
+        "/{endpoint:path}/served-models/{entity:path}/invocations": InvocationRoute(services),
+        "/{endpoint:path}/invocations": InvocationRoute(services),
+    }
+    for path, app in paths.items():
+        yield Entry("POST", f"/serving-endpoints{path}", {Family.DATABRICKS: app}, Scope.INFERENCE)
 
 
 def _routes(entries: list[Entry]) -> Iterator[Route]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -26,8 +25,8 @@ from serve_app.api.metering import Meter, Metered
 from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
-from serve_app.endpoints.endpoint import ServedEntity, Task
-from serve_app.errors import InvalidField, ServeError, from_info
+from serve_app.endpoints.endpoint import ServedEntity
+from serve_app.errors import ServeError, from_info
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest, ModelInfo
 
@@ -62,23 +61,6 @@ class GenerateRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the first byte of the answer, ClientGone at any time."""
         await Exchange(self._dialect, self._services, scope, receive, send).run()
-
-
-class InvocationRoute:
-    """An ASGI app for a served entity that the path names; the endpoint's task decides the dialect."""
-
-    def __init__(self, dialects: Mapping[Task, Dialect], services: Services) -> None:
-        self._dialects = dialects
-        self._services = services
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As `GenerateRoute`."""
-        names = scope["path_params"]
-        endpoint = self._services.directory.find(names["endpoint"])
-        dialect = self._dialects.get(endpoint.task)
-        if dialect is None:
-            raise InvalidField(f"endpoint: its task, {endpoint.task}, is not available on this server")
-        await Exchange(dialect, self._services, scope, receive, send).run(endpoint.name, names["entity"])
 
 
 class Exchange:

@@ -9,9 +9,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.ratelimit import whole_seconds
+from serve_app.api.dialects.error_reply import bounded, headers_of
 from serve_app.errors import ServeError
-from serve_app.limits import MAX_ERROR_BYTES
 
 
 class Row(NamedTuple):
@@ -19,7 +18,6 @@ class Row(NamedTuple):
 
     status: int
     code: str
-    close: bool = False  # unread input may remain, so the connection cannot be reused
 
 
 TABLE: Final[Mapping[str, Row]] = MappingProxyType(
@@ -38,37 +36,30 @@ TABLE: Final[Mapping[str, Row]] = MappingProxyType(
         "E11": Row(500, "INTERNAL_ERROR"),
         "E12": Row(500, "INTERNAL_ERROR"),
         "E13": Row(405, "METHOD_NOT_ALLOWED"),
-        "E14": Row(413, "MAX_REQUEST_SIZE_EXCEEDED", close=True),
-        "E14b": Row(408, "REQUEST_TIMEOUT", close=True),
+        "E14": Row(413, "MAX_REQUEST_SIZE_EXCEEDED"),
+        "E14b": Row(408, "REQUEST_TIMEOUT"),
         "E15": Row(404, "ENDPOINT_NOT_FOUND"),
     }
 )
 
 
-def error_object(error: ServeError) -> dict[str, str]:
-    """The error's members; as JSON they are shorter than MAX_ERROR_BYTES."""
-    members = {"error_code": TABLE[error.condition].code, "message": error.message}
-    if len(msgspec.json.encode(members)) < MAX_ERROR_BYTES:
-        return members
-    # Cut by characters: one takes at most six bytes of JSON.
-    return {**members, "message": error.message[: MAX_ERROR_BYTES // 12]}
-
-
 def broken(error: ServeError) -> bytes:
     """The JSON of an error after the first byte: also under `error`, where SDKs of OpenAI look for one."""
-    members = error_object(error)
-    event: dict[str, Any] = {**members, "error": members}
-    return msgspec.json.encode(event)
+
+    def encode(message: str) -> bytes:
+        members = _members(error, message)
+        event: dict[str, Any] = {**members, "error": members}
+        return msgspec.json.encode(event)
+
+    return bounded(error.message, encode)
 
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
-    row = TABLE[error.condition]
-    headers = {"content-type": "application/json"}
-    if row.status in (429, 503) and error.retryable:
-        headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
-    if row.status == 401:
-        headers["www-authenticate"] = "Bearer"
-    if row.close:
-        headers["connection"] = "close"
-    return ErrorReply(row.status, headers, msgspec.json.encode(error_object(error)))
+    status = TABLE[error.condition].status
+    body = bounded(error.message, lambda message: msgspec.json.encode(_members(error, message)))
+    return ErrorReply(status, headers_of(error, status), body)
+
+
+def _members(error: ServeError, message: str) -> dict[str, str]:
+    return {"error_code": TABLE[error.condition].code, "message": message}

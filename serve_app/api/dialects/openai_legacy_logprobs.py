@@ -13,10 +13,13 @@ from serve_app.types import TextLogprob
 class LegacyLogprobs:
     """Follows one choice, because an offset depends on all tokens before it."""
 
-    def __init__(self, num_top: int) -> None:
-        """`num_top` alternatives are listed, and the chosen token where it is not among them."""
+    def __init__(self, num_top: int, offset: int = 0) -> None:
+        """`num_top` alternatives are listed, and the chosen token where it is not among them.
+
+        `offset` is how many characters of the choice are before the first token.
+        """
         self._num_top = num_top
-        self._offset = 0
+        self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def add(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:

@@ -99,7 +99,7 @@ async def test_choosing_an_entity_takes_a_scope() -> None:
         for where, headers in ((CHAT, {**bearer(KEY), "x-served-entity": "m-2"}), (path, bearer(KEY))):
             refused = await g.post(where, body, headers=headers)
             assert refused.status_code == 403
-            assert "'routing'" in refused.json()["error"]["message"]
+            assert "'routing'" in refused.text
         unknown = await g.post(CHAT, body, headers={**bearer(ROUTER), "x-served-entity": "m-3"})
         assert unknown.status_code == 404
         assert (await g.post(path.replace("/ab/", "/no/"), body, headers=bearer(ROUTER))).status_code == 404
@@ -194,4 +194,4 @@ async def test_a_task_that_no_route_serves_is_told_so() -> None:
     async with gateway(models(), endpoints=[ab(task="llm/v1/embeddings")]) as g:
         answer = await g.post(path, {"input": "text"})
         assert answer.status_code == 400
-        assert "llm/v1/embeddings, is not available" in answer.json()["error"]["message"]
+        assert "llm/v1/embeddings, is not available" in answer.json()["message"]
