@@ -40,7 +40,9 @@ class PromptEncoder:
                 raise UnsupportedField(
                     "messages: this model has no chat template; use completions instead", param="messages"
                 )
-            return await self.template.render_ids(self._messages(request), _shown_tools(request))
+            return await self.template.render_ids(
+                self._messages(request), _shown_tools(request), prompt.templating
+            )
         if prompt.suffix is not None:
             if self.fim is None:
                 raise UnsupportedField("suffix: this model has no fill-in-the-middle tokens", param="suffix")

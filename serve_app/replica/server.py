@@ -123,7 +123,9 @@ class ModelServer:
                 stop=StopStrings(request.stop, include_stop=request.include_stop),
                 skip_special_tokens=request.skip_special_tokens,
                 # A grammar speaks of the text as the tokens spell it, its first space included.
-                continues=request.prompt.messages is None or request.grammar is not None,
+                continues=request.prompt.messages is None
+                or request.prompt.templating.continue_final_message
+                or request.grammar is not None,
                 shown_ids=reader.marker_ids,
             ),
             prompt_text=self._prompt_text(request, token_ids) if request.echo else None,

@@ -10,8 +10,9 @@ Not covered: a template that loops for long without output; the operator chose i
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import jinja2
 from transformers.utils import chat_template_utils
@@ -19,9 +20,15 @@ from transformers.utils import chat_template_utils
 from serve_app.errors import InvalidField, ServeError, UnsupportedField
 from serve_app.text.control import Marking, count_chars
 from serve_app.text.tokenizer import Tokenizer, check_prompt_chars
+from serve_app.types import Templating
+from serve_app.types.request import RESERVED_VARIABLES
 
 # Under these names clients send a message's reasoning; templates read the first, some the second.
 _REASONING = ("reasoning_content", "thinking", "reasoning")
+
+VARIABLES: Final = "chat_template_kwargs"  # as clients call them
+
+DEFAULT: Final = Templating()
 
 _REFUSED = "messages: the model's chat template does not accept these messages"
 
@@ -54,36 +61,50 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
-        *,
-        add_generation_prompt: bool = True,
+        templating: Templating = DEFAULT,
     ) -> list[int]:
-        """Ids of the conversation, ending where the assistant's next turn begins.
+        """Ids of the conversation, ending where `templating` says.
 
-        `messages` and `tools` are plain JSON. Long ones are rendered in a thread. Raises
+        `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
         InvalidField when the template refuses the messages, UnsupportedField when it knows
         no tools, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools: this model's chat template has no tools", param="tools")
         readable = [_readable(message) for message in _checked(messages)]
-        num_chars = count_chars(messages) + count_chars(tools)
+        variables = self._free(templating.variables)
+        num_chars = count_chars(messages) + count_chars(tools) + count_chars(variables)
         check_prompt_chars(num_chars, param="messages")
 
         def work() -> list[int]:
             marking = Marking(self._tokenizer.controls)
+            shown = marking.put(readable)
+            end = _mark_end(shown[-1]) if templating.continue_final_message else ""
             inputs = {
-                "messages": marking.put(readable),
+                **marking.put(variables),
+                "messages": shown,
                 "tools": marking.put(tools) or None,
                 "documents": None,
-                "add_generation_prompt": add_generation_prompt,
+                "add_generation_prompt": templating.add_generation_prompt and not end,
             }
-            rendered = self._render(inputs, marking.num_added_chars)
+            rendered = self._render(inputs, marking.num_added_chars + len(end))
+            if end:
+                rendered = _until(end, rendered)
             try:
                 return self._tokenizer.encode_pieces(marking.split(rendered))
             except InvalidField as error:
                 raise InvalidField("messages: must be valid Unicode text", param="messages") from error
 
         return await self._tokenizer.off_loop(num_chars, work)
+
+    def _free(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`variables`, none of which has a name of ours or the tokenizer's. Raises InvalidField."""
+        for name in variables:
+            if name in RESERVED_VARIABLES or name in self._tokenizer.named_tokens:
+                raise InvalidField(
+                    f"{VARIABLES}: {name} must not be given; it is set by the server", param=VARIABLES
+                )
+        return variables
 
     def _render(self, inputs: dict[str, Any], num_added_chars: int) -> str:
         """The rendered template; `num_added_chars` of it are ours and do not count."""
@@ -123,6 +144,29 @@ def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
     if reasoning is not None:
         fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
     return fields
+
+
+def _mark_end(message: dict[str, Any]) -> str:
+    """Put a mark that nobody can guess behind the text of `message`, and return it. Raises InvalidField."""
+    text = message.get("content")
+    if not isinstance(text, str) or not text:
+        raise InvalidField(
+            "continue_final_message: the last message must have a text", param="continue_final_message"
+        )
+    mark = "".join(secrets.choice("0123456789") for _ in range(20))
+    message["content"] = text + mark
+    return mark
+
+
+def _until(mark: str, rendered: str) -> str:
+    """What stands before the mark. Raises InvalidField where the template does not show it."""
+    found = rendered.rfind(mark)
+    if found < 0:
+        raise InvalidField(
+            "continue_final_message: the model's chat template does not show the last message as it is",
+            param="continue_final_message",
+        )
+    return rendered[:found]
 
 
 def _bounded(parts: Iterator[str], num_added_chars: int) -> str:

@@ -17,7 +17,7 @@ from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Ve
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.model import ModelInfo
 from serve_app.types.question import Embeddings, EmbedRequest, Question
-from serve_app.types.request import GenerateRequest, Overflow, Prompt, ToolChoice, ToolMode
+from serve_app.types.request import GenerateRequest, Overflow, Prompt, Templating, ToolChoice, ToolMode
 from serve_app.types.result import (
     ErrorInfo,
     FinishReason,
@@ -58,6 +58,7 @@ __all__ = [
     "SamplingParams",
     "Scope",
     "StepTiming",
+    "Templating",
     "Tensor",
     "TextLogprob",
     "Timing",

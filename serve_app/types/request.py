@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
+
+# Names that a template is given by the server, or that mean something to transformers.
+RESERVED_VARIABLES: Final = frozenset(
+    {"messages", "conversation", "tools", "documents", "chat_template", "tokenize", "return_dict"}
+    | {"add_generation_prompt", "continue_final_message"}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Templating:
+    """How the model's chat template is applied to messages."""
+
+    variables: dict[str, Any] = field(default_factory=dict)  # plain JSON; no name is a reserved one
+    add_generation_prompt: bool = True  # end where the assistant's next turn begins
+    continue_final_message: bool = False  # end inside of the last message instead, which goes on
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +37,7 @@ class Prompt:
     messages: tuple[dict[str, Any], ...] | None = None
     token_ids: tuple[int, ...] | None = None
     tools: tuple[dict[str, Any], ...] = ()
+    templating: Templating = Templating()  # of `messages`
     suffix: str | None = None
 
 

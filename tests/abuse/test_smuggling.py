@@ -6,17 +6,14 @@ from tests.gateway import CHAT, COMPLETIONS, body_for, gateway
 
 FIELDS = {
     "chat_template": "{{ x }}",
-    "chat_template_kwargs": {"tokenize": True, "chat_template": "{{ x }}"},
     "prompt_embeds": "gASVAAAA",
     "guided_decoding_backend": "x:evil",
-    "priority": -1_000,
     "cache_salt": "another tenant",
     "salt": "another tenant",
     "request_id": "chosen",
     "id": "chosen",
     "parent_id": "chosen",
     "documents": [{"title": "x"}],
-    "add_generation_prompt": False,
     "lora_request": {"path": "/etc/passwd"},
     "kv_transfer_params": {"host": "169.254.169.254"},
     "__class__": "x",
@@ -37,6 +34,24 @@ async def test_fields_nobody_offers_change_nothing_and_are_listed(path, name):
         plain, sent = ({**_fields(request), "id": ""} for request in g.backend.requests)
         assert plain == sent
         await g.check()
+
+
+REFUSED = {
+    "priority": -1_000,
+    "chat_template_kwargs": {"tokenize": True},
+    "logits_processors": [{"qualname": "os.system", "args": ["id"]}],
+}
+
+
+@pytest.mark.parametrize("name", [*REFUSED, "chat_template", "messages", "tools", "add_generation_prompt"])
+async def test_fields_that_would_go_too_far_are_refused(name):
+    value = REFUSED.get(name, {name: "{{ x }}"})
+    field = name if name in REFUSED else "chat_template_kwargs"
+    async with gateway() as g:
+        answer = await g.chat(**{field: value})
+        assert answer.status_code == 400
+        assert answer.json()["error"]["param"] == field
+        assert not g.backend.requests
 
 
 def _fields(request):

@@ -19,6 +19,7 @@ from serve_app.api.dialects.openai_fields import StreamOptions
 from serve_app.api.dialects.openai_grammar import parse_grammar
 from serve_app.api.dialects.openai_tools import parse_tools
 from serve_app.api.dialects.openai_wire import token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.templating import parse_variables
 from serve_app.api.fields import Boolean, Integer, Number, Text
 from serve_app.config import MindieConfig
 from serve_app.endpoints.endpoint import Task
@@ -30,13 +31,13 @@ from serve_app.types import (
     ModelInfo,
     Overflow,
     Prompt,
+    Templating,
     TextLogprob,
     TokenDelta,
     ToolCallDelta,
     Usage,
 )
 
-_UNAVAILABLE: Final = ("chat_template_kwargs",)
 _DONE: Final = b"data: [DONE]\n\n"
 
 
@@ -49,6 +50,7 @@ class ChatBody(SharedFields):
         "tools",
         "tool_choice",
         "response_format",
+        "chat_template_kwargs",
     )
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
@@ -73,12 +75,12 @@ class ChatBody(SharedFields):
     tool_choice: Any = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
     response_format: Any = None
+    chat_template_kwargs: Any = None
     timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:
-        """Raises InvalidField or UnsupportedField."""
+        """Raises InvalidField."""
         self.check_stop("stop")
-        self.refuse(_UNAVAILABLE)
         if self.model is None or not MODEL_NAME.fullmatch(self.model):
             raise InvalidField(
                 "model: is required and must be 1 to 256 characters of A-Z a-z 0-9 . _ - beginning and "
@@ -124,7 +126,9 @@ class ChatDialect:
             id="",
             model=model,
             prompt=Prompt(
-                messages=parse_messages(body.messages, self._config.max_input_chars), tools=offer.tools
+                messages=parse_messages(body.messages, self._config.max_input_chars),
+                tools=offer.tools,
+                templating=Templating(variables=parse_variables(body.chat_template_kwargs)),
             ),
             tool_choice=offer.choice,
             grammar=parse_grammar({"response_format": body.response_format}),
@@ -148,7 +152,10 @@ class ChatDialect:
             stream=bool(body.stream),
             timeout_s=body.timeout,
             ignored=(),  # by this protocol in silence
-            renderer=partial(ChatRenderer, body=body.without("messages", "tools", "response_format")),
+            renderer=partial(
+                ChatRenderer,
+                body=body.without("messages", "tools", "response_format", "chat_template_kwargs"),
+            ),
             names={
                 "prompt": "messages",
                 "model": f"model {model!r}",  # which has passed its pattern

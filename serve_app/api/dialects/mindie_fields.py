@@ -10,7 +10,7 @@ from serve_app import limits
 from serve_app.api.body import WireModel
 from serve_app.api.dialects.openai_fields import MAX_TOKEN_ID
 from serve_app.api.fields import Integer, Integers, Number, Texts
-from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.errors import InvalidField
 from serve_app.types import GenerateRequest, ModelInfo, SamplingParams
 
 MODEL_NAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,254}[A-Za-z0-9])?")
@@ -52,13 +52,6 @@ class SharedFields(WireModel):
                 f"{name}: must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together",
                 param=name,
             )
-
-    def refuse(self, names: tuple[str, ...]) -> None:
-        """Raises UnsupportedField for known fields that would change the answer if they were ignored."""
-        extra = self.__pydantic_extra__ or {}
-        for name in names:
-            if extra.get(name):
-                raise UnsupportedField(f"{name}: is not available on this server", param=name)
 
     @property
     def engine_priority(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.body import parse_body
@@ -14,13 +14,24 @@ from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.dialects.openai_fields import SharedFields
 from serve_app.api.dialects.openai_messages import parse_messages
 from serve_app.api.dialects.openai_tools import ToolOffer, parse_offer
+from serve_app.api.dialects.templating import TemplatingFields
 from serve_app.api.fields import Boolean, Integer
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
+# What an answer does not look back at; its body lives as long as the answer does.
+_NOT_ANSWERED: Final = (
+    "messages",
+    "logit_bias",
+    "logits_processors",
+    "tools",
+    "functions",
+    "chat_template_kwargs",
+)
 
-class ChatBody(SharedFields):
+
+class ChatBody(SharedFields, TemplatingFields):
     free_form: ClassVar[tuple[str, ...]] = (
         "stream_options",
         "messages",
@@ -28,6 +39,7 @@ class ChatBody(SharedFields):
         "tool_choice",
         "functions",
         "function_call",
+        *TemplatingFields.free_form,
     )
 
     messages: Any = None
@@ -86,7 +98,9 @@ class ChatDialect:
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
+            prompt=Prompt(
+                messages=parse_messages(body.messages), tools=offer.tools, templating=body.templating()
+            ),
             tool_choice=offer.choice,
             sampling=body.sampling(body.token_limit),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -103,7 +117,7 @@ class ChatDialect:
             ignored=body.ignored,
             renderer=partial(
                 ChatRenderer,
-                body=body.without("messages", "logit_bias", "logits_processors", "tools", "functions"),
+                body=body.without(*_NOT_ANSWERED),
                 legacy=offer.legacy,
             ),
             names={"prompt": "messages", **offer.names, **body.names},

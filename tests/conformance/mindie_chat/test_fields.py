@@ -40,7 +40,10 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "model": (["demo"], [None, "", ".demo", "demo-", "de mo", "x" * 257, 5]),
     "stream_options": ([None], [{"include_usage": True}, 5]),
     "response_format": ([None, {"type": "text"}, {"type": "json_object"}], [{"type": "xml"}, 5]),
-    "chat_template_kwargs": ([None, {}], [{"thinking": True}]),
+    "chat_template_kwargs": (
+        [None, {}, {"thinking": True}, {f"n{i}": [i] for i in range(64)}, {"x": "y" * 16_000}],
+        [{f"n{i}": i for i in range(65)}, {"x": "y" * 16_400}, {"tools": []}, {"a b": 1}, {"": 1}, [1]],
+    ),
     "use_beam_search": ([False, None], [True, 1, "true"]),  # a search of width 1 is none
     "tools": ([None, [], [TOOL]], [5, [{"type": "function", "function": {"name": "a b"}}], [TOOL, TOOL]]),
     "tool_choice": (["auto", "none", None], ["required", "any", 5]),

@@ -8,7 +8,7 @@ from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_wire import logprob_value
 from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
-from serve_app.types import FinishReason, SamplingParams, TokenDelta, Usage
+from serve_app.types import FinishReason, SamplingParams, Templating, TokenDelta, Usage
 from tests.fakes_backend import logprob_of, model_info
 from tests.gateway import chat_body
 
@@ -210,6 +210,35 @@ def test_media_is_refused_without_looking_at_it(kind):
     )
     assert isinstance(error, UnsupportedField)
     assert "169" not in error.message
+
+
+def test_the_template_is_told_what_the_client_says():
+    plain = request().prompt.templating
+    assert (plain.variables, plain.add_generation_prompt, plain.continue_final_message) == ({}, True, False)
+    given = request(chat_template_kwargs={"enable_thinking": False}, add_generation_prompt=False)
+    assert given.prompt.templating == Templating(
+        variables={"enable_thinking": False}, add_generation_prompt=False
+    )
+    goes_on = request(continue_final_message=True).prompt.templating
+    assert (goes_on.continue_final_message, goes_on.add_generation_prompt) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"chat_template_kwargs": []}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"n" * 65: 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"messages": 1}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {"x": "y" * 16_384}}, "chat_template_kwargs"),
+        ({"chat_template_kwargs": {f"n{i}": 1 for i in range(65)}}, "chat_template_kwargs"),
+        ({"add_generation_prompt": 1}, "add_generation_prompt"),
+        ({"continue_final_message": "true"}, "continue_final_message"),
+        ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
+    ],
+)
+def test_what_the_template_may_not_be_told(fields, param):
+    assert refused(**fields).param == param
 
 
 # --- answers, byte by byte -------------------------------------------------------------

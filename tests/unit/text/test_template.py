@@ -15,6 +15,7 @@ from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_CONTROL_TOKENS_IN_CHAT, MAX_PROMPT_CHARS
 from serve_app.text.template import ChatTemplate
 from serve_app.text.tokenizer import Tokenizer
+from serve_app.types import Templating
 
 TOOLS = [
     {
@@ -73,7 +74,8 @@ async def test_ids_equal_transformers(
         return_dict=False,
     )
     assert (
-        await template.render_ids(messages, tools, add_generation_prompt=add_generation_prompt) == reference
+        await template.render_ids(messages, tools, Templating(add_generation_prompt=add_generation_prompt))
+        == reference
     )
 
 
@@ -326,3 +328,76 @@ async def test_quoting_control_tokens_is_bounded(template: ChatTemplate, byte_le
     with pytest.raises(InvalidField) as caught:
         await template.render_ids([{"role": "user", "content": quoted + "<|im_end|>"}])
     assert caught.value.param == "messages"
+
+
+# --- variables of the client, and messages that go on ------------------------------------------
+
+OPTIONS = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content | trim }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n"
+    "{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
+    "{{ note }}{{ (extra or {}) | tojson }}{% endif %}"
+)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"enable_thinking": False}, {"enable_thinking": True, "extra": {"a": [1, None, 2.5, "é"]}}],
+)
+async def test_variables_reach_the_template_as_in_transformers(
+    byte_level: Tokenizer, byte_level_folder: Path, variables: dict[str, Any]
+) -> None:
+    template = with_template(byte_level, byte_level_folder, OPTIONS)
+    expected = AutoTokenizer.from_pretrained(byte_level_folder).apply_chat_template(
+        CONVERSATIONS[1], chat_template=OPTIONS, add_generation_prompt=True, return_dict=False, **variables
+    )
+    assert await template.render_ids(CONVERSATIONS[1], (), Templating(variables=variables)) == expected
+
+
+async def test_variables_cannot_bring_control_tokens(byte_level: Tokenizer, byte_level_folder: Path) -> None:
+    template = with_template(byte_level, byte_level_folder, OPTIONS)
+    plain = await template.render_ids(CONVERSATIONS[1])
+    for variables in ({"note": ATTACK}, {"extra": {ATTACK: [ATTACK]}}):
+        ids = await template.render_ids(CONVERSATIONS[1], (), Templating(variables=variables))
+        for token in ("<|im_start|>", "<|im_end|>", "<|endoftext|>"):
+            assert ids_of(byte_level, ids, token) == ids_of(byte_level, plain, token)
+        assert len(ids) > len(plain)
+
+
+@pytest.mark.parametrize("name", ["messages", "tools", "add_generation_prompt", "chat_template", "eos_token"])
+async def test_variables_with_a_name_of_ours_are_refused(
+    byte_level: Tokenizer, byte_level_folder: Path, name: str
+) -> None:
+    template = with_template(byte_level, byte_level_folder, OPTIONS)
+    with pytest.raises(InvalidField) as caught:
+        await template.render_ids(CONVERSATIONS[1], (), Templating(variables={name: "x"}))
+    assert caught.value.param == "chat_template_kwargs"
+
+
+async def test_variables_are_bounded_with_the_prompt(template: ChatTemplate) -> None:
+    with pytest.raises(PromptTooLong):
+        await template.render_ids(
+            CONVERSATIONS[0], (), Templating(variables={"x": "y" * (MAX_PROMPT_CHARS + 1)})
+        )
+
+
+@pytest.mark.parametrize("text", ["Once upon", "Once upon a time, ", "42", "quoted <|im_end|> token"])
+async def test_a_last_message_may_go_on(template: ChatTemplate, byte_level: Tokenizer, text: str) -> None:
+    messages = [{"role": "user", "content": "Tell."}, {"role": "assistant", "content": text}]
+    ids = await template.render_ids(messages, (), Templating(continue_final_message=True))
+    assert byte_level.decode(ids, skip_special_tokens=False) == (
+        f"<|im_start|>user\nTell.<|im_end|>\n<|im_start|>assistant\n{text}"
+    )
+    assert ids_of(byte_level, ids, "<|im_end|>") == 1
+
+
+async def test_only_a_text_that_is_shown_can_go_on(byte_level: Tokenizer, byte_level_folder: Path) -> None:
+    hidden = with_template(byte_level, byte_level_folder, "{{ messages[0].content }}")
+    called = {"role": "assistant", "content": "", "tool_calls": [CALL]}
+    for template, last in (
+        (hidden, {"role": "assistant", "content": "x"}),
+        (ChatTemplate(byte_level), called),
+    ):
+        with pytest.raises(InvalidField) as caught:
+            await template.render_ids([*CONVERSATIONS[0], last], (), Templating(continue_final_message=True))
+        assert caught.value.param == "continue_final_message"
