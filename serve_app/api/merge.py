@@ -12,7 +12,7 @@ from typing import Any
 
 from serve_app.api.backend import Backend
 from serve_app.errors import GenerationFailed, from_info
-from serve_app.types import FinishReason, GenerateRequest, TokenDelta, Usage
+from serve_app.types import FinishReason, GenerateRequest, Overflow, TokenDelta, Usage
 
 Step = list[tuple[int, TokenDelta]]  # (prompt, delta), in order of arrival
 
@@ -49,6 +49,23 @@ class Generation:
                 yield step
         if self._open:
             raise GenerationFailed(INCOMPLETE)
+
+    def cut(self) -> Step:
+        """Deltas that end every open choice where it is, if all requests would rather be cut than fail."""
+        if any(request.overflow is not Overflow.TRUNCATE for request in self._requests):
+            return []
+        return [
+            (
+                prompt,
+                TokenDelta(
+                    request_id=self._requests[prompt].id,
+                    index=index,
+                    finish=FinishReason.LENGTH,
+                    usage=self._usage[prompt],
+                ),
+            )
+            for prompt, index in sorted(self._open)
+        ]
 
     def _note(self, prompt: int, delta: TokenDelta) -> None:
         self._usage[prompt] = delta.usage

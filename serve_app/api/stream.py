@@ -18,7 +18,7 @@ from serve_app.api.context import RequestContext
 from serve_app.api.dialects.base import Choice, Renderer
 from serve_app.api.dispatch import Attempt, too_late
 from serve_app.api.merge import Step
-from serve_app.errors import GenerationFailed, ServeError
+from serve_app.errors import DeadlineExceeded, GenerationFailed, ServeError
 from serve_app.telemetry import Metrics, Timings
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,9 @@ async def send_stream(
         except Exception:
             logger.exception("request %s: streaming failed", context.id)
             failure = GenerationFailed("an internal error ended the answer; the request may be retried")
+    if isinstance(failure, DeadlineExceeded) and (rest := attempt.generation.cut()):
+        await writer.body(_render(renderer, rest), more=True)
+        failure = None
     if failure is not None:
         context.outcome = failure.condition
         logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
@@ -92,15 +95,21 @@ async def collect(
     """All choices of `attempt`, in the order of their index. Raises ServeError."""
     timings = metrics.timings(context.endpoint, context.entity)
     choices: dict[int, Choice] = {}
+
+    def add(step: Step) -> None:
+        for prompt, delta in step:
+            choices.setdefault(prompt * choices_per_prompt + delta.index, Choice()).add(delta)
+
     try:
         async with asyncio.timeout_at(deadline), aclosing(attempt.steps()) as steps:
             async for step in steps:
                 note_engine(step, timings, context)
-                for prompt, delta in step:
-                    index = prompt * choices_per_prompt + delta.index
-                    choices.setdefault(index, Choice()).add(delta)
-    except TimeoutError:
-        raise too_late() from None
+                add(step)
+    except (TimeoutError, DeadlineExceeded):
+        rest = attempt.generation.cut()
+        if not rest:
+            raise too_late() from None
+        add(rest)
     return [choices[index] for index in sorted(choices)]
 
 
