@@ -47,7 +47,7 @@ class Overflow(StrEnum):
     ERROR = "error"  # prompt and output together must fit
     WINDOW = "window"  # the output may run into the end of the window; above its own limit is an error
     CLAMP = "clamp"  # the output is shortened to what fits
-    TRUNCATE = "truncate"  # the prompt too
+    TRUNCATE = "truncate"  # the prompt too; and at the deadline an answer ends where it is
 
 
 class ToolMode(StrEnum):
