@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from serve_app.replica.choice import Choice, ChoiceStep
-from serve_app.replica.prompt import num_sequences
+from serve_app.replica.prompt import is_ranked, num_sequences
 from serve_app.text.answer import AnswerParser
 from serve_app.text.output import OutputText
 from serve_app.types import (
@@ -56,7 +56,7 @@ class Generation:
         self._describe = describe
         self._first_prompt_token = first_prompt_token
         self._sequences = num_sequences(request)
-        self._ranked = self._sequences > request.n
+        self._ranked = is_ranked(request)
         self._whole = self._ranked or not request.stream
         self._choices = [
             Choice(new_output(), wants_logprobs=request.logprobs is not None, parser=new_parser())

@@ -89,13 +89,12 @@ class PromptEncoder:
         if sampling.max_tokens == 0:  # echo only: the one token that is sampled is never shown
             sampling = replace(sampling, max_tokens=1, min_tokens=0)
         sequences = num_sequences(request)
-        ranked = sequences > request.n
         return EngineRequest(
             id=request.id,
             token_ids=tuple(token_ids),
             sampling=sampling,
             n=sequences,
-            logprobs=0 if request.logprobs is None and ranked else request.logprobs,
+            logprobs=0 if request.logprobs is None and is_ranked(request) else request.logprobs,
             prompt_logprobs=request.prompt_logprobs,
             beam=request.beam,
             timings=request.per_token,
@@ -103,6 +102,16 @@ class PromptEncoder:
             timeout_s=request.timeout_s,
             salt=request.salt,
         )
+
+
+def is_ranked(request: GenerateRequest) -> bool:
+    """Whether the choices are the likeliest sequences, best first, of which only their ends can tell.
+
+    All of them are ranked too where the request says how, unless they are streamed.
+    """
+    if num_sequences(request) > request.n:
+        return True
+    return request.rank_length_penalty is not None and not request.stream and request.n > 1
 
 
 def num_sequences(request: GenerateRequest) -> int:

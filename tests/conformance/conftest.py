@@ -1,31 +1,40 @@
-"""`client`: HTTP to a gateway with a real model behind it, all in this process."""
+"""Which server is asked, the fixture that asks it, and what it cannot be asked."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import httpx
+import pytest
 import pytest_asyncio
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.replica.server import ModelServer
-from tests.conformance.local_backend import LocalBackend
-from tests.gateway import fake_app
+from tests.conformance.target import DEMO, Target
 
-MODEL = "demo-chat"
+MODEL = DEMO  # the name that requests give; test modules are imported after the options are read
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("conformance", "a running server to ask instead of one of this process")
+    group.addoption("--base-url", metavar="URL", help="its address, without a path")
+    group.addoption("--api-key", metavar="KEY", help="sent as a bearer token")
+    group.addoption("--model", metavar="NAME", help=f"a model that it serves (default: {DEMO})")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    global MODEL
+    MODEL = Target.of(config).model
+    config.addinivalue_line("markers", "own_server: of conformance, not to be asked of any server")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    target = Target.of(config)
+    for item in items:
+        if (reason := target.skips(item)) is not None:
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client() -> AsyncIterator[httpx.AsyncClient]:
-    config = ModelConfig(
-        name=MODEL,
-        dtype="float32",
-        threads=1,
-        engine=EngineConfig(max_sequences=16, block_size=16, num_blocks=128, max_model_len=512),
-    )
-    server = await ModelServer.start(config, lambda _: None)
-    backend = LocalBackend(server)
-    transport = httpx.ASGITransport(fake_app(backend), raise_app_exceptions=False)  # type: ignore[arg-type]
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as connected:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
+    """HTTP to the server that is asked."""
+    async with Target.of(request.config).client() as connected:
         yield connected
-    await server.stop()

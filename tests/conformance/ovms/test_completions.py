@@ -1,0 +1,125 @@
+"""POST /v3/completions: raw prompts under the same rules, and the pages of models."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance import conftest
+from tests.conformance.fields import Bounds, accepted, refused
+from tests.fakes_backend import WORDS
+from tests.gateway import completion_body, events, gateway
+
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+PATH = "/v3/completions"
+VARIED = {"temperature": 2, "max_tokens": 24}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": conftest.MODEL, "prompt": "The sea is", "max_tokens": 4, **fields}
+
+
+async def ask(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+    return await client.post(PATH, json=body(**fields))
+
+
+async def choices(client: httpx.AsyncClient, **fields: Any) -> Any:
+    answer = await ask(client, **fields)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["choices"]
+
+
+BOUNDS: Bounds = {
+    "prompt": (["x", [1, 2], ["x"], [[1, 2]]], [None, [], "", [""], ["a", "b"], [[1], [2]], 5, [-1]]),
+    "logprobs": ([0, 20, None], [-1, 21, 1.5, True]),
+    "echo": ([True, False, None], [1, "true"]),
+    "temperature": ([0, 2], [-0.01, 2.01]),
+    "max_tokens": ([1, 5], [0, -1]),
+    "seed": ([0, 2**32 - 1], [-1, 2**32]),
+    "model": ([], [None, ""]),
+}
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), accepted(BOUNDS))
+async def test_what_is_inside_its_bounds_is_accepted(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    answer = await ask(client, **{field: value})
+    assert answer.status_code == 200, answer.text
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), refused(BOUNDS))
+async def test_what_is_outside_is_refused_by_name(client: httpx.AsyncClient, field: str, value: Any) -> None:
+    answer = await ask(client, **{field: value})
+    assert answer.status_code == 400
+    assert list(answer.json()) == ["error"]
+    assert field in answer.json()["error"]
+
+
+async def test_the_bytes_of_a_stream() -> None:
+    async with gateway() as g:
+        found = await g.post(PATH, completion_body(stream=True))
+    match = re.search(r'"created":(\d+),.*"id":"(cmpl-[0-9a-f]{32})"', found.text)
+    assert match is not None
+    tail = f'],"created":{match[1]},"model":"demo","object":"text_completion","id":"{match[2]}"}}\n\n'
+    quoted = ['"Grüße"', '" aus"', r'" \"Köln\""', '" 😀"', r'"\n"', '"end"']
+    ends = ["null"] * (len(WORDS) - 1) + ['"length"']
+    expected = "".join(
+        f'data: {{"choices":[{{"finish_reason":{end},"index":0,"logprobs":null,"text":{text}}}{tail}'
+        for text, end in zip(quoted, ends, strict=True)
+    )
+    assert found.content == (expected + "data: [DONE]\n\n").encode()
+
+
+@module_loop
+async def test_a_whole_answer_has_its_members_in_order(client: httpx.AsyncClient) -> None:
+    found = (await ask(client)).json()
+    assert list(found) == ["choices", "created", "model", "object", "id", "usage", "system_fingerprint"]
+    assert list(found["choices"][0]) == ["finish_reason", "index", "logprobs", "text"]
+    assert found["object"] == "text_completion"
+
+
+@module_loop
+async def test_a_prompt_is_raw_and_may_be_echoed(client: httpx.AsyncClient) -> None:
+    (plain,) = await choices(client)
+    (echoed,) = await choices(client, echo=True)
+    assert echoed["text"] == "The sea is" + plain["text"]
+    streamed = events((await ask(client, echo=True, stream=True)).text)
+    assert "".join(event["choices"][0]["text"] for event in streamed) == echoed["text"]
+
+
+@module_loop
+async def test_log_probabilities_are_four_lists(client: httpx.AsyncClient) -> None:
+    (choice,) = await choices(client, logprobs=2)
+    assert list(choice["logprobs"]) == ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
+    assert len({len(each) for each in choice["logprobs"].values()}) == 1
+
+
+@module_loop
+async def test_the_same_seed_gives_the_same_text_alone_and_among_others(client: httpx.AsyncClient) -> None:
+    alone = await choices(client, **VARIED, seed=9)
+    together = await asyncio.gather(*(choices(client, **VARIED, seed=9) for _ in range(8)))
+    assert all(found == alone for found in together)
+
+
+@module_loop
+async def test_beams_and_samples(client: httpx.AsyncClient) -> None:
+    assert len(await choices(client, best_of=3, n=2)) == 2
+    assert len(await choices(client, best_of=3, n=3, temperature=1)) == 3
+
+
+@module_loop
+@pytest.mark.parametrize("base", ["/v3", "/v3/v1"])
+async def test_the_pages_of_models(client: httpx.AsyncClient, base: str) -> None:
+    listed = (await client.get(f"{base}/models")).json()
+    assert listed["object"] == "list"
+    (own,) = [entry for entry in listed["data"] if entry["id"] == conftest.MODEL]
+    assert (await client.get(f"{base}/models/{conftest.MODEL}")).json() == own
+    assert own["object"] == "model"
