@@ -108,6 +108,28 @@ class ProvisionedConfig(Settings):
         return math.ceil(self.max_throughput / self.replica_throughput)
 
 
+class EmbeddingConfig(Settings):
+    """A model that embeds: where its own files leave a choice, or say nothing."""
+
+    pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
+        "auto",
+        description="How token states become a vector; auto: as its files say, else mean, or last if causal.",
+    )
+    normalize: bool | None = Field(None, description="Vectors of length 1; none: as its files say.")
+    instruction_template: str | None = Field(
+        None,
+        max_length=4096,
+        description="How `{instruction}` and `{input}` are joined; none: one after the other, with a space.",
+    )
+
+    @model_validator(mode="after")
+    def _joins_both(self) -> EmbeddingConfig:
+        template = self.instruction_template
+        if template is not None and not ("{instruction}" in template and "{input}" in template):
+            raise ValueError("instruction_template must hold {instruction} and {input}")
+        return self
+
+
 class ModelConfig(Settings):
     """One served model: which weights, where they run, how they are batched."""
 
@@ -132,6 +154,10 @@ class ModelConfig(Settings):
     reasoning_format: Literal["auto", "none", "think", "magistral"] = Field(
         "auto", description="How the model marks what it thinks; auto: as its chat template shows."
     )
+    task: Literal["auto", "generate", "embed"] = Field(
+        "auto", description="What the model does; auto: as its files show."
+    )
+    embedding: EmbeddingConfig = EmbeddingConfig()
     engine: EngineConfig = EngineConfig()
     provisioned: ProvisionedConfig | None = Field(
         None,

@@ -25,12 +25,17 @@ Progress = Callable[[str], None]
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
 
 
+def use_threads(config: ModelConfig) -> None:
+    """Give torch the threads of the settings: all that this process may use, unless they say less."""
+    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+
+
 def prepare(config: ModelConfig, progress: Progress) -> bool:
     """Set the threads and have the CPU kernels built; returns whether there are any.
 
     They run bfloat16 weights at the speed of memory on any CPU, which a choice of dtype wants to know.
     """
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    use_threads(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):
         return False
     progress("preparing the CPU kernels (the first start on a machine compiles them)")

@@ -40,7 +40,7 @@ class ActiveStep:
 
 # Arguments that models pass along and that change nothing here, like every flag. Any other one (a
 # position bias, the index set of sparse attention) would change the scores: refused, not ignored.
-_HARMLESS: Final = frozenset(
+HARMLESS: Final = frozenset(
     {
         "cache_position",
         "cu_seq_lens_k",
@@ -93,7 +93,7 @@ def paged_attention(
     """
     if attention_mask is not None:
         raise UnsupportedModel(f"{type(module).__name__} builds its own attention mask")
-    unknown = [k for k in others.keys() - _HARMLESS if not isinstance(others[k], bool | None)]
+    unknown = [k for k in others.keys() - HARMLESS if not isinstance(others[k], bool | None)]
     if unknown:
         raise UnsupportedModel(
             f"{type(module).__name__} needs {', '.join(sorted(unknown))}, which is not supported"

@@ -47,13 +47,24 @@ def check_files(folder: Path) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in `path`, empty when there is no such file; ModelLoadError when it is not JSON."""
+    value = _parse_json(path)
+    return value if isinstance(value, dict) else {}
+
+
+def read_json_list(path: Path) -> list[dict[str, Any]]:
+    """The objects of the list in `path`, as `read_json`; empty when there is no such list."""
+    value = _parse_json(path)
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def _parse_json(path: Path) -> object:
     if not path.is_file():
-        return {}
+        return None
     try:
-        value = json.loads(path.read_text("utf-8"))
+        value: object = json.loads(path.read_text("utf-8"))
     except ValueError as error:
         raise ModelLoadError(f"{path} is not JSON: the folder is damaged, fetch the model again") from error
-    return value if isinstance(value, dict) else {}
+    return value
 
 
 def eos_token_ids(folder: Path, vocab_size: int) -> tuple[int, ...]:

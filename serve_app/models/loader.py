@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -49,7 +51,7 @@ def load_model(
     """
     folder, revision = locate(config.source, config.revision, progress)
     check_files(folder)
-    hf_config = _read_config(folder)
+    hf_config = read_config(folder)
     check_config(hf_config)
     window = context_window(hf_config, config.engine.max_model_len)
     text = hf_config.get_text_config()
@@ -62,7 +64,7 @@ def load_model(
         f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
         f"in {str(dtype).removeprefix('torch.')} on {device}"
     )
-    module = _read_weights(folder, hf_config, dtype, architecture).to(device)
+    module = read_weights(AutoModelForCausalLM, folder, hf_config, dtype).to(device)
     note = pin_rope(module, hf_config, window)
     if note is not None:
         progress(note)
@@ -81,7 +83,8 @@ def load_model(
     )
 
 
-def _read_config(folder: Path) -> PreTrainedConfig:
+def read_config(folder: Path) -> PreTrainedConfig:
+    """The configuration in `folder`. ModelLoadError if it is damaged, or of a type that is not known."""
     raw = read_json(folder / "config.json")
     model_type = raw.get("model_type")
     if model_type not in CONFIG_MAPPING:
@@ -94,15 +97,25 @@ def _read_config(folder: Path) -> PreTrainedConfig:
         raise ModelLoadError(f"{name} (model_type {model_type!r}) cannot be served: {reason}")
     try:
         return AutoConfig.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, StrictDataclassError) as error:
         raise ModelLoadError(f"the config.json in {folder} is not valid: {error}") from error
 
 
-def _read_weights(
-    folder: Path, config: PreTrainedConfig, dtype: torch.dtype, architecture: str
+def read_weights(
+    kind: Any,
+    folder: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    *,
+    unused: tuple[str, ...] = (),
 ) -> PreTrainedModel:
+    """The module of transformers' auto class `kind`, in eval mode, on the CPU.
+
+    ModelLoadError when a tensor is missing, unless its name begins with one of `unused`.
+    """
+    architecture = architecture_of(config)
     try:
-        module, report = AutoModelForCausalLM.from_pretrained(
+        module, report = kind.from_pretrained(
             folder,
             config=config,
             dtype=dtype,
@@ -115,10 +128,11 @@ def _read_weights(
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}"
         ) from error
-    missing = sorted(report["missing_keys"])
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
     if missing:  # transformers would fill them with random numbers and serve those
         raise ModelLoadError(
             f"the weights in {folder} lack {len(missing)} tensors of {architecture}, such as {missing[0]}; "
             "the download is incomplete or the checkpoint is of another architecture"
         )
-    return module.eval()
+    loaded: PreTrainedModel = module.eval()
+    return loaded
