@@ -1,4 +1,4 @@
-"""One served model as a Serve deployment: a thin shell around `ModelServer`.
+"""One served model as a Serve deployment: a thin shell around its server (see `replica/served.py`).
 
 Its calls take and give msgpack bytes of `serve_app.types`. Batching, text and health are
 the server's own; queue limits, routing, draining and replacement are Serve's.
@@ -25,11 +25,11 @@ from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
 
 if TYPE_CHECKING:  # a gateway builds applications without loading torch
-    from serve_app.replica.server import ModelServer
+    from serve_app.replica.served import Served
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ModelServer"]]
+Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["Served"]]
 
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
 
@@ -41,9 +41,9 @@ class ModelReplica:
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
         log_as_json()
         if start is None:
-            from serve_app.replica.server import ModelServer
+            from serve_app.replica import served
 
-            start = ModelServer.start
+            start = served.start
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
         self._sender = Sender(

@@ -1,0 +1,106 @@
+"""Texts and an instruction -> the token ids that a model embeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.config import EmbeddingConfig
+from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
+from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.models.sentence import SentenceFormat
+from serve_app.text.tokenizer import Tokenizer
+from serve_app.types import EmbedRequest
+
+FIELD: Final = "input"
+_PROBE: Final = "a"  # a text that every tokenizer knows
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingPrompt:
+    """How one model's texts become ids, within its window."""
+
+    tokenizer: Tokenizer
+    sentence: SentenceFormat
+    template: str | None  # of an instruction and an input
+    window: int  # tokens
+    vocab_size: int
+    closing: tuple[int, ...]  # the ids that the tokenizer puts behind every text
+
+    @classmethod
+    def of(
+        cls,
+        tokenizer: Tokenizer,
+        sentence: SentenceFormat,
+        config: EmbeddingConfig,
+        *,
+        window: int,
+        vocab_size: int,
+    ) -> EmbeddingPrompt:
+        """What the model's files and its operator say."""
+        closing = _closing(tokenizer)
+        return cls(tokenizer, sentence, config.instruction_template, window, vocab_size, closing)
+
+    async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
+        """Ids of each input, at least one each.
+
+        Raises InvalidField, PromptTooLong, or UnsupportedField for an instruction to a model
+        whose pooling leaves it out.
+        """
+        if not request.inputs:
+            raise InvalidField(f"{FIELD}: must hold at least one text", param=FIELD)
+        if request.instruction and not self.sentence.pools_prompt:
+            raise UnsupportedField(
+                "instruction: this model's pooling has no place for one", param="instruction"
+            )
+        size = sum(len(each) for each in request.inputs if isinstance(each, str))
+        if size > MAX_PROMPT_CHARS:
+            raise PromptTooLong(f"{FIELD}: at most {MAX_PROMPT_CHARS} characters in all", param=FIELD)
+        return await self.tokenizer.off_loop(
+            size, lambda: [self._ids(request, each) for each in request.inputs]
+        )
+
+    def _ids(self, request: EmbedRequest, text: str | tuple[int, ...]) -> Sequence[int]:
+        ids = (
+            self._encode(self._with_instruction(text, request.instruction)) if isinstance(text, str) else text
+        )
+        if not ids:
+            raise InvalidField(f"{FIELD}: every text must hold at least one token", param=FIELD)
+        if isinstance(text, tuple) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            raise InvalidField(
+                f"{FIELD}: token ids must be from 0 to {self.vocab_size - 1}, the model's vocabulary",
+                param=FIELD,
+            )
+        if len(ids) <= self.window:
+            return ids
+        if not request.truncate:
+            raise PromptTooLong(
+                f"{FIELD}: a text has {len(ids)} tokens, the model takes at most {self.window}", param=FIELD
+            )
+        closing = self.closing if isinstance(text, str) else ()
+        return [*ids[: self.window - len(closing)], *closing]
+
+    def _encode(self, text: str) -> Sequence[int]:
+        try:
+            return self.tokenizer.encode_now(text.lower() if self.sentence.lower_case else text)
+        except InvalidField as error:
+            raise InvalidField(f"{FIELD}: must be valid Unicode text", param=FIELD) from error
+
+    def _with_instruction(self, text: str, instruction: str | None) -> str:
+        if not instruction:
+            return self.sentence.prompt + text
+        if self.template is not None:
+            # Neither may hold the other's placeholder: one pass over the template.
+            head, _, tail = self.template.partition("{input}")
+            return (
+                head.replace("{instruction}", instruction) + text + tail.replace("{instruction}", instruction)
+            )
+        return instruction + text if instruction[-1].isspace() else f"{instruction} {text}"
+
+
+def _closing(tokenizer: Tokenizer) -> tuple[int, ...]:
+    whole = tokenizer.encode_now(_PROBE)
+    bare = tokenizer.encode_now(_PROBE, add_special_tokens=False)
+    behind = [start + len(bare) for start in range(len(whole)) if whole[start : start + len(bare)] == bare]
+    return tuple(whole[behind[0] :]) if bare and behind else ()

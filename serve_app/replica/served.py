@@ -1,0 +1,44 @@
+"""What every model server can do, and which server a model needs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from serve_app.config import ModelConfig
+from serve_app.models.embedder import is_embedder
+from serve_app.replica.embedding import EmbeddingServer
+from serve_app.replica.server import DeltaSink, ModelServer
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
+from serve_app.types.question import ReplyT
+
+
+class Served(Protocol):
+    """A loaded model. A call that it has no answer to raises UnsupportedField."""
+
+    info: ModelInfo
+
+    async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
+        """Send the deltas of `request` to `sink`. Raises ServeError before the first."""
+        ...
+
+    async def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """The answer to `question`. Raises ServeError."""
+        ...
+
+    def stats(self) -> EngineStats: ...
+
+    def check_health(self) -> None:
+        """Raises Unavailable when it will not answer any more."""
+        ...
+
+    async def stop(self) -> None:
+        """Refuse new requests and end."""
+        ...
+
+
+async def start(config: ModelConfig, progress: Callable[[str], None]) -> Served:
+    """The server that the model of `config` needs, loaded and warmed up. Raises ModelLoadError."""
+    embeds = await asyncio.to_thread(is_embedder, config, progress)
+    return await (EmbeddingServer.start if embeds else ModelServer.start)(config, progress)
