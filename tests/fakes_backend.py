@@ -16,6 +16,9 @@ import numpy as np
 from serve_app.endpoints.names import app_name
 from serve_app.errors import ServeError, Unavailable, UnsupportedField
 from serve_app.types import (
+    DetectRequest,
+    Detokenized,
+    DetokenizeRequest,
     Embeddings,
     EmbedRequest,
     EngineStats,
@@ -28,7 +31,10 @@ from serve_app.types import (
     TextLogprob,
     Timing,
     TokenDelta,
+    TokenizeRequest,
+    Tokens,
     Usage,
+    WatermarkScore,
 )
 from serve_app.types.question import ReplyT
 
@@ -154,6 +160,13 @@ class FakeBackend:
             await asyncio.sleep(0)
             if isinstance(question, EmbedRequest):
                 return cast("ReplyT", embeddings_of(question))
+            if isinstance(question, TokenizeRequest):
+                texts = WORDS[:2] if question.texts else None
+                return cast("ReplyT", Tokens(token_ids=(10, 11), texts=texts))
+            if isinstance(question, DetokenizeRequest):
+                return cast("ReplyT", Detokenized(text="".join(WORDS)))
+            if isinstance(question, DetectRequest):
+                return cast("ReplyT", WatermarkScore(z_score=4.0, green_fraction=0.75, num_tokens=64))
             raise UnsupportedField("model: it has no answer to this question")
         except asyncio.CancelledError:
             self.aborted.append(question.id)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.admission import Admission
+from serve_app.api.asking import QuestionRoute
 from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
 from serve_app.api.backend import Accounts, Backend, Journal, Quota
 from serve_app.api.context import context_of
@@ -36,6 +37,8 @@ from serve_app.api.mindie import ConfigPage, ReadyPage, ServerPage, StopRoute, T
 from serve_app.api.mindie import ModelPage as VersionPage
 from serve_app.api.models import ModelList, ModelPage
 from serve_app.api.serving_endpoints import InvocationRoute, TaskRoute
+from serve_app.api.tokenize import parse_detokenize, parse_tokenize
+from serve_app.api.watermark import parse_detect
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import RouteNotFound
@@ -114,6 +117,7 @@ def build_app(
         *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts)),
         *_mindie(services, ready),
         *_databricks(services),
+        *_questions(services),
     ]
     app = Starlette(
         routes=list(_routes(entries)),
@@ -167,6 +171,14 @@ def _databricks(services: Services) -> Iterator[Entry]:
     }
     for path, app in paths.items():
         yield Entry("POST", f"/serving-endpoints{path}", {Family.DATABRICKS: app}, Scope.INFERENCE)
+
+
+def _questions(services: Services) -> Iterator[Entry]:
+    """What can be asked of a model beside answers; the same for all protocols."""
+    for base in ("", "/v1"):
+        yield Entry("POST", f"{base}/tokenize", QuestionRoute(parse_tokenize, services), Scope.INFERENCE)
+        yield Entry("POST", f"{base}/detokenize", QuestionRoute(parse_detokenize, services), Scope.INFERENCE)
+    yield Entry("POST", "/v1/watermark/detect", QuestionRoute(parse_detect, services), Scope.INFERENCE)
 
 
 def _routes(entries: list[Entry]) -> Iterator[Route]:

@@ -12,13 +12,12 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, header
-from serve_app.api.dialects.base import Call
 from serve_app.api.merge import Generation, Step
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.split import candidates
@@ -43,12 +42,25 @@ SERVED_ENTITY: Final = "X-Served-Entity"
 ANSWERED_BY: Final = "served-model-name"  # header of every answer
 
 # Failures of one entity that another may not have.
-_FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
+FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
+
+
+class Wanted(Protocol):
+    """What of a call decides over its entity."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def version(self) -> str | None: ...
+
+    @property
+    def user(self) -> str | None: ...
 
 
 def choose(
     endpoint: Endpoint,
-    call: Call,
+    call: Wanted,
     entity: str | None,
     scope: AsgiScope,
     context: RequestContext,
@@ -127,7 +139,7 @@ async def begin(
                 return await _attempt(backend, entity, requests)
         except TimeoutError:
             raise too_late() from None
-        except _FAILS_OVER as error:
+        except FAILS_OVER as error:
             if not left:
                 raise
             logger.warning("entity %s failed before its first token: %s", entity.name, type(error).__name__)
@@ -160,7 +172,7 @@ def _check_task(endpoint: Endpoint, task: Task) -> None:
         raise InvalidField(f"model: the endpoint's task is {endpoint.task}, not {task}", param="model")
 
 
-def _routing_key(endpoint: Endpoint, call: Call, scope: AsgiScope, context: RequestContext) -> str:
+def _routing_key(endpoint: Endpoint, call: Wanted, scope: AsgiScope, context: RequestContext) -> str:
     if len(endpoint.served_entities) == 1:
         return ""
     for source in endpoint.sticky:

@@ -11,11 +11,26 @@ import msgspec
 
 from serve_app.channel.frames import Refused, encoder
 from serve_app.errors import from_info
-from serve_app.types import Embeddings, EmbedRequest, Question
+from serve_app.types import (
+    DetectRequest,
+    Detokenized,
+    DetokenizeRequest,
+    Embeddings,
+    EmbedRequest,
+    Question,
+    TokenizeRequest,
+    Tokens,
+    WatermarkScore,
+)
 from serve_app.types.question import ReplyT
 
 # question -> its reply
-REPLIES: Final[dict[type[Question[Any]], type]] = {EmbedRequest: Embeddings}
+REPLIES: Final[dict[type[Question[Any]], type]] = {
+    EmbedRequest: Embeddings,
+    TokenizeRequest: Tokens,
+    DetokenizeRequest: Detokenized,
+    DetectRequest: WatermarkScore,
+}
 
 _questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in REPLIES}
 _replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {

@@ -24,6 +24,7 @@ from serve_app.replica.grammar import GrammarCompiler
 from serve_app.replica.grammar_pipe import Setup
 from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
+from serve_app.replica.questions import Questions
 from serve_app.replica.steps import OnOutputs, Steps
 from serve_app.text.answer_format import AnswerFormat
 from serve_app.text.grammar import reads_alike
@@ -40,6 +41,7 @@ class Loaded:
     info: ModelInfo
     encoder: PromptEncoder
     grammars: GrammarCompiler
+    questions: Questions
     steps: Callable[[OnOutputs], Steps]
 
 
@@ -82,7 +84,8 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
             eos_token_ids=facts.eos_token_ids,
         )
     )
-    return Loaded(info, encoder, grammars, steps)
+    questions = Questions(encoder, vocab_size=facts.vocab_size, watermark_key=config.engine.watermark_key)
+    return Loaded(info, encoder, grammars, questions, steps)
 
 
 def engine_facts(engine: Engine, model: LoadedModel) -> EngineFacts:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol
 
 from serve_app.config import ModelConfig
-from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable, UnsupportedField
+from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
 from serve_app.replica.build import Loaded, load
 from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
@@ -78,6 +78,7 @@ class ModelServer:
         self.info: ModelInfo = loaded.info
         self._encoder: PromptEncoder = loaded.encoder
         self._grammars = loaded.grammars
+        self._questions = loaded.questions
         self._window = Window(loaded.info.context_window, loaded.info.max_output_tokens)
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.get_running_loop()
@@ -145,7 +146,9 @@ class ModelServer:
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`. Raises ServeError; UnsupportedField if a generator has none."""
-        raise UnsupportedField("model: it generates text and does not embed", param="model")
+        if self._stopping:
+            raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
+        return await self._questions.answer(question)
 
     async def _constrained(self, request: EngineRequest, grammar: Grammar, field: str) -> EngineRequest:
         """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow.

@@ -16,7 +16,17 @@ from __future__ import annotations
 from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.model import ModelInfo
-from serve_app.types.question import Embeddings, EmbedRequest, Question
+from serve_app.types.question import (
+    DetectRequest,
+    Detokenized,
+    DetokenizeRequest,
+    Embeddings,
+    EmbedRequest,
+    Question,
+    TokenizeRequest,
+    Tokens,
+    WatermarkScore,
+)
 from serve_app.types.request import GenerateRequest, Overflow, Prompt, Templating, ToolChoice, ToolMode
 from serve_app.types.result import (
     ErrorInfo,
@@ -37,6 +47,9 @@ __all__ = [
     "Beam",
     "Budget",
     "Caller",
+    "DetectRequest",
+    "DetokenizeRequest",
+    "Detokenized",
     "Draw",
     "EarlyStopping",
     "EmbedRequest",
@@ -63,6 +76,8 @@ __all__ = [
     "TextLogprob",
     "Timing",
     "TokenDelta",
+    "TokenizeRequest",
+    "Tokens",
     "ToolCallDelta",
     "ToolChoice",
     "ToolMode",
@@ -70,4 +85,5 @@ __all__ = [
     "Usage",
     "UsageRecord",
     "Verdict",
+    "WatermarkScore",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from serve_app.types.request import Prompt
 from serve_app.types.result import Tensor
 
 ReplyT = TypeVar("ReplyT")
@@ -34,3 +35,50 @@ class EmbedRequest(Question[Embeddings]):
     instruction: str | None = None  # given to the model with every text; None: none
     dimensions: int | None = None  # the first so many, normalised anew; None: all
     truncate: bool = False  # an input longer than the window is cut at its end instead of an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tokens:
+    """What a prompt is to the model."""
+
+    token_ids: tuple[int, ...]
+    texts: tuple[str, ...] | None = None  # one a token, when asked for; U+FFFD for a part of a character
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeRequest(Question[Tokens]):
+    """The tokens of a prompt, as a generation would see it; its `suffix` is not looked at."""
+
+    prompt: Prompt  # text or messages
+    add_special_tokens: bool = True  # to a text: those the model wants around it
+    texts: bool = False  # wanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detokenized:
+    """The text of tokens."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetokenizeRequest(Question[Detokenized]):
+    """The text of these tokens, special ones included."""
+
+    token_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatermarkScore:
+    """How green a text is."""
+
+    z_score: float  # standard deviations above what unmarked text has
+    green_fraction: float  # 0 .. 1
+    num_tokens: int  # that were counted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DetectRequest(Question[WatermarkScore]):
+    """Whether the model's own watermark is in a text."""
+
+    text: str

@@ -29,6 +29,11 @@ NUMBERS = {
     "top_p": (1e-9, 1, BOTH, {}),
     "typical_p": (1e-9, 1, BOTH, {}),
     "repetition_penalty": (1e-9, limits.MAX_REPETITION_PENALTY, BOTH, {}),
+    "length_penalty": (-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY, BOTH, {}),
+    "diversity_penalty": (0, limits.MAX_DIVERSITY_PENALTY, BOTH, {}),
+    "num_beam_groups": (1, limits.MAX_BEAM_WIDTH, BOTH, {}),
+    "no_repeat_ngram_size": (0, limits.MAX_NO_REPEAT_NGRAM, BOTH, {}),
+    "priority": (-limits.MAX_PRIORITY, limits.MAX_PRIORITY, BOTH, {}),
     "timeout": (1e-3, limits.MAX_TIMEOUT_S, BOTH, {}),
 }
 PROBES = [0, -1, 2**31, 2**63, 2**64, 10**30, -(2**63) - 1, -(10**30), 1e308, -1e308]
@@ -69,7 +74,7 @@ def test_every_number_of_the_bodies_is_covered():
         for name, field in body.model_fields.items()
         if "int | None" in str(field.annotation) or "float | None" in str(field.annotation)
     }
-    tuples = {"stop_token_ids", "logit_bias"}
+    tuples = {"stop_token_ids", "allowed_token_ids", "logit_bias"}
     assert numeric - tuples == set(NUMBERS)
 
 

@@ -1,0 +1,43 @@
+"""POST /v1/watermark/detect: whether a text bears the watermark of a model of this server.
+
+`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. The model names the tokenizer
+and the key; a text that another model wrote is as if it had none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from serve_app import limits
+from serve_app.api.asking import Inquiry
+from serve_app.api.body import WireModel, parse_body
+from serve_app.api.fields import Text
+from serve_app.api.tokenize import required
+from serve_app.errors import InvalidField
+from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
+
+DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has as many
+
+
+class DetectBody(WireModel):
+    """A text and who may have written it."""
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    text: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
+
+
+def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
+    """Raises InvalidBody or InvalidField."""
+    body = parse_body(DetectBody, raw)
+    if body.text is None:
+        raise InvalidField("text: is required", param="text")
+    return Inquiry(model=required(body.model), question=DetectRequest(id="", text=body.text), answer=_score)
+
+
+def _score(info: ModelInfo, reply: WatermarkScore) -> dict[str, Any]:
+    return {
+        "z_score": reply.z_score,
+        "green_fraction": reply.green_fraction,
+        "num_tokens": reply.num_tokens,
+        "detected": reply.z_score >= DETECTED_Z,
+    }

@@ -1,0 +1,87 @@
+"""Questions that a generator answers without its engine: tokens of a prompt, text of tokens, watermarks.
+
+Long ones are answered in the tokenizer's threads. Knows no sequences.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from serve_app.engine.watermark import detect
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.replica.prompt import PromptEncoder
+from serve_app.types import (
+    DetectRequest,
+    Detokenized,
+    DetokenizeRequest,
+    GenerateRequest,
+    Question,
+    TokenizeRequest,
+    Tokens,
+    WatermarkScore,
+)
+from serve_app.types.question import ReplyT
+
+_DECODED_AT_ONCE = 4_096  # tokens, between two looks at how long the text has become
+
+
+class Questions:
+    """What one model knows of text and tokens."""
+
+    def __init__(self, encoder: PromptEncoder, *, vocab_size: int, watermark_key: int) -> None:
+        self._encoder = encoder
+        self._tokenizer = encoder.tokenizer
+        self._vocab_size = vocab_size
+        self._watermark_key = watermark_key
+
+    async def answer(self, question: Question[ReplyT]) -> ReplyT:
+        """Raises InvalidField, PromptTooLong, or UnsupportedField for what a generator does not know."""
+        if isinstance(question, TokenizeRequest):
+            return cast("ReplyT", await self._tokens(question))
+        if isinstance(question, DetokenizeRequest):
+            return cast("ReplyT", await self._text(question))
+        if isinstance(question, DetectRequest):
+            return cast("ReplyT", await self._watermark(question))
+        raise UnsupportedField("model: it generates text and does not embed", param="model")
+
+    async def _tokens(self, question: TokenizeRequest) -> Tokens:
+        prompt, tokenizer = question.prompt, self._tokenizer
+        if prompt.text is not None:
+            ids = await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
+        else:
+            ids = await self._encoder.encode(GenerateRequest(id=question.id, model="", prompt=prompt))
+        texts = None
+        if question.texts:
+            texts = await tokenizer.off_loop(len(ids), lambda: tuple(map(tokenizer.token_text, ids)))
+        return Tokens(token_ids=tuple(ids), texts=texts)
+
+    async def _text(self, question: DetokenizeRequest) -> Detokenized:
+        ids = question.token_ids
+        if max(ids, default=0) >= self._vocab_size:
+            raise InvalidField(
+                f"tokens: must hold ids below {self._vocab_size}, the size of the model's vocabulary",
+                param="tokens",
+            )
+
+        def work() -> str:
+            detokenizer = self._tokenizer.detokenizer(skip_special_tokens=False)
+            parts: list[str] = []
+            num_chars = 0
+            for start in range(0, len(ids), _DECODED_AT_ONCE):
+                parts.append(detokenizer.push(ids[start : start + _DECODED_AT_ONCE]))
+                num_chars += len(parts[-1])
+                if num_chars > MAX_PROMPT_CHARS:
+                    raise InvalidField(
+                        f"tokens: their text must have at most {MAX_PROMPT_CHARS} characters", param="tokens"
+                    )
+            return "".join(parts) + detokenizer.flush()
+
+        return Detokenized(text=await self._tokenizer.off_loop(min(len(ids), MAX_PROMPT_CHARS), work))
+
+    async def _watermark(self, question: DetectRequest) -> WatermarkScore:
+        ids = await self._tokenizer.encode(question.text, add_special_tokens=False)
+        found = await self._tokenizer.off_loop(len(ids), lambda: detect(ids, key=self._watermark_key))
+        return WatermarkScore(
+            z_score=found.z_score, green_fraction=found.green_fraction, num_tokens=found.num_tokens
+        )

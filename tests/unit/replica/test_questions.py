@@ -1,0 +1,143 @@
+"""Tokens, texts and watermarks of a real model's tokenizer."""
+
+import pytest
+import pytest_asyncio
+
+from serve_app.channel.questions import decode_question, decode_reply, encode_question, encode_reply
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
+from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.replica.server import ModelServer
+from serve_app.types import (
+    DetectRequest,
+    DetokenizeRequest,
+    EmbedRequest,
+    GenerateRequest,
+    Prompt,
+    SamplingParams,
+    Templating,
+    TokenizeRequest,
+)
+from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+MESSAGES = ({"role": "user", "content": "Hello 😀"},)
+KEY = 77_777
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory):
+    folder = make_tiny_llama(tmp_path_factory.mktemp("tiny"))
+    config = ModelConfig(
+        name="tiny",
+        source=str(folder),
+        dtype="float32",
+        attention="reference",
+        threads=1,
+        engine=EngineConfig(max_model_len=1024, num_blocks=80, block_size=16, watermark_key=KEY),
+    )
+    made = await ModelServer.start(config, lambda _: None)
+    yield made
+    await made.stop()
+
+
+async def ask(server, question):
+    """As a gateway does: both ways as bytes."""
+    reply = await server.ask(decode_question(encode_question(question)))
+    return decode_reply(question, encode_reply(reply))
+
+
+async def tokens_of(server, **fields):
+    texts = fields.pop("texts", False)
+    special = fields.pop("add_special_tokens", True)
+    return await ask(
+        server,
+        TokenizeRequest(id="q", prompt=Prompt(**fields), texts=texts, add_special_tokens=special),
+    )
+
+
+@pytest.mark.parametrize("text", ["Hello, world", "", "<|im_end|> x", "日本語 😀"])
+async def test_a_texts_tokens_are_transformers_own(server, text):
+    assert list((await tokens_of(server, text=text)).token_ids) == tiny_tokenizer()(text)["input_ids"]
+
+
+async def test_a_chats_tokens_are_those_of_its_prompt(server):
+    expected = tiny_tokenizer().apply_chat_template(
+        list(MESSAGES), add_generation_prompt=True, return_dict=False
+    )
+    assert list((await tokens_of(server, messages=MESSAGES)).token_ids) == expected
+    closed = await tokens_of(server, messages=MESSAGES, templating=Templating(add_generation_prompt=False))
+    assert list(closed.token_ids) == expected[: len(closed.token_ids)]
+    assert len(closed.token_ids) < len(expected)
+
+
+async def test_texts_of_tokens(server):
+    plain, shown = await tokens_of(server, text="Hi 😀"), await tokens_of(server, text="Hi 😀", texts=True)
+    assert plain.texts is None
+    assert len(shown.texts) == len(shown.token_ids)
+    assert shown.texts[0].startswith("H")
+    assert "�" in "".join(shown.texts)  # the bytes of the emoji are tokens of their own
+
+
+@pytest.mark.parametrize("text", ["Hello, world", "日本語 😀<|im_end|>", "x" * 5_000])
+async def test_what_was_tokenized_comes_back(server, text):
+    ids = (await tokens_of(server, text=text, add_special_tokens=False)).token_ids
+    assert (await ask(server, DetokenizeRequest(id="q", token_ids=ids))).text == text
+
+
+async def test_no_tokens_are_no_text(server):
+    assert (await ask(server, DetokenizeRequest(id="q", token_ids=()))).text == ""
+
+
+async def test_tokens_outside_the_vocabulary_are_refused(server):
+    await ask(server, DetokenizeRequest(id="q", token_ids=(server.info.vocab_size - 1,)))
+    with pytest.raises(InvalidField, match="tokens: must hold ids below 384") as caught:
+        await ask(server, DetokenizeRequest(id="q", token_ids=(5, server.info.vocab_size)))
+    assert caught.value.param == "tokens"
+
+
+async def test_a_text_of_tokens_is_bounded(server):
+    longest = max(range(6, 384), key=lambda i: len(tiny_tokenizer().decode([i])))
+    chars = len(tiny_tokenizer().decode([longest]))
+    with pytest.raises(InvalidField, match="tokens: their text"):
+        await ask(server, DetokenizeRequest(id="q", token_ids=(longest,) * (MAX_PROMPT_CHARS // chars + 2)))
+
+
+async def test_prompts_are_bounded(server):
+    with pytest.raises(PromptTooLong):
+        await tokens_of(server, text="x" * (MAX_PROMPT_CHARS + 1))
+
+
+async def test_a_generator_does_not_embed(server):
+    with pytest.raises(UnsupportedField):
+        await server.ask(EmbedRequest(id="q", inputs=("x",)))
+
+
+class Sink:
+    def __init__(self):
+        self.text = ""
+
+    def send(self, deltas):
+        self.text += "".join(delta.text for delta in deltas)
+
+
+async def generated(server, *, watermark):
+    sampling = SamplingParams(max_tokens=400, seed=5, ignore_eos=True, watermark=watermark)
+    sink = Sink()
+    await server.generate(
+        GenerateRequest(id=f"w{watermark}", model="tiny", prompt=Prompt(text="Hello"), sampling=sampling),
+        sink,
+    )
+    return sink.text
+
+
+async def test_the_operators_own_watermark_is_found_and_no_other(server):
+    marked = await ask(server, DetectRequest(id="q", text=await generated(server, watermark=True)))
+    assert marked.z_score > 4
+    assert marked.green_fraction > 0.6
+    assert marked.num_tokens > 100
+    plain = await ask(server, DetectRequest(id="q", text=await generated(server, watermark=False)))
+    assert abs(plain.z_score) < 4
+    empty = await ask(server, DetectRequest(id="q", text="H"))
+    assert (empty.z_score, empty.green_fraction, empty.num_tokens) == (0.0, 0.0, 0)
