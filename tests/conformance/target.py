@@ -7,18 +7,18 @@ that plays a part, and are skipped then, as are those marked `own_server`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import httpx
 import pytest
 from starlette.applications import Starlette
 
 from serve_app.config import EngineConfig, ModelConfig
-from tests.gateway import fake_app
+from tests.gateway import directory_of, fake_app
 
 DEMO: Final = "demo-chat"
 HERE: Final = Path(__file__).parent
@@ -70,8 +70,8 @@ class Target:
 
 
 @asynccontextmanager
-async def demo_app() -> AsyncIterator[Starlette]:
-    """A gateway with the demo model behind it, all in this process."""
+async def demo_app(endpoints: Sequence[dict[str, Any]] | None = None) -> AsyncIterator[Starlette]:
+    """A gateway with the demo model behind it, all in this process; by default under its own name."""
     # Not on import: to ask a running server takes no engine.
     from serve_app.replica.server import ModelServer
     from tests.conformance.local_backend import LocalBackend
@@ -84,6 +84,7 @@ async def demo_app() -> AsyncIterator[Starlette]:
     )
     server = await ModelServer.start(config, lambda _: None)
     try:
-        yield fake_app(LocalBackend(server))  # type: ignore[arg-type]
+        backend: Any = LocalBackend(server)
+        yield fake_app(backend, directory=directory_of(backend, endpoints))
     finally:
         await server.stop()
