@@ -1,5 +1,7 @@
 """Generation from Python code inside the Ray cluster, over Serve handles, without HTTP.
 
+    from serve_app import AsyncClient, Client
+
     client = Client("demo-chat")
     for delta in client.stream(messages=[{"role": "user", "content": "Hello!"}]):
         print(delta.text, end="", flush=True)
@@ -8,15 +10,17 @@
     print(answer.text, answer.usage)
 
 Both take the model's name and, as keywords, the fields of `Prompt` that say what to
-answer (`text`, `messages`, `token_ids`, `tools`, `suffix`) and any field of
-`GenerateRequest` (`sampling`, `n`, `stop`, ...). They raise the errors of errors.py.
+answer (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and any field of
+`GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). What has one answer
+is asked: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
+errors.py.
 """
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -25,24 +29,30 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.api.dialects.base import Choice
 from serve_app.channel.frames import Refused, answer_decoder, encoder
+from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
-from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, Question, Timing, TokenDelta, Usage
+from serve_app.types.question import ReplyT
 
-_PROMPT_FIELDS = ("text", "messages", "token_ids", "tools", "suffix")
+_PROMPT_FIELDS = tuple(Prompt.__dataclass_fields__)
 _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
 
 
 @dataclass(slots=True)
-class Answer:
-    """All of one choice."""
+class Answer(Choice):
+    """All of one choice: text, thoughts, calls, tokens, log-probabilities, and how it ended."""
 
-    text: str = ""
-    token_ids: list[int] = field(default_factory=list)
-    finish: FinishReason | None = None
-    stop: str | int | None = None
+    stop: str | int | None = None  # the stop string or token that matched
+    timing: Timing | None = None
     usage: Usage = field(default_factory=Usage)  # of the whole request, all choices
+
+    def add(self, delta: TokenDelta) -> None:
+        Choice.add(self, delta)  # `super()` does not work in a class with slots
+        self.stop = delta.stop if delta.finish is not None else self.stop
+        self.timing = delta.timing or self.timing
 
 
 class AsyncClient:
@@ -79,6 +89,14 @@ class AsyncClient:
         async for delta in self.stream(**{"stream": False, **fields}):
             _add(answers, delta)
         return answers
+
+    async def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """The answer to a question, whose id is made here if it has none."""
+        question = _identified(question)
+        try:
+            return decode_reply(question, await self._handle.ask.remote(encode_question(question)))
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
 
     async def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
@@ -118,6 +136,14 @@ class Client:
             _add(answers, delta)
         return answers
 
+    def ask(self, question: Question[ReplyT]) -> ReplyT:
+        """The answer to a question, whose id is made here if it has none."""
+        question = _identified(question)
+        try:
+            return decode_reply(question, self._handle.ask.remote(encode_question(question)).result())
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
+
     def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
         return _info_decoder.decode(self._handle.info.remote().result())
@@ -134,10 +160,16 @@ def _payload(model: str, fields: Mapping[str, Any]) -> bytes:
     prompt = {name: fields[name] for name in _PROMPT_FIELDS if name in fields}
     rest = {name: value for name, value in fields.items() if name not in _PROMPT_FIELDS}
     tuples = {name: tuple(value) for name, value in prompt.items() if isinstance(value, list)}
-    request = GenerateRequest(
-        id=f"py-{secrets.token_hex(16)}", model=model, prompt=Prompt(**{**prompt, **tuples}), **rest
-    )
+    request = GenerateRequest(id=_new_id(), model=model, prompt=Prompt(**{**prompt, **tuples}), **rest)
     return encoder.encode(request)
+
+
+def _identified(question: Question[ReplyT]) -> Question[ReplyT]:
+    return question if question.id else replace(question, id=_new_id())
+
+
+def _new_id() -> str:
+    return f"py-{secrets.token_hex(16)}"
 
 
 def _deltas(item: bytes) -> Sequence[TokenDelta]:
@@ -151,11 +183,7 @@ def _deltas(item: bytes) -> Sequence[TokenDelta]:
 
 
 def _add(answers: list[Answer], delta: TokenDelta) -> None:
-    answer = answers[delta.index]
-    answer.text += delta.text
-    answer.token_ids += delta.token_ids
-    if delta.finish is not None:
-        answer.finish, answer.stop = delta.finish, delta.stop
+    answers[delta.index].add(delta)
     for each in answers:
         each.usage = delta.usage
 

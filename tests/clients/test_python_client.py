@@ -16,7 +16,7 @@ from serve_app.deployments.build import model_deployment
 from serve_app.deployments.client import AsyncClient
 from serve_app.endpoints.names import app_name
 from serve_app.errors import InvalidField, ModelNotFound
-from serve_app.types import FinishReason
+from serve_app.types import EmbedRequest, FinishReason
 from tests.fake_server import FakeServer
 from tests.ray_cluster import Cluster
 
@@ -26,13 +26,14 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 PLAIN_SCRIPT = """
 import sys
 import ray
-from serve_app.deployments.client import Client
+from serve_app import Client, EmbedRequest
 
 ray.init(address=sys.argv[1], log_to_driver=False)
 client = Client("spoken-to")
 print("".join(delta.text for delta in client.stream(text="tokens=4")))
 print(client.generate(messages=[{"role": "user", "content": "tokens=2"}]).text)
 print(client.info().name)
+print(client.ask(EmbedRequest(id="", inputs=("x",))).prompt_tokens)
 """
 
 
@@ -62,6 +63,14 @@ async def test_a_refusal_is_the_error_of_the_replica(model: None) -> None:
         await AsyncClient("spoken-to").generate(text="refuse=InvalidField")
 
 
+async def test_a_question_is_answered_or_refused(model: None) -> None:
+    client = AsyncClient("spoken-to")
+    found = await client.ask(EmbedRequest(id="", inputs=("one", "two")))
+    assert found.vectors.shape == (2, 1)
+    with pytest.raises(InvalidField):
+        await client.ask(EmbedRequest(id="", inputs=("refuse=InvalidField",)))
+
+
 async def test_an_unknown_model_is_not_found(model: None) -> None:
     with pytest.raises(ModelNotFound):
         AsyncClient("never-heard-of")
@@ -77,4 +86,4 @@ async def test_a_plain_script_streams_without_an_event_loop(model: None, ray_clu
         timeout=90,
         check=False,
     )
-    assert script.stdout.splitlines() == ["0 1 2 3 ", "0 1 ", "spoken-to"], script.stderr[-2000:]
+    assert script.stdout.splitlines() == ["0 1 2 3 ", "0 1 ", "spoken-to", "3"], script.stderr[-2000:]
