@@ -31,7 +31,7 @@ from tests.gateway import Gateway, gateway, served
 
 TEXT = "".join(WORDS)
 ENTITY = {"model": "demo", "name": "demo-v1"}
-ENDPOINTS = [
+ENDPOINTS: list[dict[str, Any]] = [
     {"name": "talk", "served_entities": [ENTITY], "databricks": {"allow_n_everywhere": True}},
     {"name": "text", "task": "llm/v1/completions", "served_entities": [ENTITY]},
 ]
@@ -39,7 +39,7 @@ HELLO = [
     ChatMessage(role=ChatMessageRole.SYSTEM, content="Be kind."),
     ChatMessage(role=ChatMessageRole.USER, content="Hello!"),
 ]
-PLAIN = [{"role": "user", "content": "Hello!"}]
+PLAIN: Any = [{"role": "user", "content": "Hello!"}]
 
 
 def workspace(url: str, token: str = "unused") -> WorkspaceClient:
@@ -63,11 +63,12 @@ async def query(url: str, name: str, token: str = "unused", **options: Any) -> A
     return await asyncio.to_thread(lambda: workspace(url, token).serving_endpoints.query(name, **options))
 
 
-async def blocking(work: Callable[[openai.OpenAI], Any], url: str) -> Any:
+async def blocking(work: Callable[[Any], Any], url: str) -> Any:
     """`work` with the client that the SDK makes for OpenAI's protocol."""
 
     def run() -> Any:
-        with workspace(url).serving_endpoints.get_open_ai_client(max_retries=0, timeout=20) as client:
+        endpoints: Any = workspace(url).serving_endpoints
+        with endpoints.get_open_ai_client(max_retries=0, timeout=20) as client:
             return work(client)
 
     return await asyncio.to_thread(run)
@@ -213,7 +214,7 @@ async def test_a_real_model_answers_both() -> None:
             lambda client: list(
                 client.chat.completions.create(
                     model="talk",
-                    messages=[message.as_dict() for message in HELLO],  # type: ignore[misc]
+                    messages=[message.as_dict() for message in HELLO],
                     max_tokens=12,
                     temperature=0,
                     stream=True,
