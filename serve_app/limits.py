@@ -30,6 +30,9 @@ MAX_TEMPLATE_VARIABLES_CHARS: Final = 16 * 2**10  # of all of them, as JSON: the
 MAX_TOOLS: Final = 128  # OpenAI's own bound; templates write all of them into the prompt
 MAX_TOOL_SCHEMA_BYTES: Final = 64 * 2**10  # of one tool's parameters: they may become a grammar
 MAX_USER_CHARS: Final = 512  # `user`, kept for logs and stickiness only
+MAX_EMBED_INPUTS: Final = 2_048  # OpenAI's own bound: texts of one body
+MAX_DIMENSIONS: Final = 65_536  # of a vector that a client may ask for; the model's own size is the real one
+MAX_EMBEDDED_NUMBERS: Final = 2**23  # of one answer: 2,048 vectors of 4,096, 32 MiB before they are written
 
 # --- sampling ------------------------------------------------------------------------
 MAX_N: Final = 128  # OpenAI's own bound; n sequences hold n times the cache

@@ -26,9 +26,11 @@ from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie_chat import ChatDialect as MindieChat
 from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
+from serve_app.api.dialects.openai_embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
 from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
 from serve_app.api.directory import Directory
+from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
 from serve_app.api.metering import Meter
@@ -109,12 +111,13 @@ def build_app(
         Family.DATABRICKS: TaskRoute(Task.COMPLETIONS, services),
         Family.OVMS: GenerateRoute(OvmsCompletions(config.ovms), services),
     }
+    vectors: dict[Family, ASGIApp] = {Family.OPENAI: EmbedRoute(EmbeddingDialect(), services)}
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
-        *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts)),
+        *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts, vectors)),
         *_mindie(services, ready),
         *_databricks(services),
         *_questions(services),
@@ -133,7 +136,11 @@ def build_app(
 
 
 def _openai_style(
-    base: str, services: Services, chats: dict[Family, ASGIApp], texts: dict[Family, ASGIApp]
+    base: str,
+    services: Services,
+    chats: dict[Family, ASGIApp],
+    texts: dict[Family, ASGIApp],
+    vectors: dict[Family, ASGIApp],
 ) -> Iterator[Entry]:
     """The routes that OpenAI's protocol and those made after it have below their `base`."""
     directory, backend = services.directory, services.backend
@@ -141,6 +148,7 @@ def _openai_style(
     yield Entry("GET", f"{base}/models/{{name:path}}", ModelPage(directory, backend), Scope.INFERENCE)
     yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
     yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
+    yield Entry("POST", f"{base}/embeddings", vectors, Scope.INFERENCE)
 
 
 def _mindie(services: Services, ready: Ready) -> Iterator[Entry]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -21,7 +22,7 @@ from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect
 from serve_app.api.directory import Directory
 from serve_app.api.dispatch import ANSWERED_BY, begin, choose
-from serve_app.api.metering import Meter, Metered
+from serve_app.api.metering import Meter, Metered, most_used
 from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
@@ -90,7 +91,7 @@ class Exchange:
                 except ServeError as error:
                     if error.param not in call.names:
                         raise
-                    raise _in_words_of(call, error) from error
+                    raise in_words_of(call.names, error) from error
 
     async def _parse(self, raw: bytes, endpoint: str | None) -> Call:
         if len(raw) < OFF_LOOP_BYTES:
@@ -108,7 +109,7 @@ class Exchange:
         entities = choose(endpoint, call, entity, self._scope, context, services.backend)
         self._try(entities[0])
         requests = _complete(call, context, limit)
-        async with services.meter.admit(endpoint, requests, context) as metered:
+        async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
             try:
                 await self._generate(call, entities, requests, metered, deadline)
             except ServeError as error:
@@ -130,7 +131,9 @@ class Exchange:
 
         attempt = await begin(self._backend_of(call), entities, to, self._try, deadline)
         renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
-        headers = _headers(call, self._dialect.stream_type if call.stream else "application/json")
+        headers = answer_headers(
+            call.ignored, self._dialect.stream_type if call.stream else "application/json"
+        )
         headers[ANSWERED_BY] = attempt.entity.name
         try:
             async with aclosing(attempt):
@@ -172,19 +175,20 @@ def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[Gen
     ]
 
 
-def _in_words_of(call: Call, error: ServeError) -> ServeError:
-    """The error with the field called as the client calls it."""
+def in_words_of(names: Mapping[str, str], error: ServeError) -> ServeError:
+    """The error with its field, one of `names`, called as the client calls it."""
     ours = error.param or ""
-    theirs, message = call.names[ours], error.message
+    theirs, message = names[ours], error.message
     if message.startswith(ours):
         message = theirs + message.removeprefix(ours)
     return from_info(replace(error.info(), param=theirs, message=message))
 
 
-def _headers(call: Call, content_type: str) -> dict[str, str]:
+def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
+    """Those of every answer; `ignored`: fields of the body that nobody understood."""
     headers = {"content-type": content_type}
-    if call.ignored:
-        names = [name if _SAFE_NAME.fullmatch(name) else "?" for name in call.ignored[:MAX_IGNORED_NAMES]]
-        more = ["..."] if len(call.ignored) > MAX_IGNORED_NAMES else []
+    if ignored:
+        names = [name if _SAFE_NAME.fullmatch(name) else "?" for name in ignored[:MAX_IGNORED_NAMES]]
+        more = ["..."] if len(ignored) > MAX_IGNORED_NAMES else []
         headers["x-ignored-fields"] = ", ".join(names + more)
     return headers

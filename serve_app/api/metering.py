@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final
@@ -45,14 +45,15 @@ class Meter:
 
     @asynccontextmanager
     async def admit(
-        self, endpoint: Endpoint, requests: Sequence[GenerateRequest], context: RequestContext
+        self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext
     ) -> AsyncIterator[Metered]:
-        """Account for `requests` of one call. Raises QuotaExceeded, or Unavailable.
+        """Account for one call. Raises QuotaExceeded, or Unavailable.
 
-        The block sets `usage` of what it is given; however it ends, the reservation is
-        settled and one record is closed.
+        `reserved` tells what the call may use at the most; it may read every prompt, so it is
+        asked for endpoints with budgets alone. The block sets `usage` of what it is given;
+        however it ends, the reservation is settled and one record is closed.
         """
-        draws = _draws(endpoint, context, requests)
+        draws = _draws(endpoint, context, reserved)
         if draws:
             await self._claim(draws, context)
         metered = Metered(endpoint, context)
@@ -135,8 +136,13 @@ def prompt_tokens(prompt: Prompt) -> int:
     texts = [prompt.text or "", prompt.suffix or ""]
     messages = prompt.messages or ()
     texts += [value for message in messages for value in message.values() if isinstance(value, str)]
+    return tokens_in(*texts) + TOKENS_PER_MESSAGE * len(messages)
+
+
+def tokens_in(*texts: str) -> int:
+    """About how many tokens these texts have together."""
     size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return math.ceil(size / BYTES_PER_TOKEN) + TOKENS_PER_MESSAGE * len(messages)
+    return math.ceil(size / BYTES_PER_TOKEN)
 
 
 def cost(price: Price, usage: Usage) -> float:
@@ -154,17 +160,17 @@ def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
     return most * max(request.n, request.best_of or 0)
 
 
-def _reserved(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
-    """What `requests` may use at the most. Reads every prompt, so it is for endpoints with budgets alone."""
+def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
+    """What `requests` may use at the most."""
     return Usage(
         prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
         completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
     )
 
 
-def _draws(endpoint: Endpoint, context: RequestContext, requests: Sequence[GenerateRequest]) -> list[Draw]:
+def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]) -> list[Draw]:
     if endpoint.kind is Kind.PROVISIONED:
-        reserved = _reserved(endpoint, requests)
+        reserved = ask()
         rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
         capacity = rate * endpoint.burst_s
         # One request may be larger than the burst: it then takes all of it.
@@ -181,7 +187,7 @@ def _draws(endpoint: Endpoint, context: RequestContext, requests: Sequence[Gener
     limits = endpoint.limits
     if limits is None:
         return []
-    reserved = _reserved(endpoint, requests)
+    reserved = ask()
     key = context.caller.key_id if context.caller else ""
     wanted = (
         (REQUESTS, 1, limits.requests_per_minute),

@@ -1,0 +1,166 @@
+"""A POST route that embeds: body, endpoint, permit, budget, entity, vectors, answer.
+
+The same for every dialect, and as `generate` in all but that one question takes the place
+of a stream of deltas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.admission import deadline_s
+from serve_app.api.body import read_body
+from serve_app.api.connection import Writer, while_connected
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.embeddings import PIECE_NUMBERS, EmbedCall, EmbedDialect
+from serve_app.api.dispatch import ANSWERED_BY, FAILS_OVER, choose, too_late
+from serve_app.api.generate import OFF_LOOP_BYTES, Services, answer_headers, in_words_of
+from serve_app.api.metering import tokens_in
+from serve_app.endpoints.endpoint import ServedEntity
+from serve_app.errors import GenerationFailed, InvalidField, ServeError, Unavailable
+from serve_app.limits import MAX_EMBEDDED_NUMBERS
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo, Usage
+
+logger = logging.getLogger(__name__)
+
+
+class EmbedRoute:
+    """An ASGI app for one dialect. The body names the endpoint."""
+
+    def __init__(self, dialect: EmbedDialect, services: Services) -> None:
+        self._dialect = dialect
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        await EmbedExchange(self._dialect, self._services, scope, receive, send).run()
+
+
+class EmbedExchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, dialect: EmbedDialect, services: Services, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._dialect = dialect
+        self._services = services
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._context: RequestContext = context_of(scope)
+        self._context.render_error = dialect.render_error
+
+    async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
+        """Read, answer and account for it; `endpoint` and `entity` where the path names them."""
+        services = self._services
+        services.admission.check()  # a flood is refused before its bodies are read
+        with services.bodies.lease() as lease:
+            call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
+            with services.admission.permits(1):
+                try:
+                    await while_connected(self._receive, self._answer(call, entity))
+                except ServeError as error:
+                    if error.param not in call.names:
+                        raise
+                    raise in_words_of(call.names, error) from error
+
+    async def _parse(self, raw: bytes, endpoint: str | None) -> EmbedCall:
+        if len(raw) < OFF_LOOP_BYTES:
+            return self._dialect.parse(raw, endpoint)
+        # Parsing megabytes takes long enough for other clients to notice.
+        async with self._services.parsing:
+            return await asyncio.to_thread(self._dialect.parse, raw, endpoint)
+
+    async def _answer(self, call: EmbedCall, entity: str | None) -> None:
+        services, context = self._services, self._context
+        limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
+        endpoint = services.directory.find(call.model)
+        context.endpoint = endpoint.name
+        entities = choose(endpoint, call, entity, self._scope, context, services.backend)
+        context.entity = entities[0].name
+        request = replace(call.request, id=context.id, timeout_s=limit)
+        async with services.meter.admit(endpoint, lambda: _reserved(request), context) as metered:
+            try:
+                async with asyncio.timeout_at(deadline):
+                    chosen, info, embeddings = await self._ask(entities, request)
+            except TimeoutError:
+                error: ServeError = too_late()
+                context.status = self._dialect.render_error(error).status
+                raise error from None
+            except ServeError as error:
+                context.status = self._dialect.render_error(error).status
+                raise
+            metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)
+            services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+            await self._write(call, chosen, info, embeddings)
+
+    async def _ask(
+        self, entities: Sequence[ServedEntity], request: EmbedRequest
+    ) -> tuple[ServedEntity, ModelInfo, Embeddings]:
+        """The first entity that answers. Raises the last one's ServeError."""
+        backend = self._services.backend
+        for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
+            self._context.entity = entity.name
+            try:
+                info = await backend.model(entity.app)
+                _check_size(request, info)
+                return entity, info, _checked(await backend.ask(entity.app, request), request)
+            except FAILS_OVER as error:
+                if not left:
+                    raise
+                logger.warning("entity %s gave no vectors: %s", entity.name, type(error).__name__)
+        raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
+
+    async def _write(
+        self, call: EmbedCall, entity: ServedEntity, info: ModelInfo, embeddings: Embeddings
+    ) -> None:
+        headers = answer_headers(call.ignored, "application/json")
+        headers[ANSWERED_BY] = entity.name
+        self._context.status = 200
+        pieces = call.render(self._context.id, replace(info, name=entity.name), embeddings)
+        with Writer(self._send) as writer:
+            if prod(embeddings.vectors.shape) <= PIECE_NUMBERS:
+                body = b"".join(pieces)
+                await writer.start(200, {**headers, "content-length": str(len(body))})
+                await writer.body(body)
+                return
+            await writer.start(200, headers)
+            for piece in pieces:
+                await writer.body(piece, more=True)
+                await asyncio.sleep(0)  # others have their turn between the pieces of a long answer
+            await writer.body(b"")
+
+
+def _reserved(request: EmbedRequest) -> Usage:
+    """About how many tokens the inputs have. Reads all of them."""
+    before = tokens_in(request.instruction or "")
+    return Usage(
+        prompt_tokens=sum(
+            before + tokens_in(each) if isinstance(each, str) else len(each) for each in request.inputs
+        )
+    )
+
+
+def _check_size(request: EmbedRequest, info: ModelInfo) -> None:
+    if info.dimensions is None:
+        raise InvalidField("model: it generates text and does not embed", param="model")
+    most = MAX_EMBEDDED_NUMBERS // min(request.dimensions or info.dimensions, info.dimensions)
+    if len(request.inputs) > most:
+        raise InvalidField(
+            f"input: must hold at most {most} texts, as the model's vectors are that large", param="input"
+        )
+
+
+def _checked(embeddings: Embeddings, request: EmbedRequest) -> Embeddings:
+    """One vector an input, or GenerationFailed."""
+    vectors = embeddings.vectors
+    if len(vectors.shape) != 2 or vectors.shape[0] != len(request.inputs):
+        raise GenerationFailed("the answer is incomplete; the request may be retried")
+    return embeddings
