@@ -1,0 +1,250 @@
+"""POST /v1/chat/completions of OpenAI: the rules of both routes, and those of chat alone."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.conformance import conftest
+from tests.conformance.fields import Bounds, accepted, refused
+from tests.conformance.openai_bounds import BOOLEAN, VARIED
+from tests.conformance.openai_errors import error_of
+from tests.conformance.openai_rules import Route, SharedRules, text_of
+from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
+from tests.gateway import CHAT, chat_body, events, gateway
+
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+ROUTE = Route(
+    CHAT,
+    {"messages": [{"role": "user", "content": "Tell me!"}]},
+    {"messages": [{"role": "user", "content": "%"}]},
+)
+
+FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+TOOL = {"type": "function", "function": FUNCTION}
+NAMED = {"type": "function", "function": {"name": "f"}}
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+USER = {"role": "user", "content": "x"}
+
+BOUNDS: Bounds = {
+    "max_tokens": ([1, 3.0, pytest.param(None, marks=pytest.mark.own_server)],
+                   [0, -1, 2**31, 1.5, "1", True]),
+    "logprobs": BOOLEAN,
+    "tools": ([[], [TOOL], None], [5, [5], [{"type": "function"}], [TOOL, TOOL]]),
+    "tool_choice": (["auto", "none", None], ["required", "any", 5, {"type": "function"}]),
+    "parallel_tool_calls": BOOLEAN,
+    "functions": ([[], [FUNCTION], None], [5, [5], [FUNCTION, FUNCTION]]),
+    "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
+    "chat_template_kwargs": ([{}, {"enable_thinking": False}, None], [5, {"": 1}]),
+    "add_generation_prompt": BOOLEAN,
+    "messages": ([], [None, [], "x", {}, 5]),
+}  # fmt: skip
+
+TOGETHER: dict[str, tuple[dict[str, Any], str | None]] = {
+    "max_completion_tokens": ({"max_tokens": None, "max_completion_tokens": 1}, None),
+    "max_completion_tokens=0": (
+        {"max_tokens": None, "max_completion_tokens": 0}, "max_completion_tokens",
+    ),
+    "max_completion_tokens-equal": ({"max_completion_tokens": 2}, None),
+    "max_completion_tokens-differs": ({"max_completion_tokens": 3}, "max_tokens"),
+    "top_logprobs=0": ({"logprobs": True, "top_logprobs": 0}, None),
+    "top_logprobs=20": ({"logprobs": True, "top_logprobs": 20}, None),
+    "top_logprobs=21": ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+    "top_logprobs-without-logprobs": ({"top_logprobs": 1}, "top_logprobs"),
+    "tool_choice-names-a-tool": ({"tools": [TOOL], "tool_choice": NAMED}, None),
+    "tool_choice-names-no-tool": ({"tool_choice": NAMED}, "tool_choice"),
+    "functions-beside-tools": ({"tools": [TOOL], "functions": [FUNCTION]}, "functions"),
+    "tool_choice-beside-functions": ({"functions": [FUNCTION], "tool_choice": "auto"}, "tool_choice"),
+}  # fmt: skip
+
+SOUND = {
+    "empty-content": [{"role": "user", "content": ""}],
+    "developer": [{"role": "developer", "content": "Be brief."}, USER],
+    "parts": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}],
+    "no-alternation": [USER, USER],
+    "tool": [USER, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+             {"role": "tool", "tool_call_id": "c1", "content": "5"}],
+    "function": [USER, {"role": "assistant", "content": None,
+                        "function_call": {"name": "f", "arguments": "{}"}},
+                 {"role": "function", "name": "f", "content": "5"}],
+    "unknown-members": [{**USER, "cache_control": {"x": 1}, "refusal": None}],
+}  # fmt: skip
+UNSOUND = {
+    "no-object": [5],
+    "role-missing": [{"content": "x"}],
+    "role-unknown": [{"role": "critic", "content": "x"}],
+    "content-missing": [{"role": "user"}],
+    "content-null": [{"role": "user", "content": None}],
+    "content-null-of-assistant": [USER, {"role": "assistant", "content": None}],
+    "content-a-number": [{"role": "user", "content": 5}],
+    "image": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}],
+    "tool-without-id": [{"role": "tool", "content": "5"}],
+}
+
+
+class TestShared(SharedRules):
+    """The rules of both routes."""
+
+    route = ROUTE
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), accepted(BOUNDS))
+async def test_what_is_inside_its_bounds_is_accepted(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    found = await ROUTE.ask(client, **{field: value})
+    assert found.status_code == 200, found.text
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), refused(BOUNDS))
+async def test_what_is_outside_is_refused_by_name(client: httpx.AsyncClient, field: str, value: Any) -> None:
+    found = await ROUTE.ask(client, **{field: value})
+    assert found.status_code == 400
+    assert str(error_of(found)["param"]).split(".")[0] == field
+
+
+@module_loop
+@pytest.mark.parametrize(("fields", "complaint"), TOGETHER.values(), ids=TOGETHER.keys())
+async def test_fields_beside_each_other(
+    client: httpx.AsyncClient, fields: dict[str, Any], complaint: str | None
+) -> None:
+    found = await ROUTE.ask(client, **fields)
+    assert found.status_code == (200 if complaint is None else 400), found.text
+    if complaint is not None:
+        assert error_of(found)["param"] == complaint
+
+
+@module_loop
+@pytest.mark.parametrize("messages", SOUND.values(), ids=SOUND.keys())
+async def test_messages_that_are_accepted(client: httpx.AsyncClient, messages: Any) -> None:
+    assert len(await ROUTE.texts(client, messages=messages)) == 1
+
+
+@module_loop
+@pytest.mark.parametrize("messages", UNSOUND.values(), ids=UNSOUND.keys())
+async def test_messages_that_are_refused(client: httpx.AsyncClient, messages: Any) -> None:
+    found = await ROUTE.ask(client, messages=messages)
+    assert found.status_code == 400
+    assert str(error_of(found)["param"]).startswith("messages.")
+
+
+@module_loop
+@pytest.mark.own_server
+async def test_without_max_tokens_an_answer_goes_on_to_its_end(client: httpx.AsyncClient) -> None:
+    window = (await client.get(f"/v1/models/{conftest.MODEL}")).json()["max_model_len"]
+    found = await ROUTE.answer(client, max_tokens=None, ignore_eos=True)
+    assert found["usage"]["total_tokens"] == window
+    assert found["choices"][0]["finish_reason"] == "length"
+
+
+async def test_a_stream_byte_by_byte() -> None:
+    async with gateway(FakeBackend(words=("Bl", "", "ü"))) as g:
+        found = await g.post(CHAT, chat_body(stream=True))
+    assert found.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert found.headers["cache-control"] == "no-cache"
+    assert found.headers["x-accel-buffering"] == "no"
+    head = re.match(
+        r'data: \{"id":"chatcmpl-[0-9a-f]{32}","object":"chat.completion.chunk","created":\d+,"model":"demo",'
+        r'"system_fingerprint":"fp_[0-9a-f]{10}","choices":\[\{"index":0,',
+        found.text,
+    )
+    assert head is not None, found.text
+    deltas = [
+        ('{"role":"assistant","content":""}', "null"),
+        ('{"content":"Bl"}', "null"),
+        ('{"content":"ü"}', "null"),
+        ("{}", '"length"'),
+    ]
+    chunks = [
+        f'{head[0]}"delta":{delta},"logprobs":null,"finish_reason":{end}}}]}}\n\n' for delta, end in deltas
+    ]
+    assert found.content == ("".join(chunks) + "data: [DONE]\n\n").encode()
+
+
+STRING = rb'"(?:[^"\\\x00-\x1f]|\\.)*"'
+
+
+@module_loop
+@pytest.mark.parametrize("usage", [False, True], ids=["plain", "include_usage"])
+async def test_a_stream_keeps_to_the_grammar(client: httpx.AsyncClient, usage: bool) -> None:
+    options = {"stream_options": {"include_usage": True}} if usage else {}
+    found = await ROUTE.ask(client, max_tokens=12, stream=True, **options)
+    model = re.escape(conftest.MODEL).encode()
+    head = (
+        rb'data: \{"id":"chatcmpl-[0-9a-f]+","object":"chat\.completion\.chunk","created":\d+,"model":"'
+        + model + rb'","system_fingerprint":"fp_[0-9a-f]+","choices":\['
+    )  # fmt: skip
+    null = rb',"usage":null' if usage else b""
+    chunk = head + rb'\{"index":0,"delta":%b,"logprobs":null,"finish_reason":%b\}\]' + null + rb"\}\n\n"
+    first = chunk % (rb'\{"role":"assistant","content":""\}', b"null")
+    text = chunk % (rb'\{"content":' + STRING + rb"\}", b"null")
+    last = chunk % (rb"\{\}", b'"(?:stop|length)"')
+    total = head + rb'\],"usage":\{"prompt_tokens":\d+,[^\n]*\}\}\n\n' if usage else b""
+    whole = first + b"(?:" + text + b")*" + last + total + rb"data: \[DONE\]\n\n"
+    assert re.fullmatch(whole, found.content), found.text
+
+
+async def test_a_whole_answer_has_these_keys_in_this_order() -> None:
+    async with gateway() as g:
+        found = await g.post(CHAT, chat_body())
+    body = found.json()
+    assert list(body) == ["id", "object", "created", "model", "system_fingerprint", "choices", "usage"]
+    assert body["object"] == "chat.completion"
+    (choice,) = body["choices"]
+    assert list(choice) == ["index", "message", "logprobs", "finish_reason"]
+    assert choice["message"] == {"role": "assistant", "content": "".join(WORDS), "refusal": None}
+    assert body["usage"] == {
+        "prompt_tokens": PROMPT_TOKENS,
+        "completion_tokens": len(WORDS),
+        "total_tokens": PROMPT_TOKENS + len(WORDS),
+        "prompt_tokens_details": {"cached_tokens": CACHED_TOKENS},
+    }
+    assert "Grüße".encode() in found.content  # not escaped
+
+
+@module_loop
+async def test_logprobs_are_the_same_streamed_and_whole(client: httpx.AsyncClient) -> None:
+    options = {**VARIED, "logprobs": True, "top_logprobs": 2}
+    (choice,) = (await ROUTE.answer(client, **options))["choices"]
+    entries = choice["logprobs"]["content"]
+    assert all(list(entry) == ["token", "logprob", "bytes", "top_logprobs"] for entry in entries)
+    assert all(len(entry["top_logprobs"]) == 2 for entry in entries)
+    streamed: list[Any] = []
+    for event in await ROUTE.streamed(client, **options):
+        found = event["choices"][0]["logprobs"]
+        streamed += found["content"] if found else []
+    assert streamed == entries
+
+
+@module_loop
+async def test_prompt_logprobs_are_one_a_token_of_the_prompt(client: httpx.AsyncClient) -> None:
+    found = await ROUTE.answer(client, prompt_logprobs=1)
+    entries = found["choices"][0]["prompt_logprobs"]
+    assert len(entries) == found["usage"]["prompt_tokens"]
+    assert entries[0] is None
+    assert all(entry["logprob"] <= 0 for entry in entries[1:])
+
+
+@pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])
+@pytest.mark.parametrize("setting", ["openai", "mindie"])
+async def test_the_route_is_openais_by_setting_or_prefix(path: str, setting: str) -> None:
+    async with gateway(v1_dialect=setting) as g:
+        found = await g.post(path, chat_body())
+    is_openai = setting == "openai" or path.startswith("/openai")
+    assert ("system_fingerprint" in found.json()) is is_openai
+
+
+async def test_choices_of_a_stream_open_with_their_role() -> None:
+    async with gateway() as g:
+        chunks = events((await g.post(CHAT, chat_body(n=2, stream=True))).text)
+    for index in range(2):
+        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert all("role" not in choice["delta"] for choice in own[1:])
+        assert text_of(own[1]).startswith(WORDS[0])

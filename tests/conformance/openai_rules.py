@@ -1,0 +1,286 @@
+"""What both routes of OpenAI's protocol must do, asked of either: bounds, defaults, errors, streams.
+
+A suite makes a class `Test...` of `SharedRules` and says which route it asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import httpx
+import pytest
+
+from serve_app.accounts.keys import new_key
+from serve_app.errors import GenerationFailed, ServeError
+from serve_app.limits import MAX_BODY_BYTES
+from serve_app.types import FinishReason, Scope
+from tests.conformance import conftest
+from tests.conformance.fields import accepted, by_name, refused
+from tests.conformance.openai_bounds import DEFAULTS, SHARED, TOGETHER, VARIED
+from tests.conformance.openai_errors import INVALID, MALFORMED, ROWS, error_of
+from tests.fakes_backend import FakeBackend
+from tests.gateway import events, gateway
+
+module_loop = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One route, a short question to it, and where its answers have their text."""
+
+    path: str
+    question: dict[str, Any]
+    long: dict[str, Any]  # a question so many words long: each "%" stands for them
+
+    def body(self, **fields: Any) -> dict[str, Any]:
+        return {"model": conftest.MODEL, **self.question, "max_tokens": 2, **fields}
+
+    async def ask(self, client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
+        return await client.post(f"/openai{self.path}", json=self.body(**fields))
+
+    async def answer(self, client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
+        """The body of an answer, which must be one."""
+        found = await self.ask(client, **fields)
+        if found.status_code != 200:
+            raise AssertionError(f"{found.status_code}: {found.text}")
+        body: dict[str, Any] = found.json()
+        return body
+
+    async def texts(self, client: httpx.AsyncClient, **fields: Any) -> list[str]:
+        return [text_of(choice) for choice in (await self.answer(client, **fields))["choices"]]
+
+    async def streamed(self, client: httpx.AsyncClient, **fields: Any) -> list[Any]:
+        """The events of a stream."""
+        found = await self.ask(client, stream=True, **fields)
+        if found.status_code != 200:
+            raise AssertionError(f"{found.status_code}: {found.text}")
+        return events(found.text)
+
+
+def text_of(choice: dict[str, Any]) -> str:
+    """The text of a choice, or of a chunk of one, of either route."""
+    if "text" in choice:
+        return str(choice["text"])
+    return str(choice.get("message", choice.get("delta", {})).get("content") or "")
+
+
+class SharedRules:
+    """Every field that both routes have."""
+
+    route: ClassVar[Route]
+
+    @module_loop
+    @pytest.mark.parametrize(("field", "value"), accepted(SHARED))
+    async def test_what_is_inside_its_bounds_is_accepted(
+        self, client: httpx.AsyncClient, field: str, value: Any
+    ) -> None:
+        found = await self.route.ask(client, **{field: value})
+        assert found.status_code == 200, found.text
+
+    @module_loop
+    @pytest.mark.parametrize(("field", "value"), refused(SHARED))
+    async def test_what_is_outside_is_refused_by_name(
+        self, client: httpx.AsyncClient, field: str, value: Any
+    ) -> None:
+        found = await self.route.ask(client, **{field: value})
+        assert found.status_code == 400
+        error = error_of(found)
+        assert error["type"] == INVALID
+        assert error["param"] == field
+        assert field in error["message"]
+
+    @module_loop
+    @pytest.mark.parametrize(("fields", "complaint"), TOGETHER.values(), ids=TOGETHER.keys())
+    async def test_fields_beside_each_other(
+        self, client: httpx.AsyncClient, fields: dict[str, Any], complaint: str | None
+    ) -> None:
+        found = await self.route.ask(client, **fields)
+        assert found.status_code == (200 if complaint is None else 400), found.text
+        if complaint is not None:
+            assert error_of(found)["param"] == complaint
+
+    @module_loop
+    @pytest.mark.own_server  # which differences another model shows nobody knows
+    @pytest.mark.parametrize(("field", "default", "other", "beside"), by_name(DEFAULTS))
+    async def test_absent_is_the_default(
+        self, client: httpx.AsyncClient, field: str, default: Any, other: Any, beside: dict[str, Any]
+    ) -> None:
+        absent = {key: value for key, value in {**VARIED, **beside}.items() if key != field}
+        plain = await self.route.texts(client, **absent)
+        assert await self.route.texts(client, **{**absent, field: default}) == plain
+        assert await self.route.texts(client, **{**absent, field: other}) != plain
+
+    @module_loop
+    async def test_stream_n_logprobs_and_usage_of_streams_are_off(self, client: httpx.AsyncClient) -> None:
+        assert (await self.route.ask(client)).headers["content-type"] == "application/json"
+        (choice,) = (await self.route.answer(client))["choices"]
+        assert choice["logprobs"] is None
+        assert "prompt_logprobs" not in choice
+        assert all("usage" not in event for event in await self.route.streamed(client))
+
+    @module_loop
+    async def test_a_seed_is_drawn_by_default(self, client: httpx.AsyncClient) -> None:
+        options = {**VARIED, "seed": None}
+        texts = await asyncio.gather(*(self.route.texts(client, **options) for _ in range(12)))
+        assert len({text for (text,) in texts}) > 1
+
+    @module_loop
+    async def test_unknown_fields_are_ignored_and_listed(self, client: httpx.AsyncClient) -> None:
+        found = await self.route.ask(client, nonsense=1, more=None)
+        assert (found.status_code, found.headers["x-ignored-fields"]) == (200, "nonsense")
+
+    @module_loop
+    @pytest.mark.parametrize("raw", MALFORMED.values(), ids=MALFORMED.keys())
+    async def test_e1_a_body_that_is_no_json_object(self, client: httpx.AsyncClient, raw: bytes) -> None:
+        found = await client.post(f"/openai{self.route.path}", content=raw)
+        assert found.status_code == 400
+        assert error_of(found)["type"] == INVALID
+
+    @module_loop
+    async def test_e3_an_unknown_model(self, client: httpx.AsyncClient) -> None:
+        found = await self.route.ask(client, model="no-such-model")
+        assert found.status_code == 404
+        assert error_of(found)["code"] == "model_not_found"
+
+    @module_loop
+    async def test_e5_a_prompt_beyond_the_window(self, client: httpx.AsyncClient) -> None:
+        window = (await client.get(f"/openai/v1/models/{conftest.MODEL}")).json()["max_model_len"]
+        question = {key: _filled(value, "7 " * window) for key, value in self.route.long.items()}
+        found = await self.route.ask(client, **question)
+        assert found.status_code == 400
+        assert error_of(found)["code"] == "context_length_exceeded"
+
+    @module_loop
+    async def test_c7_more_output_than_the_window_has_is_refused(self, client: httpx.AsyncClient) -> None:
+        window = (await client.get(f"/openai/v1/models/{conftest.MODEL}")).json()["max_model_len"]
+        found = await self.route.ask(client, max_tokens=window)
+        assert found.status_code == 400
+        assert error_of(found)["param"] == "max_tokens"
+
+    @module_loop
+    async def test_e13_a_wrong_method_and_e15_an_unknown_route(self, client: httpx.AsyncClient) -> None:
+        found = await client.get(f"/openai{self.route.path}")
+        assert (found.status_code, found.headers["allow"]) == (405, "POST")
+        assert error_of(found)["code"] == "method_not_allowed"
+        found = await client.post(f"/openai{self.route.path}/nothing", json={})
+        assert (found.status_code, error_of(found)["code"]) == (404, "unknown_url")
+
+    @pytest.mark.parametrize("stream", [True, False])
+    @pytest.mark.parametrize(("error", "status", "code"), ROWS.values(), ids=ROWS.keys())
+    async def test_errors_before_the_first_byte(
+        self, error: ServeError, status: int, code: str | None, stream: bool
+    ) -> None:
+        async with gateway(FakeBackend(refuse=error)) as g:
+            found = await g.post(self.route.path, self.route.body(model="demo", stream=stream))
+            assert found.status_code == status
+            assert error_of(found)["code"] == code
+            assert ("retry-after" in found.headers) is (status in (429, 503))
+            await g.check()
+
+    async def test_a_failure_after_the_first_byte_is_an_event(self) -> None:
+        backend = FakeBackend(fail_after=2, failure=GenerationFailed("the engine failed"))
+        async with gateway(backend) as g:
+            found = await g.post(self.route.path, self.route.body(model="demo", stream=True))
+            assert found.status_code == 200
+            error = events(found.text)[-1]["error"]
+            assert (error["message"], error["param"], error["code"]) == ("the engine failed", None, None)
+            assert b'"finish_reason":"' not in found.content
+            await g.check()
+
+    async def test_e6_a_missing_key_and_one_without_the_right(self) -> None:
+        (_, line), (scraper, other) = new_key("somebody"), new_key("scraper", [Scope.METRICS])
+        async with gateway(keys=f"{line} {other}") as g:
+            found = await g.post(self.route.path, self.route.body())
+            assert (found.status_code, found.headers["www-authenticate"]) == (401, "Bearer")
+            assert error_of(found)["code"] == "invalid_api_key"
+            headers = {"authorization": f"Bearer {scraper}"}
+            forbidden = await g.post(self.route.path, self.route.body(), headers=headers)
+            assert (forbidden.status_code, error_of(forbidden)["code"]) == (403, "insufficient_permissions")
+
+    async def test_e14_a_body_that_is_too_large(self) -> None:
+        async with gateway() as g:
+            found = await g.client.post(self.route.path, content=b" " * (MAX_BODY_BYTES + 1))
+            assert (found.status_code, found.headers["connection"]) == (413, "close")
+            assert error_of(found)["code"] == "request_too_large"
+
+    @pytest.mark.parametrize("stream", [True, False])
+    @pytest.mark.parametrize(
+        ("reason", "word"),
+        [
+            (FinishReason.EOS, "stop"),
+            (FinishReason.STOP, "stop"),
+            (FinishReason.LENGTH, "length"),
+            (FinishReason.CONTEXT, "length"),
+            (FinishReason.ABORT, "stop"),
+            (FinishReason.TOOL_CALLS, "tool_calls"),
+        ],
+    )
+    async def test_the_words_for_an_end(self, reason: FinishReason, word: str, stream: bool) -> None:
+        async with gateway(FakeBackend(finish=reason)) as g:
+            found = await g.post(self.route.path, self.route.body(model="demo", stream=stream))
+        last = events(found.text)[-1] if stream else found.json()
+        assert last["choices"][0]["finish_reason"] == word
+
+    @module_loop
+    async def test_the_same_seed_gives_the_same_text_alone_and_among_others(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        alone = [await self.route.texts(client, **VARIED) for _ in range(2)]
+        together = await asyncio.gather(
+            *(self.route.texts(client, **VARIED) for _ in range(8)),
+            *(self.route.texts(client, **{**VARIED, "seed": seed}) for seed in range(11, 19)),
+        )
+        assert all(found == alone[0] for found in [*alone, *together[:8]])
+        assert len({text for (text,) in together}) > 1
+
+    @module_loop
+    async def test_a_stream_has_the_text_of_a_whole_answer(self, client: httpx.AsyncClient) -> None:
+        for seed in (1, 2, 3):
+            options = {**VARIED, "seed": seed, "n": 2}
+            texts, ends = ["", ""], ["", ""]
+            for event in await self.route.streamed(client, **options):
+                (choice,) = event["choices"]
+                texts[choice["index"]] += text_of(choice)
+                ends[choice["index"]] += choice["finish_reason"] or ""
+            whole = (await self.route.answer(client, **options))["choices"]
+            assert texts == [text_of(choice) for choice in whole]
+            assert ends == [choice["finish_reason"] for choice in whole]
+
+    @module_loop
+    async def test_include_usage_comes_last_and_counts_as_a_whole_answer_does(
+        self, client: httpx.AsyncClient
+    ) -> None:
+        options = {"stream_options": {"include_usage": True}}
+        *chunks, last = await self.route.streamed(client, **options)
+        assert all(chunk["usage"] is None for chunk in chunks)
+        assert last["choices"] == []
+        totals = ("prompt_tokens", "completion_tokens", "total_tokens")
+        usage = (await self.route.answer(client))["usage"]
+        assert [last["usage"][name] for name in totals] == [usage[name] for name in totals]
+
+    @module_loop
+    async def test_beams_are_the_best_of_their_width(self, client: httpx.AsyncClient) -> None:
+        options = {"use_beam_search": True, "best_of": 4, "max_tokens": 8}
+        many = await self.route.texts(client, **options, n=4)
+        assert many[:2] == await self.route.texts(client, **options, n=2)
+        together = await asyncio.gather(*(self.route.texts(client, **options, n=4) for _ in range(8)))
+        assert all(found == many for found in together)
+
+    @module_loop
+    async def test_every_answer_says_which_weights_made_it(self, client: httpx.AsyncClient) -> None:
+        found = await self.route.answer(client)
+        assert found["model"] == conftest.MODEL
+        assert re.fullmatch("fp_[0-9a-f]{10}", found["system_fingerprint"])
+        assert type(found["created"]) is int
+
+
+def _filled(value: Any, words: str) -> Any:
+    """`value` with every "%" in it replaced."""
+    if isinstance(value, str):
+        return value.replace("%", words)
+    if isinstance(value, list):
+        return [_filled(item, words) for item in value]
+    return {key: _filled(item, words) for key, item in value.items()}
