@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
-from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, SamplingParams
+from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, PositionLogprobs, SamplingParams
 from tests.tiny_llama import make_tiny_llama
 
 WINDOW = 256
@@ -33,6 +33,8 @@ class Answer:
 
     tokens: tuple[tuple[int, ...], ...]
     finish: tuple[FinishReason, ...]
+    logprobs: tuple[tuple[PositionLogprobs, ...], ...] = ()
+    prompt_logprobs: tuple[PositionLogprobs, ...] | None = None
 
 
 @pytest.fixture(scope="module")
@@ -135,11 +137,16 @@ class Collected:
     def __init__(self) -> None:
         self._tokens: dict[tuple[str, int], list[int]] = {}
         self._finish: dict[tuple[str, int], FinishReason] = {}
+        self._logprobs: dict[tuple[str, int], list[PositionLogprobs]] = {}
+        self._prompts: dict[str, tuple[PositionLogprobs, ...]] = {}
 
     def step(self, engine: Engine) -> None:
         for output in engine.step():
             key = output.request_id, output.index
             self._tokens.setdefault(key, []).extend(output.token_ids)
+            self._logprobs.setdefault(key, []).extend(output.logprobs)
+            if output.prompt_logprobs is not None:
+                self._prompts[output.request_id] = output.prompt_logprobs
             if output.finish is not None:
                 assert key not in self._finish
                 self._finish[key] = output.finish
@@ -147,7 +154,12 @@ class Collected:
 
     def answer(self, request: EngineRequest) -> Answer:
         keys = [(request.id, index) for index in range(request.n)]
-        return Answer(tuple(tuple(self._tokens[k]) for k in keys), tuple(self._finish[k] for k in keys))
+        return Answer(
+            tuple(tuple(self._tokens[k]) for k in keys),
+            tuple(self._finish[k] for k in keys),
+            tuple(tuple(self._logprobs[k]) for k in keys),
+            self._prompts.get(request.id),
+        )
 
 
 def alone(engine: Engine, request: EngineRequest) -> Answer:
