@@ -8,31 +8,32 @@ import httpx
 import pytest
 
 from tests.conformance.fields import by_name
-from tests.conformance.ovms.asks import VARIED, answer, ask, text
+from tests.conformance.ovms.asks import PATH, VARIED, answer, ask, body, text
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
+GREEDY = {"temperature": 0, "max_tokens": 60}
+
 # field -> (its default, another value, what else must be said for it to matter)
 DEFAULTS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "temperature": (0.0, 2, {**VARIED, "temperature": None}),
-    "seed": (0, 1, VARIED),
-    "top_p": (1.0, 0.01, VARIED),
-    "top_k": (0, 1, VARIED),
-    "min_p": (0, 1, VARIED),
-    "repetition_penalty": (1.0, 5, VARIED),
-    "presence_penalty": (0, 2, VARIED),
-    "frequency_penalty": (0, 2, VARIED),
-    "min_tokens": (0, 60, {"max_tokens": 60}),
-    "ignore_eos": (False, True, {"max_tokens": 60}),
-    "max_tokens": (None, 1, {}),
-    "stop": ([], ["e"], VARIED),
-    "stop_token_ids": ([], list(range(100)), VARIED),
-    "logit_bias": ({}, {str(token): -100 for token in range(300)}, VARIED),
-    "include_stop_str_in_output": (False, True, {**VARIED, "stop": ["e", "a"]}),
-    "skip_special_tokens": (True, False, {"ignore_eos": True, "max_tokens": 60}),
-    "detokenize": (True, False, VARIED),
-    "response_format": ({"type": "text"}, {"type": "json_object"}, VARIED),
-    "truncate_prompt_tokens": (None, 1, VARIED),
+    "temperature": (0.0, 2, {}),
+    "seed": (0, 1, {}),
+    "top_p": (1.0, 0.01, {}),
+    "top_k": (0, 1, {}),
+    "min_p": (0, 1, {}),
+    "repetition_penalty": (1.0, 5, {}),
+    "presence_penalty": (0, 2, {}),
+    "frequency_penalty": (0, 2, {}),
+    "min_tokens": (0, 60, GREEDY),
+    "ignore_eos": (False, True, GREEDY),
+    "stop": ([], ["e"], {}),
+    "stop_token_ids": ([], list(range(100)), {}),
+    "logit_bias": ({}, {str(token): -100 for token in range(300)}, {}),
+    "include_stop_str_in_output": (False, True, {"stop": ["e", "a"]}),
+    "skip_special_tokens": (True, False, {**GREEDY, "ignore_eos": True}),
+    "detokenize": (True, False, {}),
+    "response_format": ({"type": "text"}, {"type": "json_object"}, {}),
+    "truncate_prompt_tokens": (None, 1, {}),
 }
 
 
@@ -42,11 +43,17 @@ async def test_absent_is_the_default(
     client: httpx.AsyncClient, field: str, default: Any, other: Any, beside: dict[str, Any]
 ) -> None:
     absent = {key: value for key, value in {**VARIED, **beside}.items() if key != field}
-    if field not in ("temperature", "max_tokens") and beside.get("temperature") is None:
-        absent.pop("temperature", None)
-    plain = await text(client, **{"max_tokens": None, **absent})
-    assert await text(client, **{"max_tokens": None, **absent, field: default}) == plain
-    assert await text(client, **{"max_tokens": None, **absent, field: other}) != plain
+    plain = await text(client, **absent)
+    assert await text(client, **{**absent, field: default}) == plain
+    assert await text(client, **{**absent, field: other}) != plain
+
+
+@pytest.mark.own_server
+async def test_max_tokens_are_those_that_fit(client: httpx.AsyncClient) -> None:
+    without = {key: value for key, value in body(ignore_eos=True).items() if key != "max_tokens"}
+    found = (await client.post(PATH, json=without)).json()
+    window = (await client.get(f"/v3/models/{without['model']}")).json()["max_model_len"]
+    assert found["usage"]["total_tokens"] == window  # which is less than 4000
 
 
 async def test_greedy_is_the_default(client: httpx.AsyncClient) -> None:
