@@ -31,6 +31,7 @@ class Pool {
     grow(threads - 1);
     call_ = call, context_ = context, count_ = count, helpers_ = threads - 1;
     next_ = 0;
+    loop_++;
     open_ = true;
     if (sleepers_ > 0) {
       { std::lock_guard<std::mutex> lock(sleep_); }
@@ -38,7 +39,17 @@ class Pool {
     }
     work();
     open_ = false;
-    for (int spins = 0; inside_ != 0; spins++) spins < SPINS ? pause() : std::this_thread::yield();
+    for (int spins = 0; inside_ != 0; spins++) {
+      if (spins < SPINS) {
+        pause();
+        continue;
+      }
+      // The helper was interrupted in the middle of a task. Asleep, we leave it our core.
+      std::unique_lock<std::mutex> lock(leave_);
+      waiting_ = true;
+      left_.wait(lock, [this] { return inside_ == 0; });
+      waiting_ = false;
+    }
   }
 
  private:
@@ -51,30 +62,37 @@ class Pool {
   }
 
   void help(int index) {
+    long seen = 0;  // the last loop we took part in: while others finish it, there is nothing for us
+    auto is_next = [this, &seen] { return open_ && loop_ != seen; };
     for (;;) {
-      for (int spins = 0; !open_; spins++) {
+      for (int spins = 0; !is_next(); spins++) {
         if (spins < SPINS) {
           pause();
           continue;
         }
         std::unique_lock<std::mutex> lock(sleep_);
         sleepers_++;
-        wake_.wait(lock, [this] { return open_.load(); });
+        wake_.wait(lock, is_next);
         sleepers_--;
       }
       // Entering before looking again: once the caller has closed the loop and seen nobody inside, the fields
       // below may change, and whoever comes later finds it closed.
       inside_++;
-      if (open_ && index < helpers_) work();
-      inside_--;
-      // This loop is done for us; do not hammer `inside_` while others finish it.
-      for (int spins = 0; open_ && next_ >= count_ && spins < SPINS; spins++) pause();
+      if (open_) {
+        seen = loop_;
+        if (index < helpers_) work();
+      }
+      if (--inside_ == 0 && waiting_) {
+        { std::lock_guard<std::mutex> lock(leave_); }
+        left_.notify_one();
+      }
     }
   }
 
-  std::mutex running_, sleep_;
-  std::condition_variable wake_;
-  std::atomic<bool> open_{false};
+  std::mutex running_, sleep_, leave_;
+  std::condition_variable wake_, left_;
+  std::atomic<bool> open_{false}, waiting_{false};
+  std::atomic<long> loop_{0};
   std::atomic<int> inside_{0}, sleepers_{0}, helpers_{0};
   std::atomic<long> next_{0}, count_{0};
   void (*call_)(void*, long) = nullptr;
