@@ -111,7 +111,10 @@ def build_app(
         Family.DATABRICKS: TaskRoute(Task.COMPLETIONS, services),
         Family.OVMS: GenerateRoute(OvmsCompletions(config.ovms), services),
     }
-    vectors: dict[Family, ASGIApp] = {Family.OPENAI: EmbedRoute(EmbeddingDialect(), services)}
+    vectors: dict[Family, ASGIApp] = {
+        Family.OPENAI: EmbedRoute(EmbeddingDialect(), services),
+        Family.DATABRICKS: TaskRoute(Task.EMBEDDINGS, services),
+    }
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
@@ -174,6 +177,7 @@ def _databricks(services: Services) -> Iterator[Entry]:
     paths: dict[str, ASGIApp] = {
         "/chat/completions": TaskRoute(Task.CHAT, services),
         "/completions": TaskRoute(Task.COMPLETIONS, services),
+        "/embeddings": TaskRoute(Task.EMBEDDINGS, services),
         "/{endpoint:path}/served-models/{entity:path}/invocations": InvocationRoute(services),
         "/{endpoint:path}/invocations": InvocationRoute(services),
     }

@@ -5,24 +5,16 @@ Path or body name the endpoint; its task decides what the body may be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
-
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import header
-from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.databricks_chat import ChatDialect
 from serve_app.api.dialects.databricks_completions import CompletionDialect
+from serve_app.api.dialects.databricks_embeddings import EmbeddingDialect
 from serve_app.api.dialects.databricks_fields import Target
+from serve_app.api.embed import EmbedExchange
 from serve_app.api.generate import Exchange, Services
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField
-
-_DIALECTS: Final[Mapping[Task, type[ChatDialect] | type[CompletionDialect]]] = MappingProxyType(
-    {Task.CHAT: ChatDialect, Task.COMPLETIONS: CompletionDialect}
-)
 
 
 class InvocationRoute:
@@ -33,10 +25,10 @@ class InvocationRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `GenerateRoute`; an endpoint that nobody knows is refused before the body is read."""
-        services, names = self._services, scope["path_params"]
-        endpoint = services.directory.find(names["endpoint"])
-        dialect = _dialect(endpoint.task, services, scope)
-        await Exchange(dialect, services, scope, receive, send).run(endpoint.name, names.get("entity"))
+        names = scope["path_params"]
+        endpoint = self._services.directory.find(names["endpoint"])
+        exchange = _exchange(endpoint.task, self._services, scope, receive, send)
+        await exchange.run(endpoint.name, names.get("entity"))
 
 
 class TaskRoute:
@@ -48,16 +40,18 @@ class TaskRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `GenerateRoute`."""
-        dialect = _dialect(self._task, self._services, scope)
-        await Exchange(dialect, self._services, scope, receive, send).run()
+        await _exchange(self._task, self._services, scope, receive, send).run()
 
 
-def _dialect(task: Task, services: Services, scope: Scope) -> Dialect:
-    """Raises InvalidField."""
-    kind = _DIALECTS.get(task)
-    if kind is None:
-        raise InvalidField(f"endpoint: its task, {task}, is not available on this server")
-    return kind(Target(services.directory.find, _accepts_events(header(scope, b"accept"))))
+def _exchange(
+    task: Task, services: Services, scope: Scope, receive: Receive, send: Send
+) -> Exchange | EmbedExchange:
+    """One request of a task, and its answer."""
+    target = Target(services.directory.find, _accepts_events(header(scope, b"accept")))
+    if task is Task.EMBEDDINGS:
+        return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
+    dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)
+    return Exchange(dialect, services, scope, receive, send)
 
 
 def _accepts_events(accept: str | None) -> bool:

@@ -26,7 +26,7 @@ from serve_app import errors
 from serve_app.accounts.keys import new_key
 from serve_app.types import FinishReason, Scope
 from tests.conformance.target import DEMO, demo_app
-from tests.fakes_backend import PROMPT_TOKENS, WORDS, FakeBackend
+from tests.fakes_backend import DIMENSIONS, PROMPT_TOKENS, WORDS, FakeBackend, embedder_info, model_info
 from tests.gateway import Gateway, gateway, served
 
 TEXT = "".join(WORDS)
@@ -34,6 +34,7 @@ ENTITY = {"model": "demo", "name": "demo-v1"}
 ENDPOINTS: list[dict[str, Any]] = [
     {"name": "talk", "served_entities": [ENTITY], "databricks": {"allow_n_everywhere": True}},
     {"name": "text", "task": "llm/v1/completions", "served_entities": [ENTITY]},
+    {"name": "embed", "task": "llm/v1/embeddings", "served_entities": [{"model": "embedder"}]},
 ]
 HELLO = [
     ChatMessage(role=ChatMessageRole.SYSTEM, content="Be kind."),
@@ -115,6 +116,22 @@ async def test_query_completions() -> None:
     assert answer.object is QueryEndpointResponseObject.TEXT_COMPLETION
     assert [choice.text for choice in answer.choices] == [f"a{TEXT}!", f"b{TEXT}!"]
     assert answer.usage.prompt_tokens == 2 * PROMPT_TOKENS
+
+
+async def test_query_embeddings() -> None:
+    async with sdk(FakeBackend(infos=[embedder_info(), model_info()])) as (_, url):
+        answer = await query(url, "embed", input=["quay", "pier"], extra_params={"instruction": "Find:"})
+        assert answer.object is QueryEndpointResponseObject.LIST
+        assert [(each.index, len(each.embedding)) for each in answer.data] == [
+            (0, DIMENSIONS),
+            (1, DIMENSIONS),
+        ]
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (2 * PROMPT_TOKENS, None)
+        # The package asks for base64 and unpacks it.
+        same = await blocking(lambda c: c.embeddings.create(model="embed", input=["quay", "pier"]), url)
+    assert [each.embedding for each in same.data] == [
+        pytest.approx(each.embedding, rel=1e-6) for each in answer.data
+    ]
 
 
 @pytest.mark.parametrize(

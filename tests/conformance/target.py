@@ -70,19 +70,21 @@ class Target:
 
 
 @asynccontextmanager
-async def demo_app(endpoints: Sequence[dict[str, Any]] | None = None) -> AsyncIterator[Starlette]:
-    """A gateway with the demo model behind it, all in this process; by default under its own name."""
+async def demo_app(
+    endpoints: Sequence[dict[str, Any]] | None = None, model: str = DEMO, window: int | None = 512
+) -> AsyncIterator[Starlette]:
+    """A gateway with a demo model behind it, all in this process; by default under its own name."""
     # Not on import: to ask a running server takes no engine.
-    from serve_app.replica.server import ModelServer
+    from serve_app.replica.served import start
     from tests.conformance.local_backend import LocalBackend
 
     config = ModelConfig(
-        name=DEMO,
+        name=model,
         dtype="float32",
         threads=1,
-        engine=EngineConfig(max_sequences=32, block_size=16, num_blocks=128, max_model_len=512),
+        engine=EngineConfig(max_sequences=32, block_size=16, num_blocks=128, max_model_len=window),
     )
-    server = await ModelServer.start(config, lambda _: None)
+    server: Any = await start(config, lambda _: None)
     try:
         backend: Any = LocalBackend(server)
         yield fake_app(backend, directory=directory_of(backend, endpoints))

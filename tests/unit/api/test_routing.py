@@ -189,9 +189,9 @@ async def test_no_endpoint_at_all_is_not_ready_and_says_what_to_do() -> None:
         assert "user_config.endpoints" in answer.json()["reasons"][0]
 
 
-async def test_a_task_that_no_route_serves_is_told_so() -> None:
+async def test_a_model_without_its_endpoints_task_is_told_so() -> None:
     path = "/serving-endpoints/ab/served-models/m-1/invocations"
     async with gateway(models(), endpoints=[ab(task="llm/v1/embeddings")]) as g:
         answer = await g.post(path, {"input": "text"})
         assert answer.status_code == 400
-        assert "llm/v1/embeddings, is not available" in answer.json()["message"]
+        assert "generates text and does not embed" in answer.json()["message"]
