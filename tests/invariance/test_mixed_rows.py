@@ -58,7 +58,8 @@ def wanted(count: int, seed: int) -> list[EngineRequest]:
         if rng.random() < 0.3:
             sampling = replace(sampling, repetition_penalty=1.3, frequency_penalty=0.4)
         grammar = None
-        if rng.random() < (0.35 if request.beam is None else 0.6):  # masks of the client's that could contradict it are left out
+        if rng.random() < (0.35 if request.beam is None else 0.6):
+            # Masks of the client's that could contradict it are left out.
             grammar = rng.choice(GRAMMARS)
             sampling = replace(
                 sampling, ignore_eos=False, bad_words=(), logit_bias=(), stop_token_ids=(), no_repeat_ngram=0
@@ -129,7 +130,10 @@ def check(make: NewEngine, mix: str, count: int, seed: int) -> None:
     noise = [replace(r, id=f"noise-{r.id}") for r in wanted(count // 2, 100 + seed)]
     collected = mixed(engine, wanted(count, seed), noise, seed)
     for request in wanted(count, seed):
-        assert collected.answer(request) == answers[request.id], request
+        found, expected = collected.answer(request), answers[request.id]
+        assert found == expected, request
+        assert found.logprobs == expected.logprobs, request
+        assert found.prompt_logprobs == expected.prompt_logprobs, request
     assert lone.stats().blocks_used == engine.stats().blocks_used == 0
 
 
