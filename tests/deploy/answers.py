@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from serve_app.types import UsageRecord
-from tests.deploy.deployment import CHAT, COMPLETIONS, Deployed
+from tests.deploy.deployment import CHAT, COMPLETIONS, EMBEDDINGS, Deployed
 from tests.invariants import WAIT_S
 
 TOKENS = 8
@@ -65,14 +65,34 @@ def bare(public_id: str) -> str:
     return public_id.rpartition("-")[2]
 
 
+async def embedded(client: httpx.AsyncClient, model: str) -> str:
+    """Embed three texts, of which two say the same. The entity that answered."""
+    texts = ["What is the capital of France?", "Tell me the capital city of France.", "Count from 1 to 9."]
+    response = await client.post(EMBEDDINGS, json={"model": model, "input": texts})
+    assert response.status_code == 200, response.text
+    answer = response.json()
+    assert answer["usage"]["prompt_tokens"] == answer["usage"]["total_tokens"] > len(texts)
+    first, like, unlike = (entry["embedding"] for entry in answer["data"])
+    assert sum(a * b for a, b in zip(first, like, strict=True)) > 0.5
+    assert sum(a * b for a, b in zip(first, unlike, strict=True)) < 0.5
+    entity: str = response.headers["served-model-name"]
+    assert answer["model"] == entity
+    return entity
+
+
 async def every_endpoint_answers(server: Deployed, endpoints: set[str]) -> None:
     """The promise of a deploy file: its endpoints are listed, ready, and answer in every way."""
     listed = (await server.client.get("/v1/models")).json()["data"]
     assert {entry["id"] for entry in listed} == endpoints
     assert all(entity["ready"] for entry in listed for entity in entry["served_entities"])
+    routes = {CHAT, COMPLETIONS}
     for entry in listed:
         name = entry["id"]
         entities = {entity["name"] for entity in entry["served_entities"]}
+        if entry["task"] == "llm/v1/embeddings":
+            assert await embedded(server.client, name) in entities
+            routes.add(EMBEDDINGS)
+            continue
         one = await whole(server.client, completion(name))
         other = await streamed(server.client, completion(name))
         assert {one.entity, other.entity} <= entities
@@ -84,7 +104,7 @@ async def every_endpoint_answers(server: Deployed, endpoints: set[str]) -> None:
     records = await settled(server)
     assert {record.endpoint for record in records} == endpoints
     assert {record.outcome for record in records} == {"finished"}
-    assert {record.route for record in records} == {CHAT, COMPLETIONS}
+    assert {record.route for record in records} == routes
 
 
 async def settled(server: Deployed) -> list[UsageRecord]:

@@ -34,6 +34,7 @@ CACHE_BYTES: Final = 32 * 2**20
 DEMO: Final = "demo-chat"
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+EMBEDDINGS: Final = "/v1/embeddings"
 
 Raw = dict[str, Any]  # a deploy file, as YAML has it
 
@@ -71,6 +72,16 @@ def endpoints_of(raw: Raw) -> list[Raw]:
     """The endpoints, to be edited."""
     endpoints: list[Raw] = gateway_of(raw)["user_config"]["endpoints"]
     return endpoints
+
+
+def alone(raw: Raw, model: str) -> Raw:
+    """`raw` with one of its models, and the endpoint of that name."""
+
+    def edit(made: Raw) -> None:
+        made["applications"] = [app_of(made, "system"), app_of(made, f"model-{model}")]
+        endpoints_of(made)[:] = [each for each in endpoints_of(made) if each["name"] == model]
+
+    return edited(raw, edit)
 
 
 def edited(raw: Raw, edit: Callable[[Raw], object]) -> Raw:

@@ -18,7 +18,7 @@ import pytest_asyncio
 
 from tests.deploy import fake_model
 from tests.deploy.answers import bare, settled
-from tests.deploy.deployment import CHAT, DEMO, Deployed, app_of, deploy_file, deployed, gateway_of
+from tests.deploy.deployment import CHAT, DEMO, Deployed, alone, app_of, deploy_file, deployed, gateway_of
 from tests.invariants import WAIT_S
 from tests.ray_cluster import Cluster
 
@@ -31,7 +31,7 @@ LATE: Final = "first=5 tokens=5"  # nothing is delivered for a while
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def server(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployed]:
-    raw = deploy_file("local")
+    raw = alone(deploy_file("local"), DEMO)
     gateway_of(raw)["num_replicas"] = 2
     model = app_of(raw, f"model-{DEMO}")
     model["import_path"] = fake_model.IMPORT_PATH

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,7 @@ from tests.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 
+EMBEDDER: Final = "demo-embed"
 RUNNING: Final = 16
 WAITING: Final = 32
 WINDOW: Final = 512
@@ -45,12 +47,13 @@ async def small(as_it_is: Deployed) -> Deployed:
 
     await as_it_is.deploy(edited(as_it_is.raw, edit))
     await as_it_is.until_running()
+    as_it_is.engine = partial(as_it_is.engine_of, f"model-{DEMO}")  # of the model that was made small
     assert (await as_it_is.engine()).max_sequences == RUNNING
     return as_it_is
 
 
 async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
-    await every_endpoint_answers(as_it_is, {DEMO})
+    await every_endpoint_answers(as_it_is, {DEMO, EMBEDDER})
     async with unharmed(as_it_is) as watch:
         await whole(as_it_is.client, completion(DEMO))
         watch.sent += 1
