@@ -13,9 +13,10 @@ from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.endpoints.catalogue import parse_catalogue
+from serve_app.endpoints.endpoint import Task
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
-from serve_app.replica.server import ModelServer
+from serve_app.replica.served import Served, start
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
 from serve_app.types.question import ReplyT
 from tests.fakes_metering import ListJournal, LocalQuota
@@ -25,9 +26,9 @@ START_LIMIT_S: Final = 60.0
 
 
 class LocalBackend:
-    """One `ModelServer` as the models behind a gateway."""
+    """One server as the models behind a gateway."""
 
-    def __init__(self, server: ModelServer) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
 
     def is_ready(self, app: str) -> bool:
@@ -88,13 +89,14 @@ def local_model(config: ModelConfig) -> Iterator[str]:
 
 @asynccontextmanager
 async def _running(config: ModelConfig) -> AsyncIterator[str]:
-    server = await ModelServer.start(config, lambda _: None)
+    server = await start(config, lambda _: None)
+    task = Task.CHAT if server.info.dimensions is None else Task.EMBEDDINGS
     settings = GatewayConfig()
     app = build_app(
         LocalBackend(server),
         StaticAccounts(settings, {}),
         settings,
-        directory=Directory(parse_catalogue({"endpoints": [{"name": config.name}]})),
+        directory=Directory(parse_catalogue({"endpoints": [{"name": config.name, "task": task}]})),
         quota=LocalQuota(),
         journal=ListJournal(),
     )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
-from serve_app.replica.server import ModelServer
+from serve_app.replica.served import Served
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
 from serve_app.types.question import ReplyT
 
@@ -23,9 +23,9 @@ class QueueSink:
 
 
 class LocalBackend:
-    """One `ModelServer`."""
+    """One server."""
 
-    def __init__(self, server: ModelServer) -> None:
+    def __init__(self, server: Served) -> None:
         self._server = server
         self.infos = [server.info]
 
