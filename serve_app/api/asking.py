@@ -6,7 +6,6 @@ Like `generate`, without tokens: nothing streams, and no budget is charged. Know
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, Generic
@@ -19,14 +18,11 @@ from serve_app.api.admission import deadline_s
 from serve_app.api.body import read_body
 from serve_app.api.connection import reply, while_connected
 from serve_app.api.context import context_of
-from serve_app.api.dispatch import ANSWERED_BY, FAILS_OVER, choose, too_late
+from serve_app.api.dispatch import ANSWERED_BY, choose, first_answer
 from serve_app.api.generate import OFF_LOOP_BYTES, Services
 from serve_app.endpoints.endpoint import ServedEntity, Task
-from serve_app.errors import Unavailable
 from serve_app.types import ModelInfo, Question
 from serve_app.types.question import ReplyT
-
-logger = logging.getLogger(__name__)
 
 _JSON: Final = {"content-type": "application/json"}
 
@@ -74,30 +70,20 @@ class QuestionRoute:
     async def _answer(self, inquiry: Inquiry[Any], scope: AsgiScope, send: Send) -> None:
         services, context = self._services, context_of(scope)
         limit = deadline_s(None, services.config.request_timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
         endpoint = services.directory.find(inquiry.model)
         context.endpoint = endpoint.name
         wanted = _Wanted(endpoint.task)
         entities = choose(endpoint, wanted, None, scope, context, services.backend)
         question = replace(inquiry.question, id=context.id, timeout_s=limit)
-        try:
-            async with asyncio.timeout(limit):
-                entity, info, told = await self._ask(entities, question)
-        except TimeoutError:
-            raise too_late() from None
-        context.entity = entity.name
+
+        async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, Any]:
+            info = await services.backend.model(entity.app)
+            return entity, info, await services.backend.ask(entity.app, question)
+
+        def tries(entity: ServedEntity) -> None:
+            context.entity = entity.name
+
+        entity, info, told = await first_answer(entities, ask, tries, deadline)
         body = msgspec.json.encode(inquiry.answer(info, told))
         await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
-
-    async def _ask(
-        self, entities: tuple[ServedEntity, ...], question: Question[ReplyT]
-    ) -> tuple[ServedEntity, ModelInfo, ReplyT]:
-        """The first entity that answers. Raises the last one's ServeError."""
-        backend = self._services.backend
-        for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
-            try:
-                return entity, await backend.model(entity.app), await backend.ask(entity.app, question)
-            except FAILS_OVER as error:
-                if not left:
-                    raise
-                logger.warning("entity %s has no answer: %s", entity.name, type(error).__name__)
-        raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)

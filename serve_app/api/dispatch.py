@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from starlette.types import Scope as AsgiScope
 
@@ -37,12 +37,14 @@ from serve_app.types import GenerateRequest, ModelInfo, Scope
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 ROUTING_KEY: Final = "X-Routing-Key"
 SERVED_ENTITY: Final = "X-Served-Entity"
 ANSWERED_BY: Final = "served-model-name"  # header of every answer
 
 # Failures of one entity that another may not have.
-FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
+_FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
 
 
 class Wanted(Protocol):
@@ -132,17 +134,30 @@ async def begin(
 
     `tries` is told of each that is tried. Raises the last one's ServeError.
     """
+    return await first_answer(entities, lambda entity: _attempt(backend, entity, requests), tries, deadline)
+
+
+async def first_answer(
+    entities: Sequence[ServedEntity],
+    ask: Callable[[ServedEntity], Awaitable[T]],
+    tries: Callable[[ServedEntity], None],
+    deadline: float,
+) -> T:
+    """What the first of `entities` says that can answer before `deadline` (the event loop's time).
+
+    `tries` is told of each that is tried. Raises the last one's ServeError.
+    """
     for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
         tries(entity)
         try:
             async with asyncio.timeout_at(deadline):
-                return await _attempt(backend, entity, requests)
+                return await ask(entity)
         except TimeoutError:
             raise too_late() from None
-        except FAILS_OVER as error:
+        except _FAILS_OVER as error:
             if not left:
                 raise
-            logger.warning("entity %s failed before its first token: %s", entity.name, type(error).__name__)
+            logger.warning("entity %s failed before it answered: %s", entity.name, type(error).__name__)
     raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
 
 

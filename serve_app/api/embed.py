@@ -7,9 +7,8 @@ of a stream of deltas.
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from math import prod
 
 from starlette.types import Receive, Scope, Send
@@ -19,15 +18,13 @@ from serve_app.api.body import read_body
 from serve_app.api.connection import Writer, while_connected
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.embeddings import PIECE_NUMBERS, EmbedCall, EmbedDialect
-from serve_app.api.dispatch import ANSWERED_BY, FAILS_OVER, choose, too_late
+from serve_app.api.dispatch import ANSWERED_BY, choose, first_answer
 from serve_app.api.generate import OFF_LOOP_BYTES, Services, answer_headers, in_words_of
 from serve_app.api.metering import tokens_in
 from serve_app.endpoints.endpoint import ServedEntity
-from serve_app.errors import GenerationFailed, InvalidField, ServeError, Unavailable
+from serve_app.errors import GenerationFailed, InvalidField, ServeError
 from serve_app.limits import MAX_EMBEDDED_NUMBERS
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo, Usage
-
-logger = logging.getLogger(__name__)
 
 
 class EmbedRoute:
@@ -84,16 +81,12 @@ class EmbedExchange:
         endpoint = services.directory.find(call.model)
         context.endpoint = endpoint.name
         entities = choose(endpoint, call, entity, self._scope, context, services.backend)
-        context.entity = entities[0].name
+        self._try(entities[0])
         request = replace(call.request, id=context.id, timeout_s=limit)
         async with services.meter.admit(endpoint, lambda: _reserved(request), context) as metered:
             try:
-                async with asyncio.timeout_at(deadline):
-                    chosen, info, embeddings = await self._ask(entities, request)
-            except TimeoutError:
-                error: ServeError = too_late()
-                context.status = self._dialect.render_error(error).status
-                raise error from None
+                ask = partial(self._ask, request)
+                chosen, info, embeddings = await first_answer(entities, ask, self._try, deadline)
             except ServeError as error:
                 context.status = self._dialect.render_error(error).status
                 raise
@@ -102,21 +95,15 @@ class EmbedExchange:
             await self._write(call, chosen, info, embeddings)
 
     async def _ask(
-        self, entities: Sequence[ServedEntity], request: EmbedRequest
+        self, request: EmbedRequest, entity: ServedEntity
     ) -> tuple[ServedEntity, ModelInfo, Embeddings]:
-        """The first entity that answers. Raises the last one's ServeError."""
         backend = self._services.backend
-        for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
-            self._context.entity = entity.name
-            try:
-                info = await backend.model(entity.app)
-                _check_size(request, info)
-                return entity, info, _checked(await backend.ask(entity.app, request), request)
-            except FAILS_OVER as error:
-                if not left:
-                    raise
-                logger.warning("entity %s gave no vectors: %s", entity.name, type(error).__name__)
-        raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
+        info = await backend.model(entity.app)
+        _check_size(request, info)
+        return entity, info, _checked(await backend.ask(entity.app, request), request)
+
+    def _try(self, entity: ServedEntity) -> None:
+        self._context.entity = entity.name
 
     async def _write(
         self, call: EmbedCall, entity: ServedEntity, info: ModelInfo, embeddings: Embeddings
