@@ -29,6 +29,7 @@ from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.api.dialects.openai_embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
 from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
+from serve_app.api.dialects.ovms_embeddings import EmbeddingDialect as OvmsEmbeddings
 from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
@@ -113,6 +114,7 @@ def build_app(
     }
     vectors: dict[Family, ASGIApp] = {
         Family.OPENAI: EmbedRoute(EmbeddingDialect(), services),
+        Family.OVMS: EmbedRoute(OvmsEmbeddings(config.ovms), services),
         Family.DATABRICKS: TaskRoute(Task.EMBEDDINGS, services),
     }
     entries = [
