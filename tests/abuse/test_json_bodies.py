@@ -33,6 +33,10 @@ def check_refused(path, answer):
         assert set(error) == {"error_code", "message"}
         assert error["error_code"] in ("BAD_REQUEST", "INVALID_PARAMETER_VALUE")
         return
+    if path.startswith("/v3/"):
+        assert set(error) == {"error"}
+        assert isinstance(error["error"], str)
+        return
     assert set(error["error"]) == {"message", "type", "param", "code"}
     assert error["error"]["type"] == "invalid_request_error"
 
