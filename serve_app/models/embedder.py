@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from transformers import AutoModel, PreTrainedConfig, PreTrainedModel
@@ -26,8 +27,6 @@ from serve_app.models.files import check_files, locate, read_json
 from serve_app.models.guards import architecture_of, context_window, pin_rope
 from serve_app.models.loader import read_config, read_weights
 from serve_app.models.sentence import SentenceFormat, is_sentence_model, read_sentence_format
-
-_HEADS: Final = ("pooler.",)  # of the module itself, which the pooling of its files replaces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +71,7 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
     stored = stored_dtype(folder, hf_config.get_text_config().dtype or hf_config.dtype)
     dtype = choose_dtype(config.dtype, stored, device, progress)
     progress(f"loading {architecture_of(hf_config)} in {str(dtype).removeprefix('torch.')} on {device}")
-    module = read_weights(AutoModel, folder, hf_config, dtype, unused=_HEADS).to(device)
+    module = read_weights(AutoModel, folder, hf_config, dtype, **_without_head(hf_config)).to(device)
     positions = context_window(hf_config, config.engine.max_model_len)
     note = pin_rope(module, hf_config, positions)
     if note is not None:
@@ -115,6 +114,12 @@ def _check(config: PreTrainedConfig) -> None:
         reason = "its weights are quantised; choose the repository with 16-bit weights"
     if reason is not None:
         raise ModelLoadError(f"{name} cannot be served as an embedder: {reason}")
+
+
+def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
+    """The option that leaves out a module's own pooler, which many checkpoints lack; ours takes its place."""
+    option = "add_pooling_layer"
+    return {option: False} if option in signature(MODEL_MAPPING[type(config)].__init__).parameters else {}
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:

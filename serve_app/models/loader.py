@@ -102,16 +102,11 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def read_weights(
-    kind: Any,
-    folder: Path,
-    config: PreTrainedConfig,
-    dtype: torch.dtype,
-    *,
-    unused: tuple[str, ...] = (),
+    kind: Any, folder: Path, config: PreTrainedConfig, dtype: torch.dtype, **options: Any
 ) -> PreTrainedModel:
-    """The module of transformers' auto class `kind`, in eval mode, on the CPU.
+    """The module of transformers' auto class `kind`, in eval mode, on the CPU; `options` are its own.
 
-    ModelLoadError when a tensor is missing, unless its name begins with one of `unused`.
+    ModelLoadError when a tensor is missing.
     """
     architecture = architecture_of(config)
     try:
@@ -123,12 +118,13 @@ def read_weights(
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
+            **options,
         )
     except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}"
         ) from error
-    missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
+    missing = sorted(report["missing_keys"])
     if missing:  # transformers would fill them with random numbers and serve those
         raise ModelLoadError(
             f"the weights in {folder} lack {len(missing)} tensors of {architecture}, such as {missing[0]}; "
