@@ -14,7 +14,7 @@ from serve_app.api.dialects.databricks_fields import GenerationFields, Reasoning
 from serve_app.api.dialects.databricks_messages import parse_messages
 from serve_app.api.dialects.databricks_tools import parse_offer
 from serve_app.api.dialects.openai_grammar import parse_grammar
-from serve_app.api.dialects.openai_wire import token_with_alternatives, tool_call_delta, tool_call_fields
+from serve_app.api.dialects.openai_wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.fields import Boolean, Integer
 from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
@@ -135,7 +135,7 @@ class ChatRenderer:
             self._begun.add(index)
             events = self._chunks.piece(index, self._delta(b'"role":"assistant","content":""'))
         logprobs = delta.logprobs if self._logprobs else None
-        for content in _contents(delta, always=bool(logprobs)):
+        for content in delta_members(delta, legacy=False, always=bool(logprobs)):
             events += self._chunks.piece(index, self._delta(content, logprobs))
             logprobs = None  # they are of the whole step, and are sent once
         if delta.finish is not None:
@@ -165,17 +165,6 @@ class ChatRenderer:
             **({"logprobs": _listed(choice.logprobs)} if self._logprobs else {}),
             "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
         }
-
-
-def _contents(delta: TokenDelta, *, always: bool) -> list[bytes]:
-    """The members of a delta, a chunk each; `always`: at least one."""
-    contents: list[bytes] = []
-    if delta.reasoning:
-        contents.append(b'"reasoning_content":' + wire.encode(delta.reasoning))
-    if delta.text:
-        contents.append(b'"content":' + wire.encode(delta.text))
-    contents += [tool_call_delta(piece, legacy=False) for piece in delta.tool_calls]
-    return contents or ([b'"content":""'] if always else [])
 
 
 def _message(choice: Choice) -> dict[str, Any]:

@@ -153,23 +153,14 @@ class ChatRenderer:
         if self._body.logprobs and delta.logprobs:
             logprobs = wire.encode(_logprobs(delta.logprobs))
             tail = b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._tail
-        for content in self._contents(delta, always=tail is not self._text_tail):
+        always = tail is not self._text_tail
+        for content in wire.delta_members(delta, legacy=self._legacy, always=always):
             events += opening + content + tail
             tail = self._text_tail  # log-probabilities are of the whole step, and are sent once
         if delta.finish is not None:
             reason = self._finish(delta.finish).encode()
             events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + self._tail
         return events
-
-    def _contents(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
-        """The members of a delta, a chunk each; `always`: at least one."""
-        contents: list[bytes] = []
-        if delta.reasoning:
-            contents.append(b'"reasoning_content":' + wire.encode(delta.reasoning))
-        if delta.text:
-            contents.append(b'"content":' + wire.encode(delta.text))
-        contents += [wire.tool_call_delta(piece, legacy=self._legacy) for piece in delta.tool_calls]
-        return contents or ([b'"content":""'] if always else [])
 
     def _finish(self, finish: FinishReason) -> str:
         if self._legacy and finish is FinishReason.TOOL_CALLS:

@@ -17,7 +17,7 @@ import msgspec
 from serve_app.api.dialects.base import ToolCall
 from serve_app.api.dialects.openai_errors import error_object
 from serve_app.errors import ServeError
-from serve_app.types import FinishReason, ModelInfo, TextLogprob, ToolCallDelta, Usage
+from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
 DONE: Final = b"data: [DONE]\n\n"
@@ -59,6 +59,17 @@ def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
         return b'"function_call":' + encode(function)
     head = {} if piece.id is None else {"id": piece.id, "type": "function"}
     return b'"tool_calls":' + encode([{"index": piece.index, **head, "function": function}])
+
+
+def delta_members(delta: TokenDelta, *, legacy: bool, always: bool) -> list[bytes]:
+    """What a delta brings, a chunk each; `always`: at least one. `legacy` as for `tool_call_delta`."""
+    members: list[bytes] = []
+    if delta.reasoning:
+        members.append(b'"reasoning_content":' + encode(delta.reasoning))
+    if delta.text:
+        members.append(b'"content":' + encode(delta.text))
+    members += [tool_call_delta(piece, legacy=legacy) for piece in delta.tool_calls]
+    return members or ([b'"content":""'] if always else [])
 
 
 def sse(payload: bytes) -> bytes:

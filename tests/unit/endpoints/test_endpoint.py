@@ -161,3 +161,33 @@ def test_what_is_no_catalogue_is_refused(raw: dict[str, Any]) -> None:
 
 def test_an_endpoint_can_be_made_in_python() -> None:
     assert Endpoint(name="m").served_entities[0].app == "model-m"
+
+
+def test_settings_of_databricks_protocol() -> None:
+    settings = {"stream_default": True, "system_prompt": "Be brief.", "max_n": 5, "max_tools": 64}
+    (endpoint,) = parse({"name": "m", "databricks": settings}).endpoints
+    assert (endpoint.databricks.system_prompt, endpoint.databricks.max_tool_properties) == ("Be brief.", 15)
+    assert Catalogue(endpoints=(endpoint,)).dump()["endpoints"][0]["databricks"] == settings
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"max_n": 129}, "databricks.max_n"),
+        ({"max_tools": 129}, "databricks.max_tools"),
+        ({"system_prompt": ""}, "databricks.system_prompt"),
+        ({"stream_defaul": True}, "did you mean 'stream_default'?"),
+    ],
+)
+def test_wrong_settings_of_databricks_protocol_are_named(settings: dict[str, Any], problem: str) -> None:
+    assert problem in problems({"name": "m", "databricks": settings})
+
+
+def test_bought_throughput_has_no_system_prompt_of_ours() -> None:
+    bought = {
+        "name": "m",
+        "kind": "provisioned_throughput",
+        "served_entities": [{"model": "m", "max_provisioned_throughput": 10}],
+        "databricks": {"system_prompt": "x"},
+    }
+    assert "system_prompt is only for kind pay_per_token" in problems(bought)
