@@ -14,6 +14,7 @@ HTTP body with several prompts becomes several requests with one `parent_id`.
 from __future__ import annotations
 
 from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
+from serve_app.types.adapter import Adapter
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
 from serve_app.types.model import ModelInfo
 from serve_app.types.question import (
@@ -44,6 +45,7 @@ from serve_app.types.result import (
 from serve_app.types.sampling import Beam, EarlyStopping, Grammar, GrammarKind, ProcessorCall, SamplingParams
 
 __all__ = [
+    "Adapter",
     "Beam",
     "Budget",
     "Caller",

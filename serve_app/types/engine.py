@@ -24,6 +24,7 @@ class EngineRequest:
     priority: int = 0
     timeout_s: float | None = None
     salt: str = ""
+    adapter: str | None = None  # key of one that is loaded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

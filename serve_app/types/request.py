@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from serve_app.types.adapter import Adapter
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
 
 # Names that a template is given by the server, or that mean something to transformers.
@@ -96,5 +97,6 @@ class GenerateRequest:
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier
     timeout_s: float | None = None  # from the moment the replica has the request
-    salt: str = ""  # tenant salt of the prefix cache
+    salt: str = ""  # tenant salt of the prefix cache and of task adapters
+    adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
