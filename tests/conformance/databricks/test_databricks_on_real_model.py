@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +31,11 @@ ENDPOINTS: Final[list[dict[str, Any]]] = [
         "databricks": {"allow_n_everywhere": True},
     },
 ]
-VARIED: Final = {"temperature": 2, "repetition_penalty": 2, "max_tokens": 40}  # the model is sure of itself
+VARIED: Final[dict[str, Any]] = {
+    "temperature": 2,
+    "repetition_penalty": 2,
+    "max_tokens": 40,
+}  # the model is sure of itself
 STORY: Final = "Once upon a time"
 CONFIG: Final = json.loads((Path(demo.__file__).parent / DEMO / "generation_config.json").read_text("utf-8"))
 NO_END: Final = {str(token): -100 for token in CONFIG["eos_token_id"]}  # a bias against the end tokens
@@ -96,6 +101,53 @@ async def test_a_stream_has_the_text_of_a_whole_answer(own: httpx.AsyncClient) -
     chunks = await complete(own, seed=3, stream=True, echo=True, suffix=" end")
     whole = await complete(own, seed=3, echo=True, suffix=" end")
     assert "".join(chunk["choices"][0]["text"] for chunk in chunks) == whole["choices"][0]["text"]
+
+
+async def streamed_is_whole(own: httpx.AsyncClient, number: int) -> None:
+    """One random request, streamed and not: texts, ends and usage are equal."""
+    rng = random.Random(number)
+    words = ["sea", "count to 5", "hello", "Grüße aus Köln", "日本", "😀", "2+3", "naïve café"]
+    text = " ".join(rng.choices(words, k=rng.randint(1, 5)))
+    asked: dict[str, Any] = {
+        "seed": number,
+        "max_tokens": rng.randint(1, 40),
+        "temperature": rng.choice([0, 1, 2]),
+    }
+    asked |= rng.choice(
+        [{}, {"stop": ["e", "。"]}, {"top_k": 5}, {"top_p": 0.5}, {"repetition_penalty": 1.5}]
+    )
+    endpoint = "talk"
+    task: dict[str, Any] = {"messages": [{"role": "user", "content": text}]}
+    if rng.random() < 0.6:
+        endpoint = "text"
+        task = {"prompt": [text] + ["Once"] * rng.randint(0, 2), "n": rng.randint(1, 3)}
+        task |= {name: rng.random() < 0.5 for name in ("echo", "use_raw_prompt")}
+        task |= rng.choice([{}, {"suffix": " …"}, {"error_behavior": "truncate"}])
+    whole = await ask(own, endpoint, **task, **asked)
+    chunks = await ask(own, endpoint, **task, **asked, stream=True)
+    for choice in whole["choices"]:
+        mine = [part for c in chunks for part in c["choices"] if part["index"] == choice["index"]]
+        texts = [part["text"] if "text" in part else part["delta"].get("content", "") for part in mine]
+        expected = choice["text"] if "text" in choice else choice["message"]["content"]
+        assert "".join(texts) == expected, (task, asked)
+        ends = [None] * (len(mine) - 1) + [choice["finish_reason"]]
+        assert [part["finish_reason"] for part in mine] == ends, (task, asked)
+    spent = [
+        {k: v for k, v in told["usage"].items() if k.endswith("_tokens")} for told in (whole, chunks[-1])
+    ]
+    assert spent[0] == spent[1], (task, asked)
+
+
+@pytest.mark.parametrize("number", range(10))
+async def test_streamed_text_is_the_whole_text(own: httpx.AsyncClient, number: int) -> None:
+    await streamed_is_whole(own, number)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(600)
+async def test_streamed_text_is_the_whole_text_hundreds_of_times(own: httpx.AsyncClient) -> None:
+    for first in range(1_000, 1_300, 6):
+        await asyncio.gather(*(streamed_is_whole(own, first + i) for i in range(6)))
 
 
 async def test_temperature_0_and_top_k_1_are_greedy(own: httpx.AsyncClient) -> None:
