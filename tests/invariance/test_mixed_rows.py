@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from llguidance import LLMatcher
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.constraint import Grammars, grammar_tokenizer
 from serve_app.engine.engine import Engine
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import NativeCache
 from serve_app.engine.processors import LogitsProcessor
 from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, ProcessorCall
@@ -28,6 +31,7 @@ from tests.invariance.test_constrained_rows import REGEXES
 from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x","yes"]}},"required":["a"]}'
+ROUNDING = 1e-3  # of float32 logits; a wrong row is off by whole numbers
 GRAMMARS = [*map(LLMatcher.grammar_from_regex, REGEXES), LLMatcher.grammar_from_json_schema(SCHEMA)]
 
 
@@ -85,6 +89,12 @@ def kinds(request: EngineRequest) -> list[str]:
     return [name for name, given in flags.items() if given]
 
 
+def values(answer: Answer) -> list[float]:
+    """Every log-probability of an answer, in order."""
+    positions = [*chain.from_iterable(answer.logprobs), *(answer.prompt_logprobs or ())]
+    return [value for at in positions for value in (at.logprob, *(other.logprob for other in at.top))]
+
+
 NewEngine = Callable[..., Engine]
 
 
@@ -123,8 +133,14 @@ def make(request: pytest.FixtureRequest, folder: Path) -> NewEngine:
 
 
 def check(make: NewEngine, mix: str, count: int, seed: int) -> None:
-    """Each of `count` requests is answered in the mix as it is alone."""
+    """Each of `count` requests is answered in the mix as it is alone.
+
+    Log-probabilities are equal to the last bit where our kernels compute them; torch's own, which
+    also serve blocks of other sizes, round by the shape of the batch.
+    """
     lone = make(prefix_cache=False)
+    block_size = int(str(MIXES[mix].get("block_size", 16)))
+    exact = native() is not None and NativeCache.supports(block_size, torch.float32)
     answers: dict[str, Answer] = {r.id: alone(lone, r) for r in wanted(count, seed)}
     engine = make(**MIXES[mix])
     noise = [replace(r, id=f"noise-{r.id}") for r in wanted(count // 2, 100 + seed)]
@@ -132,8 +148,8 @@ def check(make: NewEngine, mix: str, count: int, seed: int) -> None:
     for request in wanted(count, seed):
         found, expected = collected.answer(request), answers[request.id]
         assert found == expected, request
-        assert found.logprobs == expected.logprobs, request
-        assert found.prompt_logprobs == expected.prompt_logprobs, request
+        said, meant = values(found), values(expected)
+        assert said == (meant if exact else pytest.approx(meant, abs=ROUNDING)), request
     assert lone.stats().blocks_used == engine.stats().blocks_used == 0
 
 
