@@ -1,7 +1,7 @@
 """One error tree. What a client may be told, and what each dialect makes a status of.
 
     ServeError
-    ├── InvalidBody          E1   not JSON, not an object
+    ├── InvalidBody          E1   not JSON, not an object, not one for the route
     ├── InvalidField         E2   missing, mistyped or out of range; names the field
     │   └── UnsupportedField      a feature this server or model does not have
     ├── ModelNotFound        E3

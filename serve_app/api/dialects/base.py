@@ -129,7 +129,8 @@ class Dialect(Protocol):
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """The call that a body makes; `endpoint` where the path names it, and not the body.
 
-        Raises InvalidBody, InvalidField or PromptTooLong.
+        Raises InvalidBody, InvalidField or PromptTooLong; ModelNotFound where the endpoint decides
+        what a body may hold.
         """
         ...
 

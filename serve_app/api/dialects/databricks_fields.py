@@ -26,6 +26,8 @@ from serve_app.types import SamplingParams
 MAX_UNKNOWN_NAME_CHARS: Final = 100  # of a key that is repeated in an error
 MAX_REPETITION_PENALTY: Final = 2.0
 
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
 # The field that holds what a task works on, by which a body of another task is told.
 SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
     {Task.CHAT: "messages", Task.COMPLETIONS: "prompt", Task.EMBEDDINGS: "input"}
@@ -192,6 +194,3 @@ class GenerationFields(TaskFields):
         return SamplingParams(
             **given, seed=None if self.seed is None else self.seed % 2**64, max_tokens=max_tokens
         )
-
-
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
