@@ -9,6 +9,7 @@ import pytest
 
 from serve_app.types import Overflow, Prompt
 from tests.conformance import fields
+from tests.conformance.databricks.asks import refused
 from tests.conformance.fields import Bounds
 from tests.fakes_backend import FakeBackend, model_info
 from tests.gateway import Gateway, gateway
@@ -55,14 +56,6 @@ BOUNDS: Bounds = {
 
 async def post(g: Gateway, **members: Any) -> Any:
     return await g.post(PATH, {"prompt": "Once", **members})
-
-
-def refused(answer: Any, *names: str) -> None:
-    body = answer.json()
-    if answer.status_code != 400 or list(body) != ["error_code", "message"]:
-        raise AssertionError(f"{answer.status_code}: {answer.text}")
-    if not all(name in body["message"] for name in names):
-        raise AssertionError(f"{names} are not in {body['message']!r}")
 
 
 @pytest.mark.parametrize(("field", "value"), fields.accepted(BOUNDS))
