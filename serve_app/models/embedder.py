@@ -44,11 +44,10 @@ class LoadedEmbedder:
     causal: bool  # a token sees those before it alone
 
 
-def is_embedder(config: ModelConfig, progress: Callable[[str], None]) -> bool:
-    """Whether the model of `config` embeds, by its setting or else by its files. Raises ModelLoadError."""
+def is_embedder(config: ModelConfig, folder: Path) -> bool:
+    """Whether the model in `folder` embeds, by its setting or else by its files. Raises ModelLoadError."""
     if config.task != "auto":
         return config.task == "embed"
-    folder, _ = locate(config.source, config.revision, progress)
     if is_sentence_model(folder):
         return True
     raw = read_json(folder / "config.json")

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from serve_app.config import ModelConfig
 from serve_app.models.embedder import is_embedder
+from serve_app.models.files import locate
 from serve_app.replica.embedding import EmbeddingServer
 from serve_app.replica.server import DeltaSink, ModelServer
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
@@ -40,5 +41,8 @@ class Served(Protocol):
 
 async def start(config: ModelConfig, progress: Callable[[str], None]) -> Served:
     """The server that the model of `config` needs, loaded and warmed up. Raises ModelLoadError."""
-    embeds = await asyncio.to_thread(is_embedder, config, progress)
-    return await (EmbeddingServer.start if embeds else ModelServer.start)(config, progress)
+    folder, _ = await asyncio.to_thread(locate, config.source, config.revision, progress)
+    # What was found is what is loaded: neither asked for nor fetched a second time.
+    found = config.model_copy(update={"source": str(folder), "revision": None})
+    server = EmbeddingServer if is_embedder(config, folder) else ModelServer
+    return await server.start(found, progress)

@@ -11,6 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from serve_app.config import EngineConfig, ModelConfig
+from serve_app.models.catalogue import demo_folder
 from serve_app.models.embedder import first_position, is_embedder, load_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.sentence import SentenceFormat, read_sentence_format
@@ -30,8 +31,8 @@ def quiet(line: str) -> None:
 @pytest.mark.parametrize("kind", [*ENCODERS, *DECODERS])
 def test_a_model_without_a_head_is_an_embedder(kind: str, tmp_path: Path) -> None:
     save(tiny(kind), tmp_path)
-    assert is_embedder(config(tmp_path), quiet)
-    assert not is_embedder(config(tmp_path, task="generate"), quiet)
+    assert is_embedder(config(tmp_path), tmp_path)
+    assert not is_embedder(config(tmp_path, task="generate"), tmp_path)
     loaded = load_embedder(config(tmp_path), quiet)
     assert loaded.window == WINDOW
     assert loaded.causal == (kind in DECODERS)
@@ -40,16 +41,16 @@ def test_a_model_without_a_head_is_an_embedder(kind: str, tmp_path: Path) -> Non
 
 def test_a_language_model_generates_unless_its_files_or_its_owner_say_otherwise(tmp_path: Path) -> None:
     AutoModelForCausalLM.from_config(tiny("qwen3").config).save_pretrained(tmp_path)
-    assert not is_embedder(config(tmp_path), quiet)
-    assert is_embedder(config(tmp_path, task="embed"), quiet)
+    assert not is_embedder(config(tmp_path), tmp_path)
+    assert is_embedder(config(tmp_path, task="embed"), tmp_path)
     (tmp_path / "modules.json").write_text("[]")
-    assert is_embedder(config(tmp_path), quiet)
+    assert is_embedder(config(tmp_path), tmp_path)
     assert load_embedder(config(tmp_path), quiet).causal
 
 
 def test_demo_models_are_what_they_are() -> None:
-    assert not is_embedder(ModelConfig(name="demo-chat"), quiet)
-    assert is_embedder(ModelConfig(name="demo-embed"), quiet)
+    assert not is_embedder(ModelConfig(name="demo-chat"), demo_folder("demo-chat"))
+    assert is_embedder(ModelConfig(name="demo-embed"), demo_folder("demo-embed"))
 
 
 @pytest.mark.parametrize(

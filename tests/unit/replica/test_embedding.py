@@ -128,6 +128,20 @@ async def test_64_concurrent_mixed_requests_get_what_they_get_alone(tmp_path: Pa
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
 
 
+async def test_a_model_of_the_hub_is_fetched_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = save(tiny("bert"), tmp_path, pooling=MEAN)
+    fetched: list[tuple[str, str | None]] = []
+
+    def fetch(repo: str, revision: str | None, progress: Any) -> tuple[Path, str]:
+        fetched.append((repo, revision))
+        return folder, "0" * 40
+
+    monkeypatch.setattr("serve_app.models.hub.fetch", fetch)
+    async with serving(folder, source="org/tiny", revision="main") as server:
+        assert server.info.name == "tiny"
+    assert fetched == [("org/tiny", "main")]
+
+
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncIterator[EmbeddingServer]:
     folder = save(tiny("bert"), tmp_path, pooling=MEAN, normalize=True)
