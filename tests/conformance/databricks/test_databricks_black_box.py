@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from tests.conformance import conftest
-from tests.conformance.databricks.test_databricks_chat_fields import BOUNDS, refused
+from tests.conformance.databricks.asks import refused
+from tests.conformance.databricks.test_databricks_chat_fields import BOUNDS
 from tests.conformance.fields import accepted
 from tests.conformance.fields import refused as outside
 from tests.gateway import events
