@@ -10,7 +10,9 @@ import pytest_asyncio
 
 from tests.conformance.target import DEMO, Target
 
-MODEL = DEMO  # the name that requests give; test modules are imported after the options are read
+# Test modules are imported after the options are read.
+TARGET = Target()
+MODEL = DEMO  # the name that requests give
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -21,20 +23,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    global MODEL
-    MODEL = Target.of(config).model
+    global TARGET, MODEL
+    TARGET = Target.of(config)
+    MODEL = TARGET.model
     config.addinivalue_line("markers", "own_server: of conformance, not to be asked of any server")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    target = Target.of(config)
     for item in items:
-        if (reason := target.skips(item)) is not None:
+        if (reason := TARGET.skips(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
+async def client() -> AsyncIterator[httpx.AsyncClient]:
     """HTTP to the server that is asked."""
-    async with Target.of(request.config).client() as connected:
+    async with TARGET.client() as connected:
         yield connected

@@ -1,8 +1,9 @@
 """The server that black-box tests ask: one of this process, or any that is running.
 
 `pytest tests/conformance --base-url http://host:8000 [--api-key KEY] [--model NAME]` asks a
-running one. A test is black-box if it takes the fixture `client`; all others need a backend
-that plays a part, and are skipped then, as are those marked `own_server`.
+running one. A test is black-box if it takes the fixture `client` or `embedder`; all others need a
+backend that plays a part, and are skipped then, as are those marked `own_server`. The suites of
+embeddings want NAME to be a model that embeds, the others one that chats.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ DEMO: Final = "demo-chat"
 HERE: Final = Path(__file__).parent
 ANSWER_TIMEOUT_S: Final = 120.0
 
+BLACK_BOX: Final = frozenset({"client", "embedder"})  # fixtures
 SCRIPTED: Final = "needs a backend that plays a part"
 OWN_SERVER: Final = "knows the model or the settings of the suite's own server"
 
@@ -49,7 +51,7 @@ class Target:
         """Why a test cannot ask a running server, if it cannot."""
         if self.url is None or not item.path.is_relative_to(HERE):
             return None
-        if "client" not in getattr(item, "fixturenames", ()):
+        if BLACK_BOX.isdisjoint(getattr(item, "fixturenames", ())):
             return SCRIPTED
         return OWN_SERVER if item.get_closest_marker("own_server") else None
 

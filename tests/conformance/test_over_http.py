@@ -11,11 +11,16 @@ from typing import Final
 
 import pytest
 
+from tests.conformance.openai_embeddings.test_openai_embeddings import NO_EMBEDDER
 from tests.conformance.target import DEMO, HERE, OWN_SERVER, SCRIPTED, demo_app
 from tests.gateway import served
 
 ROOT: Final = HERE.parents[1]
 LIMIT_S: Final = 240.0
+
+SUITES: Final = {path.parent.name for path in HERE.glob("*/test_*.py")}
+OF_EMBEDDINGS: Final = {"openai_embeddings"}
+EMBEDDER: Final = "demo-embed"
 
 # Without `full`: a module of each kind, as many protocols as possible.
 SOME: Final = (
@@ -25,11 +30,11 @@ SOME: Final = (
 )
 
 
-async def ask(base_url: str, report: Path, *paths: str) -> tuple[int, str]:
-    """Exit status and output of the suites at `paths` against the server at `base_url`."""
+async def ask(base_url: str, report: Path, *paths: str, model: str = DEMO) -> tuple[int, str]:
+    """Exit status and output of the suites at `paths` asking for `model` of the server at `base_url`."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--base-url", base_url,
-        "--model", DEMO, "--api-key", "unused", f"--junitxml={report}",
+        "--model", model, "--api-key", "unused", f"--junitxml={report}",
         *(str(HERE / path) for path in paths),
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
@@ -73,8 +78,20 @@ async def test_every_suite_asks_a_running_server(tmp_path: Path) -> None:
         status, output = await ask(f"http://{host}:{port}", report, "")
     assert status == 0, output[-3000:]
     passed, reasons = outcomes(report)
-    assert set(passed) == {path.parent.name for path in HERE.glob("*/test_*.py")}
-    assert reasons <= {SCRIPTED, OWN_SERVER}
+    assert set(passed) == SUITES - OF_EMBEDDINGS
+    assert reasons <= {SCRIPTED, OWN_SERVER, NO_EMBEDDER}
+
+
+@pytest.mark.full
+async def test_suites_of_embeddings_ask_a_running_server(tmp_path: Path) -> None:
+    report = tmp_path / "report.xml"
+    endpoints = [{"name": EMBEDDER, "task": "llm/v1/embeddings"}]
+    async with demo_app(endpoints, EMBEDDER, None) as app, served(app) as (host, port):
+        status, output = await ask(f"http://{host}:{port}", report, *OF_EMBEDDINGS, model=EMBEDDER)
+    assert status == 0, output[-3000:]
+    passed, reasons = outcomes(report)
+    assert set(passed) == OF_EMBEDDINGS
+    assert reasons == {OWN_SERVER}
 
 
 async def test_a_server_that_is_not_there_is_no_success(tmp_path: Path) -> None:
