@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serve_app import limits
-from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.types import Beam, EngineRequest, SamplingParams
 
 
@@ -31,6 +31,7 @@ def validate(
     `window` is the number of prompt and output tokens one sequence may have.
     Without `beams` a search is checked as far as its request alone tells.
     """
+    _unsupported(request)
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
     _prompt(request, vocab_size, window)
@@ -40,6 +41,23 @@ def validate(
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout must be positive.", param="timeout")
     _sampling(request.sampling, vocab_size)
+
+
+def _unsupported(request: EngineRequest) -> None:
+    """What the types can say already and the engine cannot do yet."""
+    sampling = request.sampling
+    asked = {
+        "context_logits": request.context_logits,
+        "generation_logits": request.generation_logits,
+        "bias": request.bias is not None,
+        "prompt_table": request.prompt_table is not None,
+        "draft": request.draft is not None,
+        "stop_sequences": bool(sampling.stop_sequences),
+        "top_p_decay": sampling.top_p_decay != 1.0 or sampling.top_p_min > 0.0,
+    }
+    for name, wanted in asked.items():
+        if wanted:
+            raise UnsupportedField(f"{name}: is not supported yet", param=name)
 
 
 def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 from serve_app.types.account import Budget, Caller, Draw, Scope, UsageRecord, Verdict
 from serve_app.types.adapter import Adapter
 from serve_app.types.engine import EngineOutput, EngineRequest, EngineStats
+from serve_app.types.inputs import Draft, PromptTable
 from serve_app.types.model import ModelInfo
 from serve_app.types.question import (
     DetectRequest,
@@ -32,6 +33,7 @@ from serve_app.types.request import GenerateRequest, Overflow, Prompt, Templatin
 from serve_app.types.result import (
     ErrorInfo,
     FinishReason,
+    Perf,
     PositionLogprobs,
     StepTiming,
     Tensor,
@@ -52,6 +54,7 @@ __all__ = [
     "DetectRequest",
     "DetokenizeRequest",
     "Detokenized",
+    "Draft",
     "Draw",
     "EarlyStopping",
     "EmbedRequest",
@@ -66,9 +69,11 @@ __all__ = [
     "GrammarKind",
     "ModelInfo",
     "Overflow",
+    "Perf",
     "PositionLogprobs",
     "ProcessorCall",
     "Prompt",
+    "PromptTable",
     "Question",
     "SamplingParams",
     "Scope",

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from serve_app.types.result import ErrorInfo, FinishReason, PositionLogprobs, StepTiming, Timing
+from serve_app.types.inputs import Draft, PromptTable
+from serve_app.types.result import (
+    ErrorInfo,
+    FinishReason,
+    Perf,
+    PositionLogprobs,
+    StepTiming,
+    Tensor,
+    Timing,
+)
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, SamplingParams
 
 
@@ -18,6 +27,11 @@ class EngineRequest:
     n: int = 1  # sequences forked from the prompt
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    context_logits: bool = False
+    generation_logits: bool = False
+    bias: Tensor | None = None  # FP32 (vocab,), finite: added to the logits before everything else
+    prompt_table: PromptTable | None = None
+    draft: Draft | None = None
     beam: Beam | None = None  # n: hypotheses returned, best first
     grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar.py
     timings: bool = False  # `EngineOutput.steps` is wanted
@@ -42,6 +56,9 @@ class EngineOutput:
     cached_tokens: int = 0
     timing: Timing | None = None  # with the first token
     steps: tuple[StepTiming, ...] = ()  # one a token, when asked for
+    tensors: dict[str, Tensor] = field(default_factory=dict)  # as in TokenDelta
+    perf: Perf | None = None  # with the last token
+    by_sequence: bool = False  # finish STOP: by a stop sequence, whose tokens belong to the answer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,4 +77,6 @@ class EngineStats:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
+    draft_tokens: int = 0  # verified, and of those accepted
+    accepted_tokens: int = 0
     heartbeat_age_s: float = 0.0

@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from serve_app.types.adapter import Adapter
+from serve_app.types.inputs import Draft, PromptTable
+from serve_app.types.result import Tensor
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
 
 # Names that a template is given by the server, or that mean something to transformers.
@@ -86,6 +88,11 @@ class GenerateRequest:
     echo: bool = False  # the text starts with the prompt
     logprobs: int | None = None  # None: off; k: the chosen token and the k likeliest
     prompt_logprobs: int | None = None  # the same for every prompt token
+    context_logits: bool = False  # raw logits after each prompt token, see TokenDelta.tensors
+    generation_logits: bool = False  # and those that each output token was chosen from
+    bias: Tensor | None = None  # FP32 (vocab,), finite: added to the logits before everything else
+    prompt_table: PromptTable | None = None  # of a prompt of token ids
+    draft: Draft | None = None  # not with a beam
     stream: bool = True  # False: one delta a choice, at the end
     beam: Beam | None = None  # n <= beam.width; best_of is not used
     rank_length_penalty: float | None = None  # of best_of: sum / length ** this; None: the sum alone

@@ -82,6 +82,21 @@ class StepTiming:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Perf:
+    """How one sequence was served. Times are in ns of one clock whose zero means nothing."""
+
+    arrival_ns: int
+    first_scheduled_ns: int
+    first_token_ns: int
+    last_token_ns: int
+    blocks_total: int  # of the KV cache, at the end: reused + new
+    blocks_reused: int  # found in the prefix cache
+    blocks_new: int
+    draft_tokens: int = 0  # verified, whoever proposed them
+    accepted_tokens: int = 0  # of those, in the output
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCallDelta:
     """A piece of a tool call: the first one of an index has `id` and `name`."""
 
@@ -121,4 +136,7 @@ class TokenDelta:
     reasoning: str = ""  # what the model thinks, apart from `text`
     tool_calls: tuple[ToolCallDelta, ...] = ()
     error: ErrorInfo | None = None  # with finish ERROR
+    # "context_logits" FP32 (prompt, vocab): first delta of choice 0, after each prompt token;
+    # "generation_logits" FP32 (tokens of the delta, vocab): from which each was chosen. Both raw.
     tensors: dict[str, Tensor] = field(default_factory=dict)
+    perf: Perf | None = None  # with a choice's last delta; none where a stop string cut it

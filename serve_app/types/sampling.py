@@ -26,6 +26,9 @@ class SamplingParams:
     temperature: float = 1.0  # >= 0; 0 is greedy
     top_k: int = 0  # 0 is off; 1 is greedy
     top_p: float = 1.0  # (0, 1]; 1 is off
+    top_p_decay: float = 1.0  # (0, 1]: top_p is multiplied by it after each token,
+    top_p_min: float = 0.0  # [0, 1]: but is no less than this,
+    top_p_reset_id: int = -1  # and is as at first after this token; -1: none
     min_p: float = 0.0  # [0, 1]; 0 is off
     typical_p: float = 1.0  # (0, 1]; 1 is off
     seed: int | None = None  # 0 .. 2**64-1; None: the engine draws one
@@ -36,9 +39,10 @@ class SamplingParams:
     logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added logit)
     bad_words: tuple[tuple[int, ...], ...] = ()  # token sequences never to complete
     allowed_token_ids: tuple[int, ...] = ()  # empty: all
-    min_tokens: int = 0  # no EOS and no stop token before this many
+    min_tokens: int = 0  # nothing that would end the sequence before this many
     max_tokens: int | None = None  # >= 1; None: until the context is full
     stop_token_ids: tuple[int, ...] = ()
+    stop_sequences: tuple[tuple[int, ...], ...] = ()  # an output that ends with one ends; its tokens stay
     ignore_eos: bool = False  # EOS does not end the sequence (it is not masked)
     no_repeat_ngram: int = 0  # no sequence of this many tokens twice, the prompt included; 0 is off
     watermark: bool = False  # green-list bias before the draw
