@@ -117,6 +117,9 @@ TOGETHER: dict[str, tuple[dict[str, Any], str | None]] = {
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, None,
     ),
     "functions-beside-tools": ({"tools": [TOOL], "functions": [FUNCTION]}, "functions"),
+    "speculation": (
+        {"num_assistant_tokens": 3, "assistant_confidence_threshold": 0.4, "max_ngram_size": 3}, None,
+    ),
     "unknown-fields": ({"nonsense": 1, "guided_regex": 5, "typical_p": "x"}, None),
 }  # fmt: skip
 
