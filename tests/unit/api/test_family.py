@@ -19,6 +19,8 @@ from tests.gateway import CHAT, chat_body, gateway
         ("/mindie/v2", (Family.MINDIE, "/v2")),
         ("/mindie/v2/models/m", (Family.MINDIE, "/v2/models/m")),
         ("/mindie/v20", (None, "/mindie/v20")),
+        ("/ovms/v3/chat/completions", (Family.OVMS, "/v3/chat/completions")),
+        ("/ovms/v3", (None, "/ovms/v3")),
         ("/databricks/serving-endpoints/m/x", (Family.DATABRICKS, "/serving-endpoints/m/x")),
         ("/databricks/serving-endpoints", (None, "/databricks/serving-endpoints")),
         ("/openai/livez", (None, "/openai/livez")),
@@ -50,6 +52,8 @@ def test_an_unknown_header_names_the_known_words() -> None:
         ("/v2/models/m/generate", Family.OPENAI, Family.MINDIE),
         ("/serving-endpoints/m/invocations", Family.MINDIE, Family.DATABRICKS),
         ("/api/2.0/serving-endpoints", Family.OPENAI, Family.DATABRICKS),
+        ("/v3/chat/completions", Family.MINDIE, Family.OVMS),
+        ("/v3/v1/models", Family.OPENAI, Family.OVMS),
         ("/livez", Family.MINDIE, Family.OPENAI),
     ],
 )
