@@ -68,6 +68,10 @@ class EngineConfig(Settings):
     )
     num_blocks: int | None = Field(None, ge=2, description="Blocks of the KV cache, instead of bytes.")
     prefix_cache: bool = Field(True, description="Keep finished prefixes for later requests.")
+    max_adapters: int = Field(
+        8, ge=0, le=1024, description="LoRA adapters in memory at once, of files and of clients; 0: none."
+    )
+    max_adapter_rank: int = Field(64, ge=1, le=1024, description="The largest rank of an adapter.")
     max_model_len: int | None = Field(
         None, ge=2, description="Context window; none: the model's own, lowered to what the cache can hold."
     )
@@ -215,6 +219,23 @@ class OvmsConfig(Settings):
         return self.profile == "current"
 
 
+class TrtllmConfig(Settings):
+    """Where TensorRT-LLM's protocol leaves a choice, or its documents and its product differ."""
+
+    alias: str = Field(
+        "tensorrt_llm",
+        max_length=256,
+        description="Another name of the first endpoint that generates, if none has it; empty: none.",
+    )
+    default_end_id: Literal[-1, "tokenizer"] = Field(
+        -1,
+        description="Without `end_id`: -1, no token ends an answer; tokenizer, the model's own do.",
+    )
+    logprobs: Literal["raw"] = Field(
+        "raw", description="Log-probabilities are the model's own, before biases, penalties and temperature."
+    )
+
+
 class GatewayConfig(Settings):
     """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
 
@@ -228,6 +249,7 @@ class GatewayConfig(Settings):
     )
     mindie: MindieConfig = MindieConfig()
     ovms: OvmsConfig = OvmsConfig()
+    trtllm: TrtllmConfig = TrtllmConfig()
     keys_file: Path | None = Field(None, description="File with one hashed API key a line.")
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."

@@ -73,6 +73,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         has_fim=encoder.fim is not None,
         dtype=facts.dtype,
         device=facts.device,
+        pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
         eos_token_ids=facts.eos_token_ids,
         eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
     )

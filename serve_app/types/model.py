@@ -20,5 +20,6 @@ class ModelInfo:
     dtype: str
     device: str
     dimensions: int | None = None  # of its vectors, if it is an embedder; None: it generates
+    pad_token_id: int | None = None  # of its tokenizer, if it has one
     eos_token_ids: tuple[int, ...] = ()
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order

@@ -15,6 +15,8 @@ from serve_app.types import (
     FinishReason,
     GenerateRequest,
     ModelInfo,
+    Perf,
+    Tensor,
     TextLogprob,
     TokenDelta,
     ToolCallDelta,
@@ -47,6 +49,9 @@ class Choice:
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
+    prompt_token_ids: tuple[int, ...] | None = None
+    tensors: list[dict[str, Tensor]] = field(default_factory=list)  # of the deltas that have any
+    perf: Perf | None = None
     timed: list[TokenDelta] = field(default_factory=list)  # those with a `step`
     finish: FinishReason | None = None
 
@@ -63,6 +68,11 @@ class Choice:
             self.prompt_logprobs = delta.prompt_logprobs
         if delta.step is not None:
             self.timed.append(delta)
+        if delta.prompt_token_ids is not None:
+            self.prompt_token_ids = delta.prompt_token_ids
+        if delta.tensors:
+            self.tensors.append(delta.tensors)
+        self.perf = delta.perf or self.perf
         self.finish = delta.finish or self.finish
 
     def _add_call(self, piece: ToolCallDelta) -> None:

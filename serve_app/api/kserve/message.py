@@ -1,0 +1,72 @@
+"""One inference as every transport brings it, and its answer: named tensors and parameters.
+
+HTTP bodies and protobuf messages are decoded to an `InferRequest` and encoded from `InferResponse`s;
+between the two nobody knows which it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from serve_app import limits
+from serve_app.errors import InvalidField
+from serve_app.types import Tensor
+
+Parameter = bool | int | float | str
+
+_HIGHEST: Final = 1  # Triton's priorities: 0 is the default, 1 the highest, larger ones lower
+_LIKE_DEFAULT: Final = _HIGHEST + limits.MAX_PRIORITY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferRequest:
+    """Every tensor was checked by `datatype.checked`; names are those of the client."""
+
+    model: str  # as the path or the message names it
+    version: str | None = None
+    id: str | None = None  # the client's, any string; None: none was given
+    inputs: Mapping[str, Tensor]
+    outputs: tuple[str, ...] | None = None  # wanted, in order; None: what the inputs ask for
+    parameters: Mapping[str, Parameter] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InferResponse:
+    """One answer of possibly many."""
+
+    model: str  # as the request named it
+    version: str  # that answered
+    id: str | None  # the request's
+    outputs: Mapping[str, Tensor]
+    is_final: bool = True  # no other follows
+
+
+def timeout_s(parameters: Mapping[str, Parameter]) -> float | None:
+    """`timeout`, which is in microseconds; 0 or absent: none. Raises InvalidField."""
+    asked = _integer(parameters, "timeout")
+    return min(asked / 1e6, limits.MAX_TIMEOUT_S) if asked else None
+
+
+def engine_priority(parameters: Mapping[str, Parameter]) -> int:
+    """`priority` as a replica understands it: larger runs earlier. Raises InvalidField."""
+    asked = _integer(parameters, "priority")
+    return max(-limits.MAX_PRIORITY, _LIKE_DEFAULT - asked) if asked else 0
+
+
+def _integer(parameters: Mapping[str, Parameter], name: str) -> int:
+    value = parameters.get(name, 0)
+    if type(value) is str and value.isascii() and value.isdigit() and len(value) <= 20:
+        value = int(value)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise InvalidField(f"parameters.{name}: must be an integer from 0 to {2**64 - 1}", param=name)
+    return value
+
+
+def flag(parameters: Mapping[str, Parameter], name: str) -> bool | None:
+    """A parameter that is true or false; None: absent. Raises InvalidField."""
+    value = parameters.get(name)
+    if value is not None and type(value) is not bool:
+        raise InvalidField(f"parameters.{name}: must be true or false", param=name)
+    return value
