@@ -2,8 +2,8 @@
 
 A stack of fused layers stands in the model's place for its layers. Where the cache is
 native and our kernels do all products, a step is a single native call; elsewhere (dry
-runs, other backends, products by oneDNN) it goes layer by layer, with the same
-results. Activations are float32. It knows neither batches nor cache layout.
+runs, other backends, products by oneDNN, rows with adapters) it goes layer by layer,
+with the same results. Activations are float32. It knows neither batches nor cache layout.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from serve_app.engine.forward import ActiveStep, current
 from serve_app.engine.kernels.native import LANES, Layers, Native, NativeCache
 from serve_app.engine.kernels.structs import LayerStruct
 from serve_app.engine.linear import PackedLinear
+from serve_app.engine.lora import Site
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,12 @@ class FusedLayer(nn.Module):
         self._out = PackedLinear.of(attention.o_proj)
         self._gate_up = PackedLinear.of(mlp.gate_proj, mlp.up_proj)
         self._down = PackedLinear.of(mlp.down_proj)
+        self.sites: dict[nn.Module, Site] = {
+            self._qkv: self._site(attention, "q_proj", "k_proj", "v_proj"),
+            self._out: self._site(attention, "o_proj"),
+            self._gate_up: self._site(mlp, "gate_proj", "up_proj"),
+            self._down: self._site(mlp, "down_proj"),
+        }
         self._gelu = type(mlp.act_fn) is GELUTanh
         self._norm_in, self._eps = _norm(layer.input_layernorm)
         self._norm_mid, self._eps_mid = _norm(layer.post_attention_layernorm)
@@ -75,10 +82,24 @@ class FusedLayer(nn.Module):
     def forward(self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
         """residual [T, N] float32, updated in place; cos and sin [T, D / 2] float32."""
         kernels = self._kernels
-        qkv = self._qkv.project(kernels.add_rmsnorm(residual, None, self._norm_in, self._eps))
-        delta = self._out.project(self._attend(qkv, cos, sin).flatten(1))
+        qkv = self._project(self._qkv, kernels.add_rmsnorm(residual, None, self._norm_in, self._eps))
+        delta = self._project(self._out, self._attend(qkv, cos, sin).flatten(1))
         hidden = kernels.add_rmsnorm(residual, delta, self._norm_mid, self._eps_mid)
-        residual += self._down.project(kernels.gated(self._gate_up.project(hidden), self._gelu))
+        gated = kernels.gated(self._project(self._gate_up, hidden), self._gelu)
+        residual += self._project(self._down, gated)
+
+    def _project(self, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] -> [T, N], with what the step's adapters add."""
+        out = linear.project(x)
+        adapters = current().adapters
+        if adapters is not None:
+            adapters.add(self.sites[linear], x, out)
+        return out
+
+    def _site(self, parent: Any, *names: str) -> Site:
+        linears = {name: getattr(parent, name) for name in names}
+        widths = {name: linear.out_features for name, linear in linears.items()}
+        return Site(self.layer_idx, linears[names[0]].in_features, widths)
 
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D], all float32."""
@@ -143,13 +164,18 @@ class FusedStack(nn.Module):
             factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in position_embeddings
         )
         step = current()
-        layers = self._bind(step)
+        layers = self._bind(step) if step.adapters is None else None
         if layers is not None:
             self._kernels.decode(layers, residual, cos, sin, step.context)
         else:
             for layer in self._fused():
                 layer(residual, cos, sin)
         return residual[None]
+
+    def sites(self) -> Iterator[Site]:
+        """What adapters can change."""
+        for layer in self._fused():
+            yield from layer.sites.values()
 
     def _bind(self, step: ActiveStep) -> Layers | None:
         """The layers with the step's caches, if one native call can run them."""

@@ -15,13 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from transformers import AttentionInterface
 
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import ForwardContext
+
+if TYPE_CHECKING:
+    from serve_app.engine.lora import StepAdapters
 
 ATTENTION_NAME: Final = "serve_app_paged"
 
@@ -36,6 +39,7 @@ class ActiveStep:
 
     backend: AttentionBackend
     context: ForwardContext
+    adapters: StepAdapters | None = None  # None: no row has one
 
 
 # Arguments that models pass along and that change nothing here, like every flag. Any other one (a
@@ -57,9 +61,14 @@ _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
 
 
 @contextmanager
-def active(backend: AttentionBackend, context: ForwardContext) -> Iterator[None]:
-    """Send every attention call of the forwards inside to `backend`, with `context`."""
-    token = _active.set(ActiveStep(backend, context))
+def active(
+    backend: AttentionBackend, context: ForwardContext, adapters: StepAdapters | None = None
+) -> Iterator[None]:
+    """Send every attention call of the forwards inside to `backend`, with `context`.
+
+    `adapters` are added to the linears that they change.
+    """
+    token = _active.set(ActiveStep(backend, context, adapters))
     try:
         yield
     finally:
@@ -72,6 +81,12 @@ def current() -> ActiveStep:
     if step is None:
         raise RuntimeError("a forward with paged attention needs an active step")
     return step
+
+
+def applied_adapters() -> StepAdapters | None:
+    """The adapters of the active step, if there is one and a row of it has any."""
+    step = _active.get()
+    return None if step is None else step.adapters
 
 
 def paged_attention(

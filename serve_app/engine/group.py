@@ -179,5 +179,6 @@ class Group:
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
             salt=request.salt,
+            adapter=request.adapter,
             processors=self.processors,
         )

@@ -49,8 +49,17 @@ class PackedLinear(nn.Module):
     The weight is not a parameter any more: it cannot be trained, moved or read back.
     """
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, method: Method | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        method: Method | None = None,
+        *,
+        lasting: bool = True,
+    ) -> None:
+        """`lasting`: it lives as long as the process, so its memory need not be given back."""
         super().__init__()
+        self._lasting = lasting
         self.out_features, self.in_features = weight.shape
         self.dtype = weight.dtype
         self.method = choose_method(weight.dtype) if method is None else method
@@ -76,6 +85,11 @@ class PackedLinear(nn.Module):
         if len(linears) == 1:
             return cls(linears[0].weight, bias)
         return cls(torch.cat(tuple(linear.weight for linear in linears)), bias)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the weight as it is packed."""
+        return self._weight.nbytes
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] -> [..., N] of the weight's type, or float32 if `wide_output`."""
@@ -112,7 +126,7 @@ class PackedLinear(nn.Module):
     def _pack(self, weight: torch.Tensor) -> None:
         self._kernels = native() if self.method is Method.NATIVE else None
         if self._kernels is not None:
-            self._weight = self._kernels.pack_weight(weight.contiguous())
+            self._weight = self._kernels.pack_weight(weight.contiguous(), lasting=self._lasting)
             if self._bias is not None:
                 self._wide_bias = functional.pad(self._bias.float(), (0, -self.out_features % LANES))
         elif self.method is Method.ONEDNN and _has_onednn():

@@ -100,11 +100,13 @@ def plan_for_device(
     config: EngineConfig,
     context_window: int,
     vocab_size: int,
+    adapter_bytes: int = 0,
 ) -> CachePlan:
     """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
 
     On a GPU the logits of a whole step, in the model's type and in float32, are kept free:
-    prompt log-probabilities want them all, and there is nothing to swap to.
+    prompt log-probabilities want them all, and there is nothing to swap to. So are
+    `adapter_bytes`, which adapters may take while it serves.
     """
     on_cpu = device.type == "cpu"
     logits_bytes = 0 if on_cpu else config.max_step_tokens * vocab_size * (dtype.itemsize + 4)
@@ -113,7 +115,7 @@ def plan_for_device(
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=max(free_memory(device) - logits_bytes, 0),
+        free_bytes=max(free_memory(device) - logits_bytes - adapter_bytes, 0),
         share=CPU_SHARE if on_cpu else CUDA_SHARE,
         cap=CPU_CACHE_CAP if on_cpu else None,
     )

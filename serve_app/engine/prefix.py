@@ -2,9 +2,10 @@
 
 A block's key is a keyed hash of its own tokens and the key of the block before
 it, so one key stands for a whole prefix. The chain starts at a key made of the
-tenant's salt: equal prompts of two tenants have different keys throughout. The
-hash is keyed with a secret of this index, so nobody can prepare a collision,
-and the tokens are compared on every hit all the same.
+tenant's salt and of what else the cache depends on, such as an adapter: equal
+prompts of two tenants have different keys throughout. The hash is keyed with a
+secret of this index, so nobody can prepare a collision, and the tokens are
+compared on every hit all the same.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ class PrefixIndex:
     def __contains__(self, block: int) -> bool:
         return block in self._keys
 
-    def root(self, salt: str) -> bytes:
-        """The key before the first block of everything with this salt."""
-        data = salt.encode("utf-8", "surrogatepass")
+    def root(self, salt: str, *others: str | None) -> bytes:
+        """The key before the first block of everything with this salt; `others` change the cache too."""
+        data = repr((salt, *others)).encode("utf-8", "surrogatepass")  # unambiguous: strings are quoted
         return blake2b(data, digest_size=KEY_BYTES, key=self._secret, person=b"salt").digest()
 
     def extend(self, parent: bytes, token_ids: Sequence[int]) -> bytes:

@@ -17,6 +17,7 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
 from serve_app.engine.dry_run import learn_layers
 from serve_app.engine.forward import ATTENTION_NAME, UnsupportedModel, active
+from serve_app.engine.lora import AdapterTable
 from serve_app.engine.memory import CachePlan, plan_for_device
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ModelRunner:
         self.layers, self.vocab_size = learn_layers(
             self._logits, name=name, config=text_config, device=device
         )
+        self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
         self.plan: CachePlan = plan_for_device(
             self.layers,
             dtype=dtype,
@@ -61,6 +63,7 @@ class ModelRunner:
             config=config,
             context_window=context_window or int(text_config.max_position_embeddings),
             vocab_size=self.vocab_size,
+            adapter_bytes=self._adapter_bytes(config),
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
@@ -81,7 +84,8 @@ class ModelRunner:
         rows = batch.logit_rows
         # A packed linear of no rows is a corner that kernels get wrong: keep one and drop it.
         kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
-        with torch.inference_mode(), active(self._backend, batch.context):
+        adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
+        with torch.inference_mode(), active(self._backend, batch.context, adapters):
             logits = self._logits(batch.input_ids, batch.positions, kept)
         return logits[: rows.numel()].float()
 
@@ -90,6 +94,12 @@ class ModelRunner:
         if pairs:
             with torch.inference_mode():
                 self._backend.copy_blocks(pairs)
+
+    def _adapter_bytes(self, config: EngineConfig) -> int:
+        """What all slots take when adapters are as large as they may be."""
+        if self.adapters is None:
+            return 0
+        return config.max_adapters * self.adapters.bytes_at(config.max_adapter_rank)
 
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[T], [T], [R] -> [R, V]."""

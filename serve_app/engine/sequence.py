@@ -46,6 +46,7 @@ class Sequence:
     constraint: Constraint | None = None  # where it stands in its grammar
     num_forced: int = 0  # tokens at the end that followed without sampling
     salt: str = ""  # of the prefix cache
+    adapter: str | None = None  # key of one that is loaded
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
     last_token_at: float | None = None  # clock, seconds; kept when step times are wanted

@@ -131,7 +131,7 @@ class BlockTables:
     def _hash(self, sequence: Sequence, count: int) -> None:
         keys, index = sequence.block_keys, self.pool.index
         while len(keys) < count:
-            parent = keys[-1] if keys else index.root(sequence.salt)
+            parent = keys[-1] if keys else index.root(sequence.salt, sequence.adapter)
             keys.append(index.extend(parent, self._block_tokens(sequence, len(keys))))
 
     def _block_tokens(self, sequence: Sequence, i: int) -> list[int]:

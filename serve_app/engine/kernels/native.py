@@ -123,11 +123,15 @@ class Native:
             torch.bfloat16: tuple(sorted(filter(ranks.get, ranks), key=ranks.__getitem__, reverse=True)),
         }
 
-    def pack_weight(self, weight: torch.Tensor) -> torch.Tensor:
-        """[N, K] -> panels of sixteen rows, flat, zero-padded."""
+    def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
+        """[N, K] -> panels of sixteen rows, flat, zero-padded.
+
+        Not `lasting`: in memory of its own, given back with the tensor, instead of huge pages.
+        """
         _check(weight, *TYPES)
         n, k = weight.shape
-        packed = self._arena.empty(_packed_size(n, k, weight.dtype), weight.dtype)
+        size = _packed_size(n, k, weight.dtype)
+        packed = self._arena.empty(size, weight.dtype) if lasting else torch.empty(size, dtype=weight.dtype)
         wide = weight.dtype == torch.float32
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed

@@ -7,7 +7,7 @@ it; of a document the pieces that say so, and its end. Knows no model.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -37,11 +37,18 @@ class Batch:
 
 def batches(tokenizer: PreTrainedTokenizerBase, seed: int, tokens: int, version: int = 1) -> Iterator[Batch]:
     """Endless batches of at most `tokens` tokens each, padding included; no text comes twice."""
+    return grouped(tokenizer, lambda pool: _rows(tokenizer, pool, version), seed, tokens)
+
+
+def grouped(
+    tokenizer: PreTrainedTokenizerBase, rows_of: Callable[[int], list[Row]], seed: int, tokens: int
+) -> Iterator[Batch]:
+    """Batches of the rows that `rows_of` draws from one seed after another, rows of like length together."""
     rng = random.Random(seed)
     pad = tokenizer.convert_tokens_to_ids("<|endoftext|>")
     pool = 0
     while True:
-        rows = sorted(_rows(tokenizer, seed * 1_000_000 + pool, version), key=lambda row: len(row.ids))
+        rows = sorted(rows_of(seed * 1_000_000 + pool), key=lambda row: len(row.ids))
         pool += 1
         groups: list[list[Row]] = [[]]
         for row in rows:
