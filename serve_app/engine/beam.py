@@ -41,8 +41,8 @@ from serve_app.types import Beam, EarlyStopping, FinishReason, PositionLogprobs
 # What transformers takes for the score of nothing: a beam or hypothesis that is not there yet.
 NOTHING: Final = -1.0e9
 
-# (token, output tokens with it) -> why the sequence ends there, or None.
-End = Callable[[int, int], FinishReason | None]
+# (line, its next token) -> why the line ends there, or None.
+End = Callable[[Line, int], FinishReason | None]
 
 
 @dataclass(slots=True, frozen=True)
@@ -105,7 +105,7 @@ class BeamGroup:
             Branch(line, token, None)
             for line, token in ((self.lines[p // vocab_size], p % vocab_size) for p in places)
         ]
-        finishes = [self._end(branch.token_id, length) for branch in branches]
+        finishes = [self._end(branch.parent, branch.token_id) for branch in branches]
         ended = torch.tensor([finish is not None for finish in finishes])
         self._keep_hypotheses(rows, sums, branches, finishes, ended, length)
 

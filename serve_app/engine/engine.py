@@ -303,9 +303,9 @@ class Engine:
             return
         room, sequence.num_forced = self.max_model_len - sequence.prompt_len, -1
         for token in chain((sampled.token_id,), forced_tokens(sequence)):
+            finish = self._ends.reason(sequence, token, room)
             sequence.token_ids.append(token)
             sequence.num_forced += 1
-            finish = self._ends.reason(sequence.sampling, token, sequence.num_output, room)
             if finish is not None:
                 break
         self._generated_tokens += 1 + sequence.num_forced

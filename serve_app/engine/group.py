@@ -5,10 +5,13 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass, field
 
+import torch
+
 from serve_app.engine.beam import BeamSearch
 from serve_app.engine.ends import EndRule
 from serve_app.engine.processors import LogitsProcessor
 from serve_app.engine.sequence import Gang, Sequence
+from serve_app.engine.tensors import to_torch
 from serve_app.types import (
     EngineOutput,
     EngineRequest,
@@ -35,6 +38,7 @@ class Group:
     arrived: float  # clock, seconds
     seed: int
     processors: tuple[LogitsProcessor, ...] = ()
+    bias: torch.Tensor | None = None
     open: set[int] = field(default_factory=set)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     forked: bool = False
@@ -59,6 +63,7 @@ class Group:
         seed = request.sampling.seed
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
+        group.bias = None if request.bias is None else to_torch(request.bias)
         leader = group.sequences[0] = group._sequence(0)
         if request.beam is not None:
             group.gang = leader.gang = Gang(request.beam.width, [leader])
@@ -93,8 +98,8 @@ class Group:
         if request.beam is None:
             raise ValueError("a request without a beam has no search")
 
-        def end(token: int, num_output: int) -> FinishReason | None:
-            return ends.reason(sampling, token, num_output, room)
+        def end(line: Sequence, token: int) -> FinishReason | None:
+            return ends.reason(line, token, room)
 
         self.forked = True
         self.prompt_logprobs = tuple(leader.prompt_logprobs)
@@ -127,6 +132,7 @@ class Group:
             logprobs=() if logprobs is None else (logprobs,),
             prompt_logprobs=tuple(prompt_logprobs) if wants_prompt else None,
             finish=finish,
+            by_sequence=self._by_sequence(finish, sequence.token_ids[-1]),
             cached_tokens=self.cached_tokens,
             timing=self.timing(now) if first else None,
             steps=steps * count,
@@ -155,12 +161,17 @@ class Group:
                 logprobs=hypothesis.logprobs,
                 prompt_logprobs=self.prompt_logprobs if request.prompt_logprobs is not None else None,
                 finish=hypothesis.finish,
+                by_sequence=self._by_sequence(hypothesis.finish, hypothesis.token_ids[-1]),
                 cached_tokens=self.cached_tokens,
                 timing=self.timing(now),
                 steps=tuple(self.steps[: len(hypothesis.token_ids)]),
             )
             for index, hypothesis in enumerate(found)
         ]
+
+    def _by_sequence(self, finish: FinishReason | None, last: int) -> bool:
+        """Whether it was a stop sequence that ended an output with this last token."""
+        return finish is FinishReason.STOP and last not in self.request.sampling.stop_token_ids
 
     def timing(self, now: float) -> Timing:
         started = now if self.started is None else self.started
@@ -178,6 +189,7 @@ class Group:
             num_logprobs=request.logprobs,
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
+            bias=self.bias,
             salt=request.salt,
             adapter=request.adapter,
             processors=self.processors,

@@ -119,9 +119,14 @@ class Edits:
         self._vocab_size = vocab_size
         self.watermark_key = watermark_key if sampling.watermark else None
         self._min_tokens = sampling.min_tokens
-        self._end_ids = known((*eos_token_ids, *sampling.stop_token_ids)) if sampling.min_tokens > 0 else None
+        ends = (*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_token_ids))
+        ends += tuple(stop[0] for stop in sampling.stop_sequences if len(stop) == 1)
+        self._end_ids = known(ends) if sampling.min_tokens > 0 else None
+        self._stop_sequences = [stop for stop in sampling.stop_sequences if len(stop) > 1]
+        self.dense = sequence.bias
         self._lasting = bool(
             len(bias)
+            or self.dense is not None
             or self.history
             or sequence.processors
             or self.allowed is not None
@@ -160,6 +165,8 @@ class Edits:
             grammar = sequence.constraint
             if grammar is None or not grammar.allows_only(self._end_ids.tolist()):  # a whole answer ends
                 parts.append(self._end_ids)
+                last = [s[-1] for s in self._stop_sequences if sequence.output_ends_with(s[:-1])]
+                parts.append(np.array(last, dtype=np.int64))
         return np.concatenate(parts)
 
 
@@ -172,6 +179,11 @@ def apply_edits(
     Returns the rows whose own processor failed, which mean nothing any more.
     """
     work = list(zip(rows, edits, lines, strict=True))
+
+    for row, dense in ((row, e.dense) for row, e, _ in work if e.dense is not None):
+        raw = logits[row]
+        biased_row = _bounded(raw + dense.to(logits.device))
+        logits[row] = torch.where(raw == NEVER, raw, biased_row)
 
     biased = [(row, e.bias_ids, e.bias) for row, e, _ in work if len(e.bias_ids)]
     if biased:

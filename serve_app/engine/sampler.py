@@ -234,7 +234,7 @@ def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, in
         return None, 0
     if 0 < sampling.top_k < vocab_size:
         return draw_top_k, next((w for w in _SMALL_TOP_K if sampling.top_k <= w), vocab_size)
-    if sampling.top_p < 1.0:
+    if sampling.top_p < 1.0 or sampling.top_p_decay < 1.0:
         return draw_top_p, 0
     if sampling.typical_p < 1.0:
         return draw_top_k, vocab_size  # needs the whole vocabulary in order
@@ -245,7 +245,7 @@ def _settings(lines: Sequence[Line], x: torch.Tensor) -> Settings:
     params = [line.sampling for line in lines]
     columns = torch.tensor(
         [
-            (p.temperature, p.top_p, p.min_p, p.typical_p, uniform(line.seed, line.index, line.num_output))
+            (p.temperature, _top_p(line), p.min_p, p.typical_p, uniform(line.seed, line.index, line.num_output))
             for p, line in zip(params, lines, strict=True)
         ],
         dtype=torch.float64,
@@ -253,6 +253,21 @@ def _settings(lines: Sequence[Line], x: torch.Tensor) -> Settings:
     temperature, top_p, min_p, typical_p, noise = columns.unsqueeze(-1).unbind(1)  # [R, 1] each
     top_k = tuple(p.top_k if p.top_k > 0 else x.shape[1] for p in params)
     return Settings(temperature, top_k, top_p, min_p, typical_p, noise)
+
+
+def _top_p(line: Line) -> float:
+    """`top_p` as it stands at the line's next token, when it decays: the runtime's rule.
+
+    After each token it is multiplied, and raised to its minimum; the reset token sets it back.
+    """
+    p = line.sampling
+    if p.top_p_decay == 1.0 and p.top_p_min <= p.top_p:
+        return p.top_p
+    tokens = line.num_output  # since it was as at first
+    if p.top_p_reset_id >= 0:
+        backwards = line.output_ids[::-1]
+        tokens = backwards.index(p.top_p_reset_id) if p.top_p_reset_id in backwards else tokens
+    return p.top_p if tokens == 0 else max(p.top_p * p.top_p_decay**tokens, p.top_p_min)
 
 
 def _take(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

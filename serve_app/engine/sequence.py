@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from serve_app.types import PositionLogprobs, SamplingParams
 
 if TYPE_CHECKING:
+    import torch
+
     from serve_app.engine.constraint import Constraint
     from serve_app.engine.processors import LogitsProcessor
 
@@ -45,6 +47,7 @@ class Sequence:
     processors: tuple[LogitsProcessor, ...] = ()
     constraint: Constraint | None = None  # where it stands in its grammar
     num_forced: int = 0  # tokens at the end that followed without sampling
+    bias: torch.Tensor | None = None  # [V] float32, added to every row of logits
     salt: str = ""  # of the prefix cache
     adapter: str | None = None  # key of one that is loaded
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
@@ -73,6 +76,11 @@ class Sequence:
     @property
     def output_ids(self) -> list[int]:
         return self.token_ids[self.prompt_len :]
+
+    def output_ends_with(self, tail: tuple[int, ...]) -> bool:
+        """Whether the last tokens of the output are these."""
+        start = len(self.token_ids) - len(tail)
+        return start >= self.prompt_len and tuple(self.token_ids[start:]) == tail
 
 
 @dataclass(slots=True, eq=False)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serve_app import limits
+from serve_app.engine import tensors
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.types import Beam, EngineRequest, SamplingParams
 
@@ -41,19 +42,17 @@ def validate(
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout must be positive.", param="timeout")
     _sampling(request.sampling, vocab_size)
+    if request.bias is not None:
+        tensors.check_bias(request.bias, vocab_size)
 
 
 def _unsupported(request: EngineRequest) -> None:
     """What the types can say already and the engine cannot do yet."""
-    sampling = request.sampling
     asked = {
         "context_logits": request.context_logits,
         "generation_logits": request.generation_logits,
-        "bias": request.bias is not None,
         "prompt_table": request.prompt_table is not None,
         "draft": request.draft is not None,
-        "stop_sequences": bool(sampling.stop_sequences),
-        "top_p_decay": sampling.top_p_decay != 1.0 or sampling.top_p_min > 0.0,
     }
     for name, wanted in asked.items():
         if wanted:
@@ -74,9 +73,10 @@ def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:
     _between("length_penalty", beam.length_penalty, -limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)
     _between("diversity_penalty", beam.diversity_penalty, 0, limits.MAX_DIVERSITY_PENALTY)
     room = limits.MAX_BEAM_CANDIDATES // beam.width - 1 - bounds.end_tokens
-    if len(request.sampling.stop_token_ids) > room:
+    if len(request.sampling.stop_token_ids) + len(request.sampling.stop_sequences) > room:
         raise InvalidField(
-            f"stop_token_ids must hold at most {room} ids with a beam width of {beam.width}.",
+            f"stop_token_ids must hold at most {room} ids, stop_sequences counted, with a beam width of "
+            f"{beam.width}.",
             param="stop_token_ids",
         )
 
@@ -107,6 +107,9 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _fraction("top_p", sampling.top_p)
     _fraction("typical_p", sampling.typical_p)
     _between("min_p", sampling.min_p, 0.0, 1.0)
+    _fraction("top_p_decay", sampling.top_p_decay)
+    _between("top_p_min", sampling.top_p_min, 0.0, 1.0)
+    _between("top_p_reset_id", sampling.top_p_reset_id, -1, vocab_size - 1)
     _between("seed", sampling.seed, 0, limits.MAX_SEED)
     _between("min_tokens", sampling.min_tokens, 0, limits.MAX_TOKENS)
     for name in ("presence_penalty", "frequency_penalty"):
@@ -122,14 +125,12 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise InvalidField("logit_bias values must be finite numbers.", param="logit_bias")
     _tokens("stop_token_ids", sampling.stop_token_ids, vocab_size)
     _tokens("allowed_token_ids", sampling.allowed_token_ids, vocab_size)
-    for word in sampling.bad_words:
-        if not word:
-            raise InvalidField("bad_words must not hold an empty word.", param="bad_words")
-        if len(word) > limits.MAX_BAD_WORD_TOKENS:
-            raise InvalidField(
-                f"bad_words must hold at most {limits.MAX_BAD_WORD_TOKENS} tokens each.", param="bad_words"
-            )
-        _tokens("bad_words", word, vocab_size)
+    _words("bad_words", sampling.bad_words, limits.MAX_BAD_WORD_TOKENS, vocab_size)
+    if len(sampling.stop_sequences) > limits.MAX_STOP_SEQUENCES:
+        raise InvalidField(
+            f"stop_sequences must hold at most {limits.MAX_STOP_SEQUENCES}.", param="stop_sequences"
+        )
+    _words("stop_sequences", sampling.stop_sequences, limits.MAX_STOP_SEQUENCE_TOKENS, vocab_size)
 
 
 def _between(name: str, value: float | None, low: float, high: float) -> None:
@@ -143,6 +144,15 @@ def _between(name: str, value: float | None, low: float, high: float) -> None:
 def _fraction(name: str, value: float) -> None:
     if not 0 < value <= 1:
         raise InvalidField(f"{name} must be above 0 and at most 1.", param=name)
+
+
+def _words(name: str, words: Iterable[tuple[int, ...]], longest: int, vocab_size: int) -> None:
+    for word in words:
+        if not word:
+            raise InvalidField(f"{name} must not hold an empty word.", param=name)
+        if len(word) > longest:
+            raise InvalidField(f"{name} must hold at most {longest} tokens each.", param=name)
+        _tokens(name, word, vocab_size)
 
 
 def _tokens(name: str, token_ids: Iterable[int], vocab_size: int) -> None:

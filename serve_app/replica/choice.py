@@ -47,7 +47,7 @@ class Choice:
 
     def push(self, output: EngineOutput) -> ChoiceStep:
         """Take one step's tokens. Must not be called once `finish` is set."""
-        ended = output.finish in (FinishReason.EOS, FinishReason.STOP)
+        ended = output.finish in (FinishReason.EOS, FinishReason.STOP) and not output.by_sequence
         step = self.output.push(output.token_ids, end_token=ended)
         used = output.token_ids[: step.num_tokens_used]
         positions = output.logprobs[: step.num_tokens_used]
@@ -66,7 +66,7 @@ class Choice:
             text += self.output.flush()
             if self.output.stop is not None:
                 finish, stop = FinishReason.STOP, self.output.stop
-            elif finish is FinishReason.STOP and used:
+            elif finish is FinishReason.STOP and used and not output.by_sequence:
                 stop = used[-1]
         parts = Parts(text)
         if self.parser is not None:

@@ -356,3 +356,38 @@ def test_every_row_gives_a_possible_token_or_an_error(
     (result,) = Sampler(WIDTH, EOS).sample(x, [line([3, 4], [5, 5], seed=seed, logprobs=4, **params)])
     assert (result.error is None) == sound
     assert raw[result.token_id] > -INF if sound else result.token_id == -1
+
+
+def decayed(output: list[int], top_p: float, decay: float, least: float, reset: int) -> float:
+    """The runtime's rule, token for token."""
+    now = top_p
+    for token in output:
+        now = top_p if token == reset else max(now * decay, least)
+    return now
+
+
+@pytest.mark.parametrize("reset", [-1, 5])
+@pytest.mark.parametrize(("top_p", "decay", "least"), [(0.9, 0.5, 0.2), (0.9, 1.0, 0.95), (1.0, 0.9, 0.0)])
+def test_top_p_decays_and_is_reset(top_p: float, decay: float, least: float, reset: int) -> None:
+    logits = normal(1, seed=3)
+    seen = set()
+    for output in ([], [7], [7, 5], [7, 5, 8, 9], [5, 6, 7, 8, 9, 10]):
+        now = decayed(output, top_p, decay, least, reset)
+        seen.add(now)
+        if now == 1.0:
+            continue  # drawn from the whole vocabulary, which has an order of its own
+        for seed in range(10):
+            moving = line(
+                output=output,
+                seed=seed,
+                top_p=top_p,
+                top_p_decay=decay,
+                top_p_min=least,
+                top_p_reset_id=reset,
+            )
+            fixed = line(output=output, seed=seed, top_p=now)
+            sampler = Sampler(V, EOS)
+            assert tokens(sampler.sample(logits.clone(), [moving])) == tokens(
+                sampler.sample(logits.clone(), [fixed])
+            )
+    assert len(seen) > 1

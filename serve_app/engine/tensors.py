@@ -1,0 +1,62 @@
+"""Tensors of requests and answers, as bytes and as torch has them; and what a request's may be.
+
+Checks come first and look at shapes, sizes and numbers; a tensor that passed converts
+without an error. Knows no sequence and no batch.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Final
+
+import torch
+
+from serve_app.errors import InvalidField
+from serve_app.types import Tensor
+
+DTYPES: Final = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
+
+
+def to_torch(tensor: Tensor) -> torch.Tensor:
+    """The numbers of a checked tensor, on the CPU, read-only where that is possible."""
+    if sys.byteorder != "little":
+        raise NotImplementedError("tensors cross processes in little-endian order")
+    # A copy, since the bytes of a request may not be written to.
+    return torch.frombuffer(bytearray(tensor.data), dtype=DTYPES[tensor.dtype]).reshape(tensor.shape)
+
+
+def rows_of(logits: torch.Tensor) -> bytes:
+    """Rows [R, V] as FP32 bytes."""
+    data: bytes = logits.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
+    return data
+
+
+def from_rows(rows: list[bytes], vocab_size: int) -> Tensor:
+    """One FP32 tensor (R, vocab) of the pieces that `rows_of` made."""
+    data = b"".join(rows)
+    return Tensor(dtype="FP32", shape=(len(data) // (4 * vocab_size), vocab_size), data=data)
+
+
+def check(name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> torch.Tensor:
+    """The numbers of `tensor`. Raises InvalidField for another dtype or shape (None: any size) or length."""
+    if tensor.dtype not in dtypes:
+        raise InvalidField(f"{name} must be {' or '.join(dtypes)}, not {tensor.dtype[:16]}.", param=name)
+    fits = len(tensor.shape) == len(shape) and all(
+        size > 0 and wanted in (None, size) for size, wanted in zip(tensor.shape, shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in shape)
+        raise InvalidField(f"{name} must have the shape ({wanted}), not {list(tensor.shape)}.", param=name)
+    size = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
+    if len(tensor.data) != size:
+        raise InvalidField(
+            f"{name} must have {size} bytes for its shape, not {len(tensor.data)}.", param=name
+        )
+    return to_torch(tensor)
+
+
+def check_bias(bias: Tensor, vocab_size: int) -> None:
+    """Raise InvalidField unless it can be added to logits."""
+    if not bool(torch.isfinite(check("bias", bias, ("FP32",), (vocab_size,))).all()):
+        raise InvalidField("bias must hold finite numbers.", param="bias")
