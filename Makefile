@@ -12,10 +12,12 @@ BENCH_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# A client that wants older packages than the server has.
+LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 
-.PHONY: serve test test-all test-gpu lint bench bench-gpu clean
+.PHONY: serve test test-all test-gpu lint bench bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
@@ -25,7 +27,8 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
 
-test-all: $(STAMP)
+test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
+test-all: $(STAMP) $(LITELLM)
 	$(BIN)/python -m pytest -n 2 -m "not ray and not gpu" $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "ray and not gpu" --ignore tests/deploy $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS) tests/deploy
@@ -48,8 +51,13 @@ bench-gpu: $(STAMP) build/models/smol135
 build/models/%: $(STAMP)
 	$(BIN)/python benchmarks/make_model.py $* build/models
 
+# In a pool of its own: another copy of the protocol, as clients bring one, must not meet ours.
+protocol: $(STAMP)
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. serve_app/rpc/kserve.proto
+	sed -i 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' serve_app/rpc/kserve_pb2.py
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(dir $(LITELLM))
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
@@ -58,4 +66,9 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet $(TORCH_PIP_FLAGS) "$(TORCH)"
 	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+$(LITELLM):
+	@$(PYTHON) -m venv $(dir $@)
+	@$(dir $@)bin/python -m pip install --quiet "litellm>=1.80"
 	@touch $@
