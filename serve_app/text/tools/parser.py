@@ -54,9 +54,11 @@ class ToolParser:
 
     def end(self) -> list[Piece]:
         """What was held back, when the answer has ended. To be called once."""
+        complete = self.complete
         self._source.end()
         for _ in self._run:
             pass
+        self.complete = complete  # a call that ends because the text does is cut off
         return self._calls.pieces()
 
     def _parse(self) -> Scan[None]:

@@ -147,12 +147,21 @@ async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer)
             await asyncio.sleep(0.01)
 
 
-async def test_a_call_that_is_cut_short_keeps_what_came(server: ModelServer) -> None:
-    free = await run(server, asked())
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ToolChoice(),
+        ToolChoice(parallel=False),
+        ToolChoice(mode=ToolMode.NAMED, name="get_weather"),
+    ],
+    ids=["auto", "single", "named"],
+)
+async def test_a_call_that_is_cut_short_keeps_what_came(server: ModelServer, choice: ToolChoice) -> None:
+    free = await run(server, asked(tool_choice=choice))
     ((_, arguments),) = free.calls
     for limit in range(1, 12):
         sampling = SamplingParams(temperature=0.0, max_tokens=limit)
-        cut = await run(server, asked(sampling=sampling))
+        cut = await run(server, asked(sampling=sampling, tool_choice=choice))
         if cut.calls:
             assert arguments.startswith(cut.calls[0][1])
             assert cut.text == ""
