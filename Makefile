@@ -70,5 +70,5 @@ $(STAMP): pyproject.toml
 
 $(LITELLM):
 	@$(PYTHON) -m venv $(dir $@)
-	@$(dir $@)bin/python -m pip install --quiet "litellm>=1.80"
+	@$(dir $@)bin/python -m pip install --quiet "litellm>=1.80" mcp  # which litellm imports and does not ask for
 	@touch $@
