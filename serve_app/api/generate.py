@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -21,8 +21,8 @@ from serve_app.api.connection import Writer, while_connected
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect
 from serve_app.api.directory import Directory
-from serve_app.api.dispatch import ANSWERED_BY, begin, choose
-from serve_app.api.metering import Meter, Metered, most_used
+from serve_app.api.dispatch import ANSWERED_BY, Attempt, begin, choose
+from serve_app.api.metering import Meter, most_used
 from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
@@ -102,66 +102,75 @@ class Exchange:
 
     async def _answer(self, call: Call, entity: str | None) -> None:
         services, context = self._services, self._context
-        limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
-        deadline = asyncio.get_running_loop().time() + limit
-        endpoint = services.directory.find(call.model)
-        context.endpoint = endpoint.name
-        entities = choose(endpoint, call, entity, self._scope, context, services.backend)
-        self._try(entities[0])
-        requests = _complete(call, context, limit)
-        async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
-            try:
-                await self._generate(call, entities, requests, metered, deadline)
-            except ServeError as error:
-                context.status = self._dialect.render_error(error).status
-                raise
+        async with under_way(call, entity, self._scope, services, self._status) as (attempt, deadline):
+            renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
+            headers = answer_headers(
+                call.ignored, self._dialect.stream_type if call.stream else "application/json"
+            )
+            headers[ANSWERED_BY] = attempt.entity.name
+            with Writer(self._send) as writer:
+                if call.stream:
+                    await send_stream(writer, attempt, renderer, headers, context, services.metrics, deadline)
+                    return
+                n = call.requests[0].n
+                choices = await collect(attempt, n, context, services.metrics, deadline)
+                body = renderer.whole(choices, attempt.generation.usage)
+                await writer.start(200, {**headers, "content-length": str(len(body))})
+                await writer.body(body)
 
-    async def _generate(
-        self,
-        call: Call,
-        entities: tuple[ServedEntity, ...],
-        requests: list[GenerateRequest],
-        metered: Metered,
-        deadline: float,
-    ) -> None:
-        services, context = self._services, self._context
+    def _status(self, error: ServeError) -> int:
+        return self._dialect.render_error(error).status
 
-        def to(entity: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
-            return [replace(call.fit(request, info), model=entity.app) for request in requests]
 
-        attempt = await begin(self._backend_of(call), entities, to, self._try, deadline)
-        renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
-        headers = answer_headers(
-            call.ignored, self._dialect.stream_type if call.stream else "application/json"
-        )
-        headers[ANSWERED_BY] = attempt.entity.name
+@asynccontextmanager
+async def under_way(
+    call: Call,
+    entity: str | None,
+    scope: Scope,
+    services: Services,
+    status_of: Callable[[ServeError], int],
+) -> AsyncIterator[tuple[Attempt, float]]:
+    """What answers `call`, and until when (the event loop's time); over any transport.
+
+    Finds the endpoint, draws from its budgets, tries its entities, and accounts for what was used
+    once the block ends, which aborts what still runs. `entity`: the one that the route names;
+    `status_of` an error goes to the journal. Raises ServeError.
+    """
+    context = context_of(scope)
+    limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
+    deadline = asyncio.get_running_loop().time() + limit
+    endpoint = services.directory.find(call.model)
+    context.endpoint = endpoint.name
+    entities = choose(endpoint, call, entity, scope, context, services.backend)
+    requests = _complete(call, context, limit)
+
+    def tries(each: ServedEntity) -> None:
+        context.entity = each.name
+
+    def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+        return [replace(call.fit(request, info), model=each.app) for request in requests]
+
+    tries(entities[0])
+    async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
         try:
-            async with aclosing(attempt):
-                with Writer(self._send) as writer:
-                    if call.stream:
-                        await send_stream(
-                            writer, attempt, renderer, headers, context, services.metrics, deadline
-                        )
-                        return
-                    n = call.requests[0].n
-                    choices = await collect(attempt, n, context, services.metrics, deadline)
-                    body = renderer.whole(choices, attempt.generation.usage)
-                    await writer.start(200, {**headers, "content-length": str(len(body))})
-                    await writer.body(body)
-        finally:
-            metered.usage = attempt.generation.usage
-            services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+            attempt = await begin(_backend_of(call, services, context), entities, to, tries, deadline)
+            try:
+                async with aclosing(attempt):
+                    yield attempt, deadline
+            finally:
+                metered.usage = attempt.generation.usage
+                services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+        except ServeError as error:
+            context.status = status_of(error)
+            raise
 
-    def _backend_of(self, call: Call) -> Backend:
-        """The backend; with a way to stop this call, where its client has an id for it."""
-        services, caller = self._services, self._context.caller
-        if call.client_id is None:
-            return services.backend
-        key = RunKey(caller.key_id if caller else "", call.model, call.client_id)
-        return StoppableBackend(services.backend, services.running, key)
 
-    def _try(self, entity: ServedEntity) -> None:
-        self._context.entity = entity.name
+def _backend_of(call: Call, services: Services, context: RequestContext) -> Backend:
+    """The backend; with a way to stop this call, where its client has an id for it."""
+    if call.client_id is None:
+        return services.backend
+    key = RunKey(context.caller.key_id if context.caller else "", call.model, call.client_id)
+    return StoppableBackend(services.backend, services.running, key)
 
 
 def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[GenerateRequest]:

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 # detection of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
 QUIET: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})  # asked every second, by machines
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # that logs name
 NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"
 
@@ -81,7 +82,7 @@ class Edge:
         except ClientGone:
             context.outcome = "cancelled"
         except Exception as error:
-            public = _public(error)
+            public = public_error(error)
             if isinstance(public, GenerationFailed) and public is not error:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
@@ -91,27 +92,29 @@ class Edge:
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
         finally:
-            self._done(context, scope["method"], status)
+            log_done(self._metrics, context, scope["method"], status)
 
-    def _done(self, context: RequestContext, method: str, status: int) -> None:
-        seconds = time.monotonic() - context.started
-        outcome = context.outcome or (str(status) if status else "cancelled")
-        self._metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
-        if status == 200 and context.route in QUIET:
-            return
-        log_request(
-            logger,
-            request_id=context.id,
-            client_request_id=context.client_id,
-            key_id=context.caller.key_id if context.caller else None,
-            method=method if method in ("GET", "HEAD", "POST") else "other",
-            route=context.route,
-            endpoint=context.endpoint,
-            entity=context.entity,
-            status=status,
-            outcome=outcome,
-            seconds=round(seconds, 4),
-        )
+
+def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
+    """Count a request that ended, and write its line. `status`: what HTTP has for its end; 0: none."""
+    seconds = time.monotonic() - context.started
+    outcome = context.outcome or (str(status) if status else "cancelled")
+    metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
+    if status == 200 and context.route in QUIET:
+        return
+    log_request(
+        logger,
+        request_id=context.id,
+        client_request_id=context.client_id,
+        key_id=context.caller.key_id if context.caller else None,
+        method=method if method in METHODS else "other",
+        route=context.route,
+        endpoint=context.endpoint,
+        entity=context.entity,
+        status=status,
+        outcome=outcome,
+        seconds=round(seconds, 4),
+    )
 
 
 def _check(scope: Scope) -> None:
@@ -123,7 +126,7 @@ def _check(scope: Scope) -> None:
             raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
 
 
-def _public(error: Exception) -> ServeError:
+def public_error(error: Exception) -> ServeError:
     """What may be said of any exception."""
     if isinstance(error, ServeError):
         return error

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
 from serve_app.api.body import ClientGone
@@ -39,16 +39,42 @@ async def send_stream(
 
     `deadline` is in the event loop's time.
     """
+    started = False
+
+    async def emit(step: Step) -> None:
+        nonlocal started
+        # Rendered before the status line: whatever could fail here is still a status.
+        events = _render(renderer, step)
+        if not started:
+            await writer.start(200, {**headers, **STREAM_HEADERS})
+        if events or not started:
+            started = True
+            await writer.body(events, more=True)
+
+    failure = await follow(attempt, emit, context, metrics, deadline)
+    end = renderer.end(attempt.generation.usage) if failure is None else renderer.broken(failure)
+    await writer.body(end)
+
+
+async def follow(
+    attempt: Attempt,
+    emit: Callable[[Step], Awaitable[None]],
+    context: RequestContext,
+    metrics: Metrics,
+    deadline: float,
+) -> ServeError | None:
+    """Give each step to `emit`, and return what ended them before their end, if anything did.
+
+    What `emit` raises at the first step passes through, ClientGone at any. A deadline that leaves
+    something to say is an end.
+    """
     timings = metrics.timings(context.endpoint, context.entity)
     async with aclosing(attempt.rest) as steps:
         step = attempt.first
         context.first_token_s = time.monotonic() - context.started
         timings.first(context.first_token_s)
         note_engine(step, timings, context)
-        # Rendered before the status line: whatever could fail here is still a status.
-        events = _render(renderer, step)
-        await writer.start(200, {**headers, **STREAM_HEADERS})
-        await writer.body(events, more=True)
+        await emit(step)
         last = time.monotonic()
         failure: ServeError | None = None
         try:
@@ -57,9 +83,7 @@ async def send_stream(
                     now = time.monotonic()
                     timings.next(now - last)
                     last = now
-                    events = _render(renderer, step)
-                    if events:
-                        await writer.body(events, more=True)
+                    await emit(step)
         except ServeError as error:
             failure = error
         except TimeoutError:
@@ -70,13 +94,12 @@ async def send_stream(
             logger.exception("request %s: streaming failed", context.id)
             failure = GenerationFailed("an internal error ended the answer; the request may be retried")
     if isinstance(failure, DeadlineExceeded) and (rest := attempt.generation.cut()):
-        await writer.body(_render(renderer, rest), more=True)
+        await emit(rest)
         failure = None
     if failure is not None:
         context.outcome = failure.condition
         logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
-    end = renderer.end(attempt.generation.usage) if failure is None else renderer.broken(failure)
-    await writer.body(end)
+    return failure
 
 
 def _render(renderer: Renderer, step: Step) -> bytes:
