@@ -10,6 +10,7 @@ import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -68,6 +69,7 @@ class Metrics:
         )
         self.registry.register(_EngineCollector(stats))
         self._timings: dict[tuple[str, str], Timings] = {}
+        self._served: dict[tuple[str, str], Served] = {}
 
     def timings(self, endpoint: str, entity: str) -> Timings:
         """The latency recorders of a served entity of the catalogue."""
@@ -94,6 +96,12 @@ class Metrics:
         self._requests.labels(endpoint, entity, route, status).inc()
         if entity != "unknown":
             self._end_to_end.labels(endpoint, entity).observe(seconds)
+            before = self.served(endpoint, entity)
+            self._served[endpoint, entity] = before.and_one(seconds, is_success=status == "200")
+
+    def served(self, endpoint: str, entity: str) -> Served:
+        """How often and how long a served entity of the catalogue answered."""
+        return self._served.get((endpoint, entity), Served())
 
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
         """What one body used in the end, complete or not."""
@@ -104,6 +112,24 @@ class Metrics:
     def render(self) -> bytes:
         """Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """Answers of one served entity, through this gateway."""
+
+    successes: int = 0
+    success_s: float = 0.0
+    failures: int = 0
+    failure_s: float = 0.0
+    last: float = 0.0  # Unix seconds of the last; 0: none yet
+
+    def and_one(self, seconds: float, *, is_success: bool) -> Served:
+        """These and another one, which has just ended."""
+        last = time.time()
+        if is_success:
+            return replace(self, successes=self.successes + 1, success_s=self.success_s + seconds, last=last)
+        return replace(self, failures=self.failures + 1, failure_s=self.failure_s + seconds, last=last)
 
 
 class Timings:

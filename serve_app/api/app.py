@@ -34,10 +34,9 @@ from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
 from serve_app.api.health import Live, MetricsPage, Ready
+from serve_app.api.kserve_routes import kserve_routes
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
-from serve_app.api.mindie import ConfigPage, ReadyPage, ServerPage, StopRoute, TextRoute
-from serve_app.api.mindie import ModelPage as VersionPage
 from serve_app.api.models import ModelList, ModelPage
 from serve_app.api.serving_endpoints import InvocationRoute, TaskRoute
 from serve_app.api.tokenize import parse_detokenize, parse_tokenize
@@ -123,7 +122,7 @@ def build_app(
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
         *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts, vectors)),
-        *_mindie(services, ready),
+        *(Entry(*each, Scope.INFERENCE) for each in kserve_routes(services, ready)),
         *_databricks(services),
         *_questions(services),
     ]
@@ -154,24 +153,6 @@ def _openai_style(
     yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
     yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
     yield Entry("POST", f"{base}/embeddings", vectors, Scope.INFERENCE)
-
-
-def _mindie(services: Services, ready: Ready) -> Iterator[Entry]:
-    """The routes below /v2. A model's exist with and without a version."""
-
-    def entry(method: str, path: str, app: ASGIApp) -> Entry:
-        return Entry(method, path, {Family.MINDIE: app}, Scope.INFERENCE)
-
-    yield entry("GET", "/v2", ServerPage(services.config.v1_dialect))
-    yield entry("GET", "/v2/health/live", Live())
-    yield entry("GET", "/v2/health/ready", ready)
-    for model in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
-        yield entry("POST", f"{model}/generate", TextRoute(services, stream=False))
-        yield entry("POST", f"{model}/generate_stream", TextRoute(services, stream=True))
-        yield entry("POST", f"{model}/stopInfer", StopRoute(services))
-        yield entry("GET", model, VersionPage(services))
-        yield entry("GET", f"{model}/ready", ReadyPage(services))
-        yield entry("GET", f"{model}/config", ConfigPage(services))
 
 
 def _databricks(services: Services) -> Iterator[Entry]:

@@ -14,12 +14,12 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission import Admission, BodyBytes, deadline_s
+from serve_app.api.admission import Admission, BodyBytes, Lease, deadline_s
 from serve_app.api.backend import Backend
 from serve_app.api.body import read_body
 from serve_app.api.connection import Writer, while_connected
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.base import Call, Dialect
+from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
 from serve_app.api.directory import Directory
 from serve_app.api.dispatch import ANSWERED_BY, Attempt, begin, choose
 from serve_app.api.metering import Meter, most_used
@@ -28,6 +28,7 @@ from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import ServeError, from_info
+from serve_app.limits import MAX_BODY_BYTES
 from serve_app.telemetry import Metrics
 from serve_app.types import GenerateRequest, ModelInfo
 
@@ -68,8 +69,17 @@ class Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, dialect: Dialect, services: Services, scope: Scope, receive: Receive, send: Send
+        self,
+        dialect: Dialect,
+        services: Services,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
     ) -> None:
+        """`max_bytes`: of the body."""
+        self._max_bytes = max_bytes
         self._dialect = dialect
         self._services = services
         self._scope = scope
@@ -83,8 +93,8 @@ class Exchange:
         services = self._services
         services.admission.check()  # a flood is refused before its bodies are read
         with services.bodies.lease() as lease:
-            # Not kept in a variable: it would live as long as the stream.
-            call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
+            # The body is not kept in a variable: it would live as long as the stream.
+            call = await self._parse(await self._read(lease), endpoint)
             with services.admission.permits(len(call.requests)):
                 try:
                     await while_connected(self._receive, self._answer(call, entity))
@@ -92,6 +102,9 @@ class Exchange:
                     if error.param not in call.names:
                         raise
                     raise in_words_of(call.names, error) from error
+
+    async def _read(self, lease: Lease) -> bytes:
+        return await read_body(self._scope, self._receive, lease.take, max_bytes=self._max_bytes)
 
     async def _parse(self, raw: bytes, endpoint: str | None) -> Call:
         if len(raw) < OFF_LOOP_BYTES:
@@ -115,6 +128,8 @@ class Exchange:
                 n = call.requests[0].n
                 choices = await collect(attempt, n, context, services.metrics, deadline)
                 body = renderer.whole(choices, attempt.generation.usage)
+                if isinstance(renderer, OwnHeaders):
+                    headers |= renderer.headers
                 await writer.start(200, {**headers, "content-length": str(len(body))})
                 await writer.body(body)
 

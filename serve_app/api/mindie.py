@@ -1,5 +1,6 @@
-"""MindIE's routes below /v2: texts, their end by request, and what can be asked of server and models.
+"""MindIE's routes below /v2: the end of a text by request, and what can be asked of server and models.
 
+Its texts are in tensors.py, as they share a route with Triton.
 A version is one of the endpoint's served entities; one that has none counts as version 1.
 """
 
@@ -14,37 +15,16 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.body import WireModel, parse_body, read_body
 from serve_app.api.connection import reply
 from serve_app.api.context import context_of
-from serve_app.api.dialects.mindie_generate import Target, TextDialect, check_id
+from serve_app.api.dialects.mindie_generate import check_id
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.fields import Text
-from serve_app.api.generate import Exchange, Services
+from serve_app.api.generate import Services
 from serve_app.api.running import RunKey
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import InvalidField, RouteNotFound, Unavailable
 from serve_app.limits import MAX_HEADER_ID_CHARS
 
 _JSON: Final = {"content-type": "application/json"}
-
-
-class TextRoute:
-    """POST .../generate and .../generate_stream."""
-
-    def __init__(self, services: Services, *, stream: bool) -> None:
-        self._services = services
-        self._stream = stream
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """As `GenerateRoute`."""
-        names, context = scope["path_params"], context_of(scope)
-        target = Target(
-            model=names["model"],
-            version=names.get("version"),
-            id=context.client_id or context.id,
-            stream=self._stream,
-            is_forced=context.is_forced,
-        )
-        dialect = TextDialect(self._services.config.mindie, target)
-        await Exchange(dialect, self._services, scope, receive, send).run(target.model)
 
 
 class StopBody(WireModel):

@@ -53,9 +53,14 @@ class Running:
         stops.pop()()
         return True
 
+    def stop_all(self, key: RunKey) -> None:
+        """Stop every request of this key, as many as the prompts of a call."""
+        while self.stop(key):
+            pass
+
 
 class StoppableBackend:
-    """A backend for one request of one choice: when it is stopped, its answer ends like one aborted."""
+    """A backend for one call: when it is stopped, its answer ends like one aborted."""
 
     def __init__(self, backend: Backend, running: Running, key: RunKey) -> None:
         self._backend = backend
@@ -87,6 +92,7 @@ class StoppableBackend:
         stopped: list[TokenDelta] = []
         pump = asyncio.ensure_future(self._pump(request, items))
         usage = Usage()
+        running = set(range(request.n))  # choices
         try:
             with self._running.entry(self._key, partial(items.put_nowait, stopped)):
                 while (item := await items.get()) is not None:
@@ -94,9 +100,13 @@ class StoppableBackend:
                         raise item
                     if item is stopped:
                         aborted = FinishReason.ABORT
-                        yield [TokenDelta(request_id=request.id, index=0, finish=aborted, usage=usage)]
+                        yield [
+                            TokenDelta(request_id=request.id, index=index, finish=aborted, usage=usage)
+                            for index in sorted(running)
+                        ]
                         return
                     usage = item[-1].usage if item else usage
+                    running -= {delta.index for delta in item if delta.finish is not None}
                     yield item
         finally:
             pump.cancel()

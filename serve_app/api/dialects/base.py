@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
@@ -99,6 +99,13 @@ class Renderer(Protocol):
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         """The body of an answer that is not streamed; `choices` in the order of their index."""
         ...
+
+
+@runtime_checkable
+class OwnHeaders(Protocol):
+    """A renderer whose whole answer has headers of its own, known once it is written."""
+
+    headers: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,13 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
-from serve_app.api.dialects import databricks_errors, mindie_errors, openai_errors, ovms_errors
+from serve_app.api.dialects import (
+    databricks_errors,
+    mindie_errors,
+    openai_errors,
+    ovms_errors,
+    trtllm_errors,
+)
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.family import Family
 from serve_app.errors import ServeError
@@ -17,6 +23,7 @@ RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingP
         Family.MINDIE: mindie_errors.render_error,
         Family.DATABRICKS: databricks_errors.render_error,
         Family.OVMS: ovms_errors.render_error,
+        Family.TRITON: trtllm_errors.render_error,
     }
 )
 

@@ -2,7 +2,8 @@
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which. `/v2` is
-MindIE's, `/v3` OpenVINO Model Server's, `/serving-endpoints` and `/api/2.0` are Databricks'.
+Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see api/tensors.py),
+`/v3` OpenVINO Model Server's, `/serving-endpoints` and `/api/2.0` are Databricks'.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ class Family(StrEnum):
     MINDIE = "mindie"
     DATABRICKS = "databricks"
     OVMS = "ovms"
+    TRITON = "triton"
 
 
 HEADER: Final = "X-API-Dialect"
 
-_BY_WORD: Final = {family.value: family for family in Family}
+_BY_WORD: Final = {**{family.value: family for family in Family}, "trtllm": Family.TRITON}
 
 # Only what a protocol owns has aliases; health pages and the like do not.
 _DATABRICKS: Final = ("/serving-endpoints/", "/api/2.0/")
 _OWNED: Final = ("/v1/", "/v2/", "/v3/", *_DATABRICKS)
 _V2: Final = "/v2"  # which describes the server
+_MINDIES: Final = ("/generate", "/generate_stream", "/stopInfer")  # ends of paths below it
 
 
 def split_prefix(path: str) -> tuple[Family | None, str]:
@@ -55,4 +58,6 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
         return Family.DATABRICKS
     if path.startswith("/v3/"):
         return Family.OVMS
-    return Family.MINDIE if path == _V2 or path.startswith("/v2/") else Family.OPENAI
+    if path.startswith("/v2/") and path.endswith(_MINDIES):
+        return Family.MINDIE
+    return Family.TRITON if path == _V2 or path.startswith("/v2/") else Family.OPENAI

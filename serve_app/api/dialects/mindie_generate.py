@@ -30,9 +30,6 @@ MAX_INT: Final = 2**31 - 1
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
 
-# Triton's parameters of the same route: to ignore them would change what is meant.
-_TRITONS: Final = ("stream", "max_tokens", "bad_words", "stop_words", "return_log_probs", "beam_width")
-
 
 class Parameters(SharedFields):
     """How the text goes on. None: absent."""
@@ -76,16 +73,6 @@ class TextBody(WireModel):
                 f"text_input: must be a string of 1 to {max_chars} characters", param="text_input"
             )
 
-    def check_is_ours(self) -> None:
-        """Raises InvalidField for a body of Triton's, which shares the route."""
-        theirs = list(self.__pydantic_extra__ or ())
-        nested = (self.parameters.__pydantic_extra__ if self.parameters else None) or {}
-        if theirs or any(name in nested for name in _TRITONS):
-            raise InvalidField(
-                "the body must hold id, text_input and parameters alone, and no parameters of Triton, whose "
-                "protocol this server does not speak; the header X-API-Dialect: mindie has others ignored"
-            )
-
 
 def check_id(id: str | None) -> None:
     """Raises InvalidField unless a client's id is sound, or absent."""
@@ -101,7 +88,6 @@ class Target:
     version: str | None
     id: str  # unless the body brings one
     stream: bool
-    is_forced: bool  # the protocol is certain, so unknown fields are ignored
 
 
 class TextDialect:
@@ -116,8 +102,6 @@ class TextDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or PromptTooLong."""
         body = parse_body(TextBody, raw)
-        if not self._target.is_forced:
-            body.check_is_ours()
         body.check(self._config.max_input_chars)
         asked = body.parameters or Parameters()
         asked.check_stop("parameters.stop")

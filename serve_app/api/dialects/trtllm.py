@@ -23,7 +23,7 @@ from serve_app.api.dialects.trtllm_batch import check_alike, rows_of
 from serve_app.api.dialects.trtllm_fit import Fit
 from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
 from serve_app.api.dialects.trtllm_outputs import Answer, wanted_outputs
-from serve_app.api.dialects.trtllm_request import PromptText, generate_request
+from serve_app.api.dialects.trtllm_request import NO_TEXT, PromptText, generate_request
 from serve_app.api.dialects.trtllm_row import Row, own_names
 from serve_app.api.kserve.datatype import booleans, check_datatype
 from serve_app.api.kserve.message import InferRequest, engine_priority, timeout_s
@@ -100,21 +100,20 @@ class Inference:
 
 
 def parse(
-    request: InferRequest, config: TrtllmConfig, *, can_stream: bool, text: PromptText | None = None
+    request: InferRequest, config: TrtllmConfig, *, can_stream: bool, text: PromptText = NO_TEXT
 ) -> Inference | Stop:
     """What `request` asks for. `can_stream`: its transport can carry more than one response.
 
-    `text`: the prompt and words as text, where they come so. Raises InvalidField, naming the tensor;
+    `text`: the prompt and words, where they come as text. Raises InvalidField, naming the tensor;
     UnsupportedField for a stream over a transport that has one response.
     """
     tensors, names = own_names(request.inputs, request.model)
-    names |= text.names if text is not None else {}
-    first = Row(tensors, names)
+    names |= text.names
     if _is_stop(tensors):
         if request.id is None:
             raise InvalidField("stop: needs the id of the request that is to end", param="stop")
         return Stop(model=request.model, id=request.id)
-    rows = [Row(each, names) for each in rows_of(tensors, names)] if text is None else [first]
+    rows = [Row(each, names) for each in rows_of(tensors, names)]
     check_alike(rows)
     row = rows[0]
     streaming = row.flag("streaming")
@@ -132,7 +131,7 @@ def parse(
         prompts=tuple(each.prompt.token_ids for each in requests),
         sequences=requests[0].n,
         with_prompt=not row.flag("exclude_input_in_output"),
-        with_text=text is not None,
+        with_text=text.prompt is not None,
         pad_id=pad_id,
     )
     return Inference(

@@ -236,7 +236,7 @@ def _padded(rows: Sequence[Sequence[Sequence[float]]], pad: float) -> npt.NDArra
     """Rows of sequences of numbers as one array, the shorter ones filled on their right."""
     width = max((len(sequence) for row in rows for sequence in row), default=0)
     return np.asarray([[[*s, *[pad] * (width - len(s))] for s in row] for row in rows]).reshape(
-        len(rows), -1, width
+        len(rows), len(rows[0]), width
     )
 
 

@@ -35,34 +35,38 @@ _EARLY: Final = {0: EarlyStopping.NO, 1: EarlyStopping.YES}  # any other number:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromptText:
-    """The prompt and words of a request that come as text, beside its tensors."""
+    """What of a request comes as text beside its tensors. No `prompt`: that comes as tokens."""
 
-    prompt: str
+    prompt: str | None = None
     bad_words: tuple[str, ...] = ()
     stop_words: tuple[str, ...] = ()
     names: Mapping[str, str] = field(default_factory=dict)  # tensor -> the client's word for it
 
 
+NO_TEXT: Final = PromptText()
+
+
 def generate_request(
-    row: Row, text: PromptText | None, config: TrtllmConfig, *, priority: int, streaming: bool
+    row: Row, text: PromptText, config: TrtllmConfig, *, priority: int, streaming: bool
 ) -> GenerateRequest:
     """Raises InvalidField."""
+    is_text = text.prompt is not None
     output_len = _required(row, "request_output_len")
     beam = _beam(row)
-    prompt = _prompt(row) if text is None else Prompt(text=text.prompt)
+    prompt = Prompt(text=text.prompt) if is_text else _prompt(row)
     table = _prompt_table(row, prompt)
     with_prompt = not row.flag("exclude_input_in_output")
     return GenerateRequest(
         id="",
         model="",
         prompt=prompt,
-        sampling=_sampling(row, output_len, ends=text is not None or config.default_end_id == "tokenizer"),
+        sampling=_sampling(row, output_len, ends=is_text or config.default_end_id == "tokenizer"),
         n=_sequences(row, beam),
         beam=beam,
-        bad_words=text.bad_words if text else (),
-        stop=text.stop_words if text else (),
+        bad_words=text.bad_words,
+        stop=text.stop_words,
         include_stop=True,  # as the tokens of stop words stay (D-TR6)
-        echo=text is not None and with_prompt,
+        echo=is_text and with_prompt,
         logprobs=0 if row.flag("return_log_probs") else None,
         context_logits=row.flag("return_context_logits"),
         generation_logits=row.flag("return_generation_logits"),

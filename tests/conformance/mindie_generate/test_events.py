@@ -151,7 +151,7 @@ async def test_models_and_versions_that_are_not_there(path: str) -> None:
         answers = [
             await g.post(f"{path}/{what}", body()) for what in ("generate", "generate_stream", "stopInfer")
         ]
-        answers += [await g.client.get(path + what) for what in ("", "/ready", "/config")]
+        answers += [await g.client.get("/mindie" + path + what) for what in ("", "/ready", "/config")]
     for answer in answers:
         assert (answer.status_code, answer.json()["error_type"]) == (404, "NotFoundError")
 
@@ -260,17 +260,17 @@ async def test_a_stop_needs_a_sound_id(id: Any) -> None:
 
 async def test_the_pages() -> None:
     async with gateway(v1_dialect="mindie") as g:
-        server = (await g.client.get("/v2")).json()
+        server = (await g.client.get("/mindie/v2")).json()
         assert "v1_dialect=mindie" in server["extensions"]
         for path in ("/v2/health/live", "/v2/health/ready", MODEL + "/ready", MODEL + "/versions/1/ready"):
-            assert (await g.client.get(path)).status_code == 200
-        described = (await g.client.get(MODEL)).json()
+            assert (await g.client.get("/mindie" + path)).status_code == 200
+        described = (await g.client.get("/mindie" + MODEL)).json()
         assert (described["name"], described["versions"]) == ("demo", ["1"])
-        config = (await g.client.get(MODEL + "/config")).json()
+        config = (await g.client.get("/mindie" + MODEL + "/config")).json()
         assert config == {"modelName": "demo", "maxSeqLen": 256, "maxOutputLen": 256, "worldSize": 1}
         g.backend.loading, g.backend.reasons = {"demo"}, ["the model demo is loading"]
         for path in ("/v2/health/ready", MODEL + "/ready"):
-            assert (await g.client.get(path)).status_code == 503
+            assert (await g.client.get("/mindie" + path)).status_code == 503
 
 
 async def test_another_protocol_has_no_such_routes() -> None:

@@ -19,6 +19,7 @@ from tests.gateway import CHAT, chat_body, gateway
         ("/mindie/v2", (Family.MINDIE, "/v2")),
         ("/mindie/v2/models/m", (Family.MINDIE, "/v2/models/m")),
         ("/mindie/v20", (None, "/mindie/v20")),
+        ("/triton/v2/models/m/infer", (Family.TRITON, "/v2/models/m/infer")),
         ("/ovms/v3/chat/completions", (Family.OVMS, "/v3/chat/completions")),
         ("/ovms/v3", (None, "/ovms/v3")),
         ("/databricks/serving-endpoints/m/x", (Family.DATABRICKS, "/serving-endpoints/m/x")),
@@ -48,8 +49,12 @@ def test_an_unknown_header_names_the_known_words() -> None:
     [
         (CHAT, Family.OPENAI, Family.OPENAI),
         (CHAT, Family.MINDIE, Family.MINDIE),
-        ("/v2", Family.OPENAI, Family.MINDIE),
-        ("/v2/models/m/generate", Family.OPENAI, Family.MINDIE),
+        ("/v2", Family.OPENAI, Family.TRITON),
+        ("/v2/models/m/infer", Family.MINDIE, Family.TRITON),
+        ("/v2/models/m", Family.OPENAI, Family.TRITON),
+        ("/v2/models/m/generate", Family.OPENAI, Family.MINDIE),  # until the body is read
+        ("/v2/models/m/versions/1/generate_stream", Family.OPENAI, Family.MINDIE),
+        ("/v2/models/m/stopInfer", Family.OPENAI, Family.MINDIE),
         ("/serving-endpoints/m/invocations", Family.MINDIE, Family.DATABRICKS),
         ("/api/2.0/serving-endpoints", Family.OPENAI, Family.DATABRICKS),
         ("/v3/chat/completions", Family.MINDIE, Family.OVMS),

@@ -1,0 +1,169 @@
+"""KServe's pages below /v2: what lives and is ready, what models take and give, how often they did.
+
+A version is one of the endpoint's served entities; one that has none counts as version 1.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.connection import reply
+from serve_app.api.context import context_of
+from serve_app.api.dialects.trtllm_description import INPUT_SHAPES, OUTPUT_SHAPES, config_parameters
+from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
+from serve_app.api.dispatch import of_version, version_of
+from serve_app.api.generate import Services
+from serve_app.api.health import NO_ENDPOINTS
+from serve_app.api.kserve.description import (
+    model_config,
+    model_metadata,
+    model_statistics,
+    server_metadata,
+)
+from serve_app.api.tensors import endpoint_name
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
+from serve_app.errors import ModelNotFound, Unavailable
+from serve_app.limits import MAX_MODEL_NAME_CHARS, MAX_PROMPTS
+from serve_app.types import ModelInfo
+
+JSON: Final = {"content-type": "application/json"}
+
+
+class Found(NamedTuple):
+    """What a path names."""
+
+    name: str  # as the client wrote it
+    endpoint: Endpoint
+    entities: tuple[ServedEntity, ...]  # of the version, if the path has one
+
+
+def find(services: Services, names: dict[str, str]) -> Found:
+    """Raises ModelNotFound, also for a model that takes no tensors, or VersionNotFound."""
+    name, wanted = names["model"], names.get("version")
+    if len(name) > MAX_MODEL_NAME_CHARS:
+        raise ModelNotFound("model: no such model", param="model")
+    endpoint = services.directory.find(endpoint_name(services, name))
+    entities = endpoint.served_entities if wanted is None else of_version(endpoint, wanted)
+    return Found(name, endpoint, entities)
+
+
+def is_ready(services: Services, found: Found) -> bool:
+    """Whether a request to it would be answered."""
+    return any(services.backend.is_ready(entity.app) for entity in found.entities)
+
+
+class ServerPage:
+    """GET /v2."""
+
+    def __init__(self, services: Services) -> None:
+        self._body = msgspec.json.encode(server_metadata(services.config.v1_dialect))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, JSON, self._body)
+
+
+class ServerLive:
+    """GET /v2/health/live: this process answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, JSON, b"")
+
+
+class ServerReady:
+    """GET /v2/health/ready: 200 when every model can answer, else 400."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
+        if not reasons:
+            await reply(send, 200, JSON, b"")
+            return
+        await reply(send, NOT_READY, JSON, msgspec.json.encode({"error": "; ".join(reasons)[:1_000]}))
+
+
+class ModelPage:
+    """GET of a model, or of one of its versions: its tensors."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ModelNotFound, VersionNotFound, or what the page has to say."""
+        found = find(self._services, scope["path_params"])
+        await reply(send, 200, JSON, msgspec.json.encode(self._page(found)))
+
+    def _page(self, found: Found) -> dict[str, Any]:
+        versions = sorted({version_of(entity) for entity in found.endpoint.served_entities}, key=int)
+        if found.endpoint.task is Task.EMBEDDINGS:
+            return model_metadata(found.name, versions, (), ())
+        return model_metadata(found.name, versions, INPUT_SHAPES, OUTPUT_SHAPES)
+
+
+class ModelReadyPage(ModelPage):
+    """GET .../ready: 200 when a request would be answered, else 400."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ModelNotFound, VersionNotFound or Unavailable."""
+        context_of(scope).render_error = probe_error
+        if not is_ready(self._services, find(self._services, scope["path_params"])):
+            raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
+        await reply(send, 200, JSON, b"")
+
+
+class ConfigPage(ModelPage):
+    """GET .../config: its tensors in Triton's own form, and its limits."""
+
+    def _page(self, found: Found) -> dict[str, Any]:
+        info = _info(self._services, found)
+        generates = found.endpoint.task is not Task.EMBEDDINGS
+        return model_config(
+            found.name,
+            INPUT_SHAPES if generates else (),
+            OUTPUT_SHAPES if generates else (),
+            MAX_PROMPTS,
+            config_parameters(info),
+        )
+
+
+class StatsPage(ModelPage):
+    """GET .../stats: what this gateway counted."""
+
+    def _page(self, found: Found) -> dict[str, Any]:
+        return {"model_stats": _stats(self._services, found)}
+
+
+class AllStatsPage:
+    """GET /v2/models/stats."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        services = self._services
+        found = [Found(each.name, each, each.served_entities) for each in services.directory]
+        entries = [entry for each in found for entry in _stats(services, each)]
+        await reply(send, 200, JSON, msgspec.json.encode({"model_stats": entries}))
+
+
+def _stats(services: Services, found: Found) -> list[dict[str, Any]]:
+    engines = services.backend.stats()
+    return [
+        model_statistics(
+            found.name,
+            version_of(entity),
+            services.metrics.served(found.endpoint.name, entity.name),
+            engines.get(entity.app),
+        )
+        for entity in found.entities
+    ]
+
+
+def _info(services: Services, found: Found) -> ModelInfo | None:
+    known = (services.backend.info(entity.app) for entity in found.entities)
+    return next((info for info in known if info is not None), None)
