@@ -135,6 +135,7 @@ def build_app(
         # Starlette would answer these itself, in its own shape: `Edge` answers everything.
         exception_handlers={404: _reraise, 405: _reraise},
     )
+    app.state.services = services  # for other transports of the same gateway
     app.router.redirect_slashes = False  # a redirect would be built from the Host header
     return app
 

@@ -5,6 +5,7 @@ A version is one of the endpoint's served entities; one that has none counts as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -96,9 +97,10 @@ class ModelPage:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound, or what the page has to say."""
         found = find(self._services, scope["path_params"])
-        await reply(send, 200, JSON, msgspec.json.encode(self._page(found)))
+        await reply(send, 200, JSON, msgspec.json.encode(self.page(found)))
 
-    def _page(self, found: Found) -> dict[str, Any]:
+    def page(self, found: Found) -> dict[str, Any]:
+        """What there is to say of it."""
         versions = sorted({version_of(entity) for entity in found.endpoint.served_entities}, key=int)
         if found.endpoint.task is Task.EMBEDDINGS:
             return model_metadata(found.name, versions, (), ())
@@ -119,7 +121,8 @@ class ModelReadyPage(ModelPage):
 class ConfigPage(ModelPage):
     """GET .../config: its tensors in Triton's own form, and its limits."""
 
-    def _page(self, found: Found) -> dict[str, Any]:
+    def page(self, found: Found) -> dict[str, Any]:
+        """Nothing of its limits while it is not known."""
         info = _info(self._services, found)
         generates = found.endpoint.task is not Task.EMBEDDINGS
         return model_config(
@@ -134,8 +137,9 @@ class ConfigPage(ModelPage):
 class StatsPage(ModelPage):
     """GET .../stats: what this gateway counted."""
 
-    def _page(self, found: Found) -> dict[str, Any]:
-        return {"model_stats": _stats(self._services, found)}
+    def page(self, found: Found) -> dict[str, Any]:
+        """One entry a version."""
+        return {"model_stats": statistics(self._services, [found])}
 
 
 class AllStatsPage:
@@ -145,13 +149,17 @@ class AllStatsPage:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._services
-        found = [Found(each.name, each, each.served_entities) for each in services.directory]
-        entries = [entry for each in found for entry in _stats(services, each)]
+        entries = statistics(self._services, everything(self._services))
         await reply(send, 200, JSON, msgspec.json.encode({"model_stats": entries}))
 
 
-def _stats(services: Services, found: Found) -> list[dict[str, Any]]:
+def everything(services: Services) -> list[Found]:
+    """All endpoints, with all their versions."""
+    return [Found(each.name, each, each.served_entities) for each in services.directory]
+
+
+def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, Any]]:
+    """One entry for each version of each of `models`."""
     engines = services.backend.stats()
     return [
         model_statistics(
@@ -160,6 +168,7 @@ def _stats(services: Services, found: Found) -> list[dict[str, Any]]:
             services.metrics.served(found.endpoint.name, entity.name),
             engines.get(entity.app),
         )
+        for found in models
         for entity in found.entities
     ]
 

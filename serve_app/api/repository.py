@@ -7,7 +7,7 @@ that is there wakes it up, and unloading is refused with what to do instead.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, NoReturn
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -40,16 +40,9 @@ class IndexRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises InvalidBody or InvalidField."""
-        services = self._services
-        with services.bodies.lease() as lease:
+        with self._services.bodies.lease() as lease:
             body = parse_body(IndexBody, await read_body(scope, receive, lease.take) or b"{}")
-        entries = [
-            repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
-            for endpoint in services.directory
-            for entity in endpoint.served_entities
-        ]
-        listed = [entry for entry in entries if not body.ready or entry["state"] == READY]
-        await reply(send, 200, JSON, msgspec.json.encode(listed))
+        await reply(send, 200, JSON, msgspec.json.encode(index(self._services, only_ready=bool(body.ready))))
 
 
 class LoadRoute:
@@ -64,13 +57,7 @@ class LoadRoute:
         await while_connected(receive, self._wake(found, send))
 
     async def _wake(self, found: Found, send: Send) -> None:
-        services = self._services
-        try:
-            async with asyncio.timeout(services.config.request_timeout_s):
-                for entity in found.entities:
-                    await services.backend.model(entity.app)
-        except TimeoutError:
-            raise too_late() from None
+        await load(self._services, found)
         await reply(send, 200, JSON, b"")
 
 
@@ -82,26 +69,55 @@ class UnloadRoute:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises InvalidBody or InvalidField, for nothing can be unloaded here."""
-        found = await _controlled(self._services, scope, receive, "unload")
-        raise InvalidField(
-            f"failed to unload '{found.name}': models are taken away in the deploy file; "
-            "min_replicas: 0 there puts one to sleep while nobody asks it",
-            param="model",
-        )
+        refuse_to_unload(await _controlled(self._services, scope, receive, "unload"))
 
 
-async def _controlled(services: Services, scope: Scope, receive: Receive, what: str) -> Found:
-    """The model to control, once its body is read. An unknown one is a 400, as Triton has it."""
-    with services.bodies.lease() as lease:
-        body = parse_body(ControlBody, await read_body(scope, receive, lease.take) or b"{}")
-    if body.parameters and not _means_nothing(body.parameters):
+def index(services: Services, *, only_ready: bool) -> list[dict[str, str]]:
+    """An entry for each version of each model."""
+    entries = [
+        repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
+        for endpoint in services.directory
+        for entity in endpoint.served_entities
+    ]
+    return [entry for entry in entries if not only_ready or entry["state"] == READY]
+
+
+async def load(services: Services, found: Found) -> None:
+    """Wait until the model can answer. Raises Unavailable or DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(services.config.request_timeout_s):
+            for entity in found.entities:
+                await services.backend.model(entity.app)
+    except TimeoutError:
+        raise too_late() from None
+
+
+def refuse_to_unload(found: Found) -> NoReturn:
+    """Raises InvalidField."""
+    raise InvalidField(
+        f"failed to unload '{found.name}': models are taken away in the deploy file; "
+        "min_replicas: 0 there puts one to sleep while nobody asks it",
+        param="model",
+    )
+
+
+def controlled(services: Services, model: str, parameters: object, what: str) -> Found:
+    """The model to load or unload. Raises InvalidField; an unknown model is a 400, as Triton has it."""
+    if parameters and not _means_nothing(parameters):
         raise InvalidField(
             "parameters: the server's deploy file configures models; send none", param="parameters"
         )
     try:
-        return find(services, scope["path_params"])
+        return find(services, {"model": model})
     except ModelNotFound as error:
         raise InvalidField(f"failed to {what} the model: no such model", param="model") from error
+
+
+async def _controlled(services: Services, scope: Scope, receive: Receive, what: str) -> Found:
+    """The model to control, once its body is read."""
+    with services.bodies.lease() as lease:
+        body = parse_body(ControlBody, await read_body(scope, receive, lease.take) or b"{}")
+    return controlled(services, scope["path_params"]["model"], body.parameters, what)
 
 
 def _means_nothing(parameters: object) -> bool:

@@ -25,16 +25,19 @@ ARROWS: dict[str, set[str]] = {
     "endpoints": BASE | {"config"},
     "accounts": BASE | {"config"},
     "api": BASE | {"config", "telemetry", "endpoints"},
+    "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
-    | {"config", "telemetry", "channel", "endpoints", "accounts", "api", "models", "replica"},
+    | {"config", "telemetry", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"},
     "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 # third-party package -> the only layers that may import it
 OWNERS: dict[str, set[str]] = {
     "ray": {"deployments"},
     "fastapi": {"api"},
-    "starlette": {"api"},
+    "starlette": {"api", "rpc"},  # there its types of requests only
+    "grpc": {"rpc"},
+    "google": {"rpc"},  # protobuf
     "uvicorn": set(),
     "torch": {"engine", "models"},
     "transformers": {"engine", "models", "text"},

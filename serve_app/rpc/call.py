@@ -1,0 +1,139 @@
+"""One gRPC call as its methods see it: who calls, messages in and out, and how it ends.
+
+Metadata are to a call what headers are to a request of HTTP, and stand in a scope of the same
+form, so that credentials, ids and the traffic split read them as they read headers. Messages are
+bytes here; nothing is read of a caller who is not known.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+from urllib.parse import unquote
+
+import grpc
+from starlette.types import Scope
+
+from serve_app.api.body import ClientGone
+from serve_app.api.connection import WRITE_TIMEOUT_S
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.trtllm_errors import GRPC_STATUS, render_error
+from serve_app.api.dispatch import ANSWERED_BY
+from serve_app.api.middleware import public_error
+from serve_app.api.ratelimit import ratelimit_headers
+from serve_app.errors import (
+    BodyTooLarge,
+    GenerationFailed,
+    InvalidBody,
+    ReadTimeout,
+    ServeError,
+    UnsupportedField,
+)
+from serve_app.limits import MAX_BODY_READ_S, MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
+
+logger = logging.getLogger(__name__)
+
+_STREAMING: Final = frozenset({"streaming", "stream"})  # what a client may call it
+
+
+class RpcCall:
+    """The messages of one call."""
+
+    def __init__(self, rpc: Any, path: str) -> None:
+        """`rpc`: gRPC's ServicerContext; `path`: `/service/method`."""
+        self._rpc = rpc
+        self._writing = asyncio.Lock()  # gRPC takes one message at a time
+        self.scope: Scope = {"type": "grpc", "path": path, "headers": _headers(rpc.invocation_metadata())}
+        self.peer = host_of(rpc.peer())
+
+    async def read(self) -> bytes | None:
+        """The next message; None: the client has no more."""
+        raw = await self._rpc.read()
+        return None if raw is grpc.aio.EOF else raw
+
+    async def read_only(self, most: int = MAX_TENSOR_BODY_BYTES) -> bytes:
+        """The message of a call that has one. Raises InvalidBody, ReadTimeout or BodyTooLarge."""
+        try:
+            async with asyncio.timeout(MAX_BODY_READ_S):
+                raw = await self.read()
+        except TimeoutError:
+            raise ReadTimeout(f"the message did not arrive within {MAX_BODY_READ_S:.0f} s") from None
+        if raw is None:
+            raise InvalidBody("the call has no message")
+        if len(raw) > most:
+            raise BodyTooLarge(f"the message must not exceed {most} bytes")
+        return raw
+
+    async def write(self, message: bytes) -> None:
+        """Raises ClientGone when the client does not take it in time."""
+        try:
+            async with self._writing, asyncio.timeout(WRITE_TIMEOUT_S):
+                await self._rpc.write(message)
+        except TimeoutError:
+            raise ClientGone from None
+
+    def finish(self, context: RequestContext) -> None:
+        """Say after the last message what HTTP says in headers."""
+        headers = _told(context)
+        if context.status == 200 and context.entity != "unknown":
+            headers.append((ANSWERED_BY.encode(), context.entity.encode()))
+        self._rpc.set_trailing_metadata(_metadata(headers))
+
+    async def abort(self, error: ServeError) -> None:
+        """End the call with the error. Always raises; that is how gRPC ends one."""
+        context = context_of(self.scope)
+        context.status = status_of(error)
+        headers = _told(context)
+        if (wait := render_error(error).headers.get("retry-after")) is not None:
+            headers.append((b"retry-after", wait.encode()))
+        await self._rpc.abort(code_of(error), message_of(error), _metadata(headers))
+
+
+def public(error: Exception, context: RequestContext) -> ServeError:
+    """What may be said of any exception; the rest goes to the log."""
+    told = public_error(error)
+    if isinstance(told, GenerationFailed) and told is not error:
+        logger.exception("request %s: unexpected error", context.id)
+    return told
+
+
+def code_of(error: ServeError) -> grpc.StatusCode:
+    """The status of a call that ends with `error`."""
+    if isinstance(error, UnsupportedField) and error.param in _STREAMING:
+        return grpc.StatusCode.UNIMPLEMENTED  # of a call with one answer
+    return grpc.StatusCode[GRPC_STATUS[error.condition]]
+
+
+def message_of(error: ServeError) -> str:
+    """What is told of `error`; its size is bounded."""
+    return error.message[: MAX_ERROR_BYTES // 4]
+
+
+def status_of(error: ServeError) -> int:
+    """The status that HTTP has for it, for the journal and the metrics."""
+    return render_error(error).status
+
+
+def host_of(peer: str) -> str | None:
+    """The address in what gRPC calls a peer, such as `ipv4:127.0.0.1:50000`; None: it is none of IP's."""
+    family, _, rest = unquote(peer).partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return None
+    return rest.rpartition(":")[0].strip("[]")
+
+
+def _told(context: RequestContext) -> list[tuple[bytes, bytes]]:
+    """Of every end."""
+    return [(b"x-request-id", context.public_id.encode()), *ratelimit_headers(context.budgets)]
+
+
+def _headers(metadata: Any) -> list[tuple[bytes, bytes]]:
+    return [
+        (key.encode(), value if isinstance(value, bytes) else value.encode("latin-1", "replace"))
+        for key, value in metadata or ()
+    ]
+
+
+def _metadata(headers: list[tuple[bytes, bytes]]) -> tuple[tuple[str, str], ...]:
+    return tuple((name.decode(), value.decode("latin-1")) for name, value in headers)

@@ -1,0 +1,228 @@
+"""ModelInfer and ModelStreamInfer: requests of tensors, one a call or many on one stream.
+
+A stream's requests run side by side, each in a task of its own and with a record of its own. They
+end with their last response, by a stop that comes on the stream or elsewhere, or with the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TypeVar
+
+from starlette.types import Scope
+
+from serve_app.api.body import ClientGone
+from serve_app.api.context import RequestContext, context_of, open_context
+from serve_app.api.dialects.base import Renderer
+from serve_app.api.dialects.trtllm import Inference, Stop, parse
+from serve_app.api.dialects.trtllm_outputs import Answers
+from serve_app.api.generate import OFF_LOOP_BYTES, Services, in_words_of, under_way
+from serve_app.api.kserve.message import InferResponse
+from serve_app.api.merge import Step
+from serve_app.api.middleware import log_done
+from serve_app.api.running import RunKey
+from serve_app.api.stream import collect, follow
+from serve_app.api.tensors import endpoint_name, stopped
+from serve_app.config import TrtllmConfig
+from serve_app.errors import GenerationFailed, ServeError
+from serve_app.limits import MAX_STREAM_REQUESTS
+from serve_app.rpc import kserve_pb2 as pb
+from serve_app.rpc.call import RpcCall, message_of, public, status_of
+from serve_app.rpc.tensors import FINAL, decoded, encoded, infer_message
+from serve_app.types import FinishReason, ModelInfo
+
+S = TypeVar("S")
+T = TypeVar("T")
+Emit = Callable[[InferResponse], Awaitable[None]]
+
+
+async def model_infer(call: RpcCall, services: Services) -> None:
+    """One request, one response. Raises ServeError."""
+
+    async def emit(response: InferResponse) -> None:
+        await call.write(encoded(response, in_stream=False).SerializeToString())
+
+    services.admission.check()
+    with services.bodies.lease() as lease:
+        raw = await call.read_only()
+        lease.take(len(raw))
+        message = await _aside(services, len(raw), infer_message, raw)
+        asked = await _understood(message, services, can_stream=False)
+        if isinstance(asked, Stop):
+            await emit(_told(services, call.scope, asked, message))
+            return
+        del raw, message  # they would live as long as the answer takes
+        await answer(asked, call.scope, services, emit)
+
+
+async def model_stream_infer(call: RpcCall, services: Services) -> None:
+    """Requests until the client has no more, and the responses to all of them. Raises ClientGone."""
+    await Stream(call, services).run()
+
+
+class Stream:
+    """One call of ModelStreamInfer."""
+
+    def __init__(self, call: RpcCall, services: Services) -> None:
+        self._call = call
+        self._services = services
+
+    async def run(self) -> None:
+        """Raises ClientGone. What still runs when the call is cancelled is aborted."""
+        slots = asyncio.Semaphore(MAX_STREAM_REQUESTS)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await slots.acquire()
+                while (raw := await self._call.read()) is not None:
+                    task = tasks.create_task(self._one([raw]))
+                    task.add_done_callback(lambda _: slots.release())
+                    del raw
+                    await slots.acquire()
+        except ExceptionGroup:  # every other error is the answer to its own request
+            raise ClientGone from None
+
+    async def _one(self, inbox: list[bytes]) -> None:
+        """Answer the message in `inbox`, and leave nothing of it there."""
+        services, scope = self._services, {**self._call.scope}
+        outer, context = context_of(scope), open_context(scope)
+        context.caller, context.route = outer.caller, outer.route
+        message = pb.ModelInferRequest()
+        try:
+            services.admission.check()
+            with services.bodies.lease() as lease:
+                raw = inbox.pop()
+                message = await _aside(services, len(raw), infer_message, raw)
+                lease.take(len(raw))
+                del raw
+                await self._answer(message, scope)
+        except ClientGone:
+            context.outcome = "cancelled"
+            raise
+        except Exception as error:
+            told = public(error, context)
+            context.status = status_of(told)
+            await self._fail(told, message.id, message.model_name)
+        finally:
+            log_done(services.metrics, context, "gRPC", context.status)
+
+    async def _answer(self, message: pb.ModelInferRequest, scope: Scope) -> None:
+        services, context = self._services, context_of(scope)
+        asked = await _understood(message, services, can_stream=True)
+        if isinstance(asked, Stop):
+            await self._emit(_told(services, scope, asked, message))
+            return
+        # A stop that comes before the model has begun finds the request here, a later one in the backend.
+        task, was_stopped = asyncio.current_task(), False
+
+        def stop() -> None:
+            nonlocal was_stopped
+            was_stopped = True
+            if task is not None:
+                task.cancel()
+
+        with ExitStack() as before:
+            if asked.answer.id is not None:
+                key = _run_key(services, context, asked.answer.model, asked.answer.id)
+                before.enter_context(services.running.entry(key, stop))
+            try:
+                await answer(asked, scope, services, self._emit, begun=before.close)
+            except asyncio.CancelledError:
+                if not was_stopped or task is None or task.uncancel() > 0:
+                    raise
+                context.status = 200
+                await self._emit(_empty(asked, message.model_version or "1"))
+
+    async def _emit(self, response: InferResponse) -> None:
+        message = pb.ModelStreamInferResponse(infer_response=encoded(response, in_stream=True))
+        await self._call.write(message.SerializeToString())
+
+    async def _fail(self, error: ServeError, id: str, model: str) -> None:
+        """Close a request of the stream with an error."""
+        response = pb.ModelInferResponse(id=id[:1024], model_name=model[:256])
+        response.parameters[FINAL].bool_param = True
+        message = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
+        await self._call.write(message.SerializeToString())
+
+
+async def answer(
+    asked: Inference, scope: Scope, services: Services, emit: Emit, begun: Callable[[], None] = lambda: None
+) -> None:
+    """Generate, and `emit` the response, or one a token. Raises ServeError.
+
+    `begun` is told when the model answers.
+    """
+    context = context_of(scope)
+    call = asked.call(endpoint_name(services, asked.answer.model), _no_bytes, stream=asked.streaming)
+    with services.admission.permits(len(call.requests)):
+        try:
+            async with under_way(call, None, scope, services, status_of) as (attempt, deadline):
+                begun()
+                context.status = 200
+                answers = Answers(asked.answer, attempt.info)
+
+                async def pass_on(step: Step) -> None:
+                    for _, delta in step:
+                        for response in answers.push(delta):
+                            await emit(response)
+
+                if asked.streaming:
+                    failure = await follow(attempt, pass_on, context, services.metrics, deadline)
+                    if failure is not None:
+                        raise failure
+                    return
+                n = call.requests[0].n
+                choices = await collect(attempt, n, context, services.metrics, deadline)
+                if any(choice.finish is FinishReason.ABORT for choice in choices):
+                    await emit(_empty(asked, attempt.info.version or "1"))
+                else:
+                    await emit(answers.whole(choices, attempt.generation.usage))
+        except ServeError as error:
+            if error.param not in call.names:
+                raise
+            raise in_words_of(call.names, error) from error
+
+
+async def _understood(
+    message: pb.ModelInferRequest, services: Services, *, can_stream: bool
+) -> Inference | Stop:
+    """Raises InvalidField or UnsupportedField."""
+    understand = partial(_parsed, services.config.trtllm, can_stream)
+    return await _aside(services, message.ByteSize(), understand, message)
+
+
+def _parsed(config: TrtllmConfig, can_stream: bool, message: pb.ModelInferRequest) -> Inference | Stop:
+    return parse(decoded(message), config, can_stream=can_stream)
+
+
+async def _aside(services: Services, size: int, work: Callable[[S], T], given: S) -> T:
+    """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
+    if size < OFF_LOOP_BYTES:
+        return work(given)
+    async with services.parsing:
+        return await asyncio.to_thread(work, given)
+
+
+def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:
+    """Stop what is to be stopped; the empty answer that says so."""
+    context = context_of(scope)
+    told = stopped(services, context, stop, message.model_version or None)
+    context.status = 200
+    return InferResponse(model=stop.model, version=told["model_version"], id=stop.id, outputs={})
+
+
+def _empty(asked: Inference, version: str) -> InferResponse:
+    """What closes a request that was stopped."""
+    return InferResponse(model=asked.answer.model, version=version, id=asked.answer.id, outputs={})
+
+
+def _run_key(services: Services, context: RequestContext, model: str, id: str) -> RunKey:
+    key_id = context.caller.key_id if context.caller else ""
+    return RunKey(key_id, endpoint_name(services, model), id)
+
+
+def _no_bytes(id: str, info: ModelInfo) -> Renderer:
+    """A call has something that renders bytes; here responses become messages. Raises GenerationFailed."""
+    raise GenerationFailed("gRPC has no such form of an answer")

@@ -1,0 +1,131 @@
+"""Every method of the service: the scope it needs and what runs it. They tell what HTTP's pages tell."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.json_format import ParseDict
+from google.protobuf.message import DecodeError, Message
+
+from serve_app.api import repository
+from serve_app.api.generate import Services
+from serve_app.api.kserve.description import server_metadata
+from serve_app.api.kserve_pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
+from serve_app.errors import InvalidBody
+from serve_app.limits import MAX_BODY_BYTES
+from serve_app.rpc import kserve_pb2 as pb
+from serve_app.rpc.call import RpcCall
+from serve_app.rpc.infer import model_infer, model_stream_infer
+from serve_app.types import Scope
+
+SERVICE: Final = "inference.GRPCInferenceService"
+
+Answer = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
+
+
+class Method(NamedTuple):
+    """One method. A scope is not optional: no method is open."""
+
+    scope: Scope
+    run: Callable[[RpcCall, Services], Awaitable[None]]
+
+
+class Page:
+    """A method with one small message in and one out."""
+
+    def __init__(self, request: type[Message], response: type[Message], answer: Answer) -> None:
+        self._request = request
+        self._response = response
+        self._answer = answer
+
+    async def __call__(self, call: RpcCall, services: Services) -> None:
+        """Raises ServeError."""
+        with services.bodies.lease() as lease:
+            raw = await call.read_only(MAX_BODY_BYTES)
+            lease.take(len(raw))
+            message = self._request()
+            try:
+                message.ParseFromString(raw)
+            except DecodeError:
+                raise InvalidBody(f"the message is not a {message.DESCRIPTOR.name}") from None
+            body = await self._answer(services, message)
+        await call.write(ParseDict(body, self._response()).SerializeToString())
+
+
+async def _server_live(services: Services, message: Any) -> dict[str, Any]:
+    return {"live": True}
+
+
+async def _server_ready(services: Services, message: Any) -> dict[str, Any]:
+    return {"ready": bool(len(services.directory)) and not await services.backend.not_ready()}
+
+
+async def _server_metadata(services: Services, message: Any) -> dict[str, Any]:
+    return server_metadata(services.config.v1_dialect)
+
+
+async def _model_ready(services: Services, message: Any) -> dict[str, Any]:
+    return {"ready": is_ready(services, find(services, _names(message)))}
+
+
+async def _model_metadata(services: Services, message: Any) -> dict[str, Any]:
+    return ModelPage(services).page(find(services, _names(message)))
+
+
+async def _model_config(services: Services, message: Any) -> dict[str, Any]:
+    return {"config": ConfigPage(services).page(find(services, _names(message)))}
+
+
+async def _model_statistics(services: Services, message: Any) -> dict[str, Any]:
+    models = [find(services, _names(message))] if message.name else everything(services)
+    return {"model_stats": statistics(services, models)}
+
+
+async def _repository_index(services: Services, message: Any) -> dict[str, Any]:
+    return {"models": repository.index(services, only_ready=message.ready)}
+
+
+async def _load(services: Services, message: Any) -> dict[str, Any]:
+    found = repository.controlled(services, message.model_name, dict(message.parameters), "load")
+    await repository.load(services, found)
+    return {}
+
+
+async def _unload(services: Services, message: Any) -> dict[str, Any]:
+    found = repository.controlled(services, message.model_name, dict(message.parameters), "unload")
+    repository.refuse_to_unload(found)
+
+
+def _names(message: Any) -> dict[str, str]:
+    """The model as a path names it."""
+    version = {"version": message.version} if message.version else {}
+    return {"model": message.name, **version}
+
+
+def _page(name: str, answer: Answer) -> tuple[str, Method]:
+    request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
+    return f"/{SERVICE}/{name}", Method(Scope.INFERENCE, Page(request, response, answer))
+
+
+METHODS: Final[Mapping[str, Method]] = MappingProxyType(
+    {
+        f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
+        f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
+        **dict(
+            (
+                _page("ServerLive", _server_live),
+                _page("ServerReady", _server_ready),
+                _page("ServerMetadata", _server_metadata),
+                _page("ModelReady", _model_ready),
+                _page("ModelMetadata", _model_metadata),
+                _page("ModelConfig", _model_config),
+                _page("ModelStatistics", _model_statistics),
+                _page("RepositoryIndex", _repository_index),
+                _page("RepositoryModelLoad", _load),
+                _page("RepositoryModelUnload", _unload),
+            )
+        ),
+    }
+)

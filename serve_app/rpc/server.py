@@ -1,0 +1,113 @@
+"""The gRPC server of a gateway: one port, every call authenticated before a message of it is read.
+
+On the wire a call with one message looks like one with many, so all methods are served as streams of
+bytes: who may not call is refused before anything is taken in, parsed or even known to be a method.
+Deny by default: a method that nobody serves needs a caller too, as every path does over HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import grpc
+
+from serve_app.api.backend import Accounts
+from serve_app.api.body import ClientGone
+from serve_app.api.context import header, open_context
+from serve_app.api.generate import Services
+from serve_app.api.middleware import log_done
+from serve_app.errors import PermissionDenied, RouteNotFound
+from serve_app.limits import MAX_RPC_METADATA_BYTES, MAX_TENSOR_BODY_BYTES
+from serve_app.rpc.call import RpcCall, public
+from serve_app.rpc.methods import METHODS
+
+logger = logging.getLogger(__name__)
+
+_OPEN_BESIDES: Final = 256  # calls that are no generation, and streams that wait
+_PING_S: Final = 60  # a connection is asked whether it still lives
+_PING_WAIT_S: Final = 20
+_CLIENT_PING_S: Final = 10  # clients may ask as often, as of Triton
+
+
+class RpcServer:
+    """Answers calls of KServe's protocol."""
+
+    def __init__(self, services: Services, accounts: Accounts) -> None:
+        self._services = services
+        self._accounts = accounts
+        self._server: Any = None
+        self.port: int | None = None  # once it is started
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen at `host`, on a free port for 0. Raises OSError when that port is taken.
+
+        Gateways of one machine share a port: the system spreads connections among them.
+        """
+        options = [
+            ("grpc.so_reuseport", 1),
+            ("grpc.max_receive_message_length", MAX_TENSOR_BODY_BYTES),
+            ("grpc.max_send_message_length", -1),  # answers have bounds of their own
+            ("grpc.max_metadata_size", MAX_RPC_METADATA_BYTES),
+            ("grpc.absolute_max_metadata_size", 2 * MAX_RPC_METADATA_BYTES),
+            ("grpc.keepalive_time_ms", _PING_S * 1_000),
+            ("grpc.keepalive_timeout_ms", _PING_WAIT_S * 1_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_S * 1_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+        ]
+        most = 2 * self._services.config.max_in_flight + _OPEN_BESIDES
+        server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)
+        server.add_generic_rpc_handlers((_Handlers(self),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            self.port = server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OSError(f"gRPC cannot listen on {address}") from error
+        await server.start()
+        self._server = server
+        logger.info("gRPC on %s", address)
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no call any more; those that run have `grace_s` to end."""
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    async def answer(self, rpc: Any, path: str) -> None:
+        """One call, to its end."""
+        call = RpcCall(rpc, path)
+        context = open_context(call.scope)
+        method = METHODS.get(path)
+        try:
+            context.caller = self._accounts.authenticate(header(call.scope, b"authorization"), call.peer)
+            if method is None:
+                raise RouteNotFound("there is no such method")
+            context.route = path
+            if method.scope not in context.caller.scopes:
+                raise PermissionDenied(f"the API key lacks the scope '{method.scope}'")
+            await method.run(call, self._services)
+            context.status = context.status or 200
+            call.finish(context)
+        except ClientGone:
+            context.outcome = "cancelled"
+            await rpc.abort(grpc.StatusCode.CANCELLED, "the client does not read")
+        except asyncio.CancelledError:
+            context.outcome = "cancelled"
+            raise
+        except Exception as error:
+            await call.abort(public(error, context))
+        finally:
+            log_done(self._services.metrics, context, "gRPC", context.status)
+
+
+class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
+    def __init__(self, server: RpcServer) -> None:
+        self._server = server
+
+    def service(self, handler_call_details: Any) -> Any:
+        path = handler_call_details.method
+
+        async def answer(messages: Any, rpc: Any) -> None:
+            await self._server.answer(rpc, path)
+
+        return grpc.stream_stream_rpc_method_handler(answer)

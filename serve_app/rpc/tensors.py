@@ -1,0 +1,158 @@
+"""Messages of gRPC to inference requests, and responses to messages.
+
+Inputs come as raw bytes, all of them or none, or each in the field of its datatype. Outputs always
+go out raw. Shared memory and classification are refused, as over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from serve_app.api.kserve.datatype import BF16, BYTES, ELEMENTS, checked, refused
+from serve_app.api.kserve.http_body import MAX_INPUTS, request_id
+from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
+from serve_app.errors import InvalidBody, InvalidField
+from serve_app.rpc import kserve_pb2 as pb
+from serve_app.types import Tensor
+
+FINAL: Final = "triton_final_response"  # parameter of every response of a stream
+
+# Datatype -> the field of InferTensorContents with its elements; what is missing travels raw.
+CONTENTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "BOOL": "bool_contents",
+        "INT8": "int_contents",
+        "INT16": "int_contents",
+        "INT32": "int_contents",
+        "INT64": "int64_contents",
+        "UINT8": "uint_contents",
+        "UINT16": "uint_contents",
+        "UINT32": "uint_contents",
+        "UINT64": "uint64_contents",
+        "FP32": "fp32_contents",
+        "FP64": "fp64_contents",
+        BYTES: "bytes_contents",
+    }
+)
+# As protobuf has the elements, and those of the fields that hold narrower types too.
+_WIDE: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "bool_contents": "u1",
+        "int_contents": "<i4",
+        "int64_contents": "<i8",
+        "uint_contents": "<u4",
+        "uint64_contents": "<u8",
+        "fp32_contents": "<f4",
+        "fp64_contents": "<f8",
+    }
+)
+_NARROWED: Final = ("int_contents", "uint_contents")
+_RAW_ONLY: Final = ("FP16", BF16)
+_REGION: Final = "shared_memory_region"
+
+
+def infer_message(raw: bytes) -> pb.ModelInferRequest:
+    """Raises InvalidBody unless `raw` is a ModelInferRequest."""
+    message = pb.ModelInferRequest()
+    try:
+        message.ParseFromString(raw)
+    except DecodeError:
+        raise InvalidBody("the message is not a ModelInferRequest") from None
+    return message
+
+
+def decoded(message: pb.ModelInferRequest) -> InferRequest:
+    """Raises InvalidField, naming the tensor or the field."""
+    for output in message.outputs:
+        if not output.name:
+            raise InvalidField("outputs: each must have a name", param="outputs")
+        if _REGION in output.parameters:
+            raise refused(output.name, "shared memory is not available")
+        if "classification" in output.parameters:
+            raise refused(output.name, "classification is not available; ask for the tensor")
+    names = [output.name for output in message.outputs]
+    if len(set(names)) != len(names) or len(names) > MAX_INPUTS:
+        raise InvalidField(f"outputs: must be up to {MAX_INPUTS} different names", param="outputs")
+    return InferRequest(
+        model=message.model_name,
+        version=message.model_version or None,
+        id=request_id(message.id),
+        inputs=_inputs(message),
+        outputs=tuple(names) or None,
+        parameters=_parameters(message.parameters),
+    )
+
+
+def encoded(response: InferResponse, *, in_stream: bool) -> pb.ModelInferResponse:
+    """`in_stream`: whether more responses may follow, which each of them then says."""
+    message = pb.ModelInferResponse(
+        model_name=response.model,
+        model_version=response.version,
+        id=response.id or "",
+        outputs=[
+            pb.ModelInferResponse.InferOutputTensor(name=name, datatype=tensor.dtype, shape=tensor.shape)
+            for name, tensor in response.outputs.items()
+        ],
+        raw_output_contents=[tensor.data for tensor in response.outputs.values()],
+    )
+    if in_stream:
+        message.parameters[FINAL].bool_param = response.is_final
+    return message
+
+
+def _inputs(message: pb.ModelInferRequest) -> dict[str, Tensor]:
+    inputs, raw = message.inputs, message.raw_input_contents
+    if not 1 <= len(inputs) <= MAX_INPUTS:
+        raise InvalidField(f"inputs: must hold 1 to {MAX_INPUTS} tensors", param="inputs")
+    if raw and len(raw) != len(inputs):
+        raise InvalidField(
+            f"raw_input_contents: must be there for all {len(inputs)} inputs or for none, not for {len(raw)}",
+            param="raw_input_contents",
+        )
+    found: dict[str, Tensor] = {}
+    for i, each in enumerate(inputs):
+        name = each.name
+        if not name:
+            raise InvalidField("inputs: each must have a name", param="inputs")
+        if name in found:
+            raise refused(name, "is there twice in inputs")
+        if _REGION in each.parameters:
+            raise refused(name, "shared memory is not available; send the data")
+        if raw and each.HasField("contents"):
+            raise refused(name, "must not have contents beside raw_input_contents")
+        found[name] = checked(name, each.datatype, each.shape, raw[i] if raw else _contents(each))
+    return found
+
+
+def _contents(each: pb.ModelInferRequest.InferInputTensor) -> bytes:
+    """The bytes of a tensor whose elements come typed. An unknown datatype is left to `checked`."""
+    name, datatype = each.name, each.datatype
+    if datatype in _RAW_ONLY:
+        raise refused(name, f"{datatype} must be in raw_input_contents")
+    field = CONTENTS.get(datatype)
+    if field is None:
+        return b""
+    if any(other.name != field for other, _ in each.contents.ListFields()):
+        raise refused(name, f"{datatype} must be in contents.{field}, and nothing else there")
+    values = getattr(each.contents, field)
+    if datatype == BYTES:
+        return b"".join(len(value).to_bytes(4, "little") + value for value in values)
+    numbers = np.asarray(values, _WIDE[field])
+    narrow = numbers.astype(ELEMENTS[datatype])
+    if field in _NARROWED and not np.array_equal(narrow, numbers):
+        raise refused(name, f"must hold numbers that {datatype} has")
+    return narrow.tobytes()
+
+
+def _parameters(parameters: Mapping[str, Any]) -> dict[str, Parameter]:
+    found: dict[str, Parameter] = {}
+    for name, value in parameters.items():
+        kind = value.WhichOneof("parameter_choice")
+        if kind is not None:
+            found[name] = getattr(value, kind)
+    return found
