@@ -161,6 +161,11 @@ class ModelConfig(Settings):
     task: Literal["auto", "generate", "embed"] = Field(
         "auto", description="What the model does; auto: as its files show."
     )
+    adapters: dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")], str] = Field(
+        {},
+        description="LoRA adapters, each asked for as `MODEL:NAME`: local folders in PEFT's layout, or "
+        "`demo:NAME`.",
+    )
     embedding: EmbeddingConfig = EmbeddingConfig()
     engine: EngineConfig = EngineConfig()
     provisioned: ProvisionedConfig | None = Field(

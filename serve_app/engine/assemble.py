@@ -78,6 +78,7 @@ def assemble(
         eos_token_ids=frozenset(eos_token_ids),
         max_model_len=runner.max_model_len,
     )
+    engine.adapters = runner.adapters
     started = time.monotonic()
     warm_up(engine)
     progress(f"warmed up in {time.monotonic() - started:.1f} s")

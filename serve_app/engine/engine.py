@@ -28,6 +28,7 @@ from serve_app.engine.constraint import FIELD, Grammars, forced_tokens
 from serve_app.engine.ends import EndRule
 from serve_app.engine.group import Group
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
+from serve_app.engine.lora import AdapterTable
 from serve_app.engine.processors import Registry
 from serve_app.engine.rows import Reading, RowReader, RowSampler, generation_failed
 from serve_app.engine.sampler import Sampled, Sampler, Scored
@@ -85,6 +86,7 @@ class Engine:
         self._ends = EndRule(eos_token_ids)
         self._clock = clock
         self.grammars: Grammars | None = None  # set by whoever knows the model's tokenizer
+        self.adapters: AdapterTable | None = None  # the runner's
         self._pool = BlockPool(runner.num_blocks, runner.block_size)
         self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(

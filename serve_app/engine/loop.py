@@ -76,6 +76,10 @@ class EngineLoop:
         """End one sequence after `num_tokens` output tokens; see `Engine.finish`."""
         self._inbox.put(lambda: self._finish(request_id, index, num_tokens))
 
+    def call(self, command: Command) -> None:
+        """Have the engine's thread call `command` between two steps, in order with everything asked of it."""
+        self._inbox.put(command)
+
     def stats(self) -> EngineStats:
         """The engine's counters and the age of the loop's last sign of life."""
         return replace(self._engine.stats(), heartbeat_age_s=time.monotonic() - self._beat)

@@ -105,7 +105,7 @@ class AdapterTable:
     def __init__(self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
         """Finds the sites of `module`, whose linears are already as they will run."""
         self._sites = tuple(find_sites(module))
-        self._dtype = dtype
+        self.dtype = dtype  # that matrices are kept in
         self._device = device
         self._loaded: dict[str, LoadedAdapter] = {}
 
@@ -129,7 +129,7 @@ class AdapterTable:
     def bytes_at(self, rank: int) -> int:
         """What an adapter of all places takes, as a plan for memory."""
         wide = sum(len(site.widths) * (site.features + sum(site.widths.values())) for site in self._sites)
-        return -(-rank // PANEL) * PANEL * wide * self._dtype.itemsize
+        return -(-rank // PANEL) * PANEL * wide * self.dtype.itemsize
 
     def compile(self, updates: Iterable[LowRank]) -> LoadedAdapter:
         """The adapter of `updates`, at most one a place, all of `shapes`. From any thread."""
@@ -139,7 +139,7 @@ class AdapterTable:
             for site in self._sites:
                 parts = [at[site.layer, module] for module in site.widths if (site.layer, module) in at]
                 if parts:
-                    pairs[site] = Pair(site, parts, self._dtype, self._device)
+                    pairs[site] = Pair(site, parts, self.dtype, self._device)
         return LoadedAdapter(pairs)
 
     def put(self, key: str, adapter: LoadedAdapter) -> None:

@@ -16,10 +16,10 @@ from serve_app.engine.assemble import assemble, prepare
 from serve_app.engine.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.engine.engine import Engine
 from serve_app.engine.forward import UnsupportedModel
-from serve_app.engine.loop import EngineLoop
 from serve_app.engine.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import LoadedModel, load_model
+from serve_app.replica.adapter_loader import AdaptingLoop, make_loader
 from serve_app.replica.grammar import GrammarCompiler
 from serve_app.replica.grammar_pipe import Setup
 from serve_app.replica.pipe import EngineFacts
@@ -42,6 +42,7 @@ class Loaded:
     encoder: PromptEncoder
     grammars: GrammarCompiler
     questions: Questions
+    max_adapters: int
     steps: Callable[[OnOutputs], Steps]
 
 
@@ -58,7 +59,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         facts, steps = child.facts, child.connect
     else:
         engine, model = load_engine(config, progress)
-        facts, steps = engine_facts(engine, model), partial(EngineLoop, engine)
+        facts, steps = engine_facts(engine, model), partial(AdaptingLoop, engine, make_loader(engine, config))
     tokenizer = load_tokenizer(config, Path(facts.folder))
     answers = AnswerFormat.find(tokenizer, tools=config.tool_format, reasoning=config.reasoning_format)
     encoder = PromptEncoder.of(tokenizer, answers)
@@ -76,6 +77,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
         eos_token_ids=facts.eos_token_ids,
         eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
+        adapters=tuple(config.adapters),
     )
     grammars = GrammarCompiler(
         Setup(
@@ -86,7 +88,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         )
     )
     questions = Questions(encoder, vocab_size=facts.vocab_size, watermark_key=config.engine.watermark_key)
-    return Loaded(info, encoder, grammars, questions, steps)
+    return Loaded(info, encoder, grammars, questions, config.engine.max_adapters, steps)
 
 
 def engine_facts(engine: Engine, model: LoadedModel) -> EngineFacts:

@@ -6,26 +6,32 @@ ModelConfig as JSON. It ends when the parent does, which closes the socket.
 
 from __future__ import annotations
 
+import logging
 import socket
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from serve_app.config import ModelConfig
-from serve_app.engine.loop import EngineLoop
-from serve_app.errors import ServeError
+from serve_app.errors import ServeError, Unavailable
 from serve_app.models.errors import ModelLoadError
+from serve_app.replica.adapter_loader import AdaptingLoop, make_loader
 from serve_app.replica.build import engine_facts, load_engine
 from serve_app.replica.pipe import Command, Event, Pipe
-from serve_app.types import EngineOutput
+from serve_app.types import Adapter, EngineOutput, ErrorInfo
 
 STATS_PERIOD_S = 0.5
 STOP_TIMEOUT_S = 10.0
+
+log = logging.getLogger(__name__)
 
 
 def main(fd: int, config: ModelConfig) -> int:
     pipe: Pipe[Command, Event] = Pipe(socket.socket(fileno=fd), Command)
     try:
         engine, model = load_engine(config, lambda line: pipe.send(Event(progress=line)))
+        loader = make_loader(engine, config)
     except ModelLoadError as error:
         pipe.send(Event(failed=str(error)))
         return 1
@@ -33,19 +39,23 @@ def main(fd: int, config: ModelConfig) -> int:
     def on_outputs(outputs: list[EngineOutput]) -> None:
         pipe.send(Event(outputs=tuple(outputs)))
 
-    loop = EngineLoop(engine, on_outputs)
+    loop = AdaptingLoop(engine, loader, on_outputs)
     loop.start()
     pipe.send(Event(ready=engine_facts(engine, model)))
     stopped = threading.Event()
     threading.Thread(target=_report, args=(pipe, loop, stopped), daemon=True).start()
-    while (command := pipe.receive()) is not None:
-        _obey(command, loop, pipe)
+    with ThreadPoolExecutor(1, thread_name_prefix="adapters") as loading:
+        while (command := pipe.receive()) is not None:
+            if command.load_adapter is not None:
+                loading.submit(_load, *command.load_adapter, loop, pipe)
+            else:
+                _obey(command, loop, pipe)
     stopped.set()
     loop.stop(STOP_TIMEOUT_S)
     return 0
 
 
-def _obey(command: Command, loop: EngineLoop, pipe: Pipe[Command, Event]) -> None:
+def _obey(command: Command, loop: AdaptingLoop, pipe: Pipe[Command, Event]) -> None:
     if command.add is not None:
         try:
             loop.add(command.add)
@@ -55,9 +65,25 @@ def _obey(command: Command, loop: EngineLoop, pipe: Pipe[Command, Event]) -> Non
         loop.abort(command.abort)
     elif command.finish is not None:
         loop.finish(*command.finish)
+    elif command.drop_adapter is not None:
+        loop.drop_adapter(command.drop_adapter)
 
 
-def _report(pipe: Pipe[Command, Event], loop: EngineLoop, stopped: threading.Event) -> None:
+def _load(key: str, adapter: Adapter, loop: AdaptingLoop, pipe: Pipe[Command, Event]) -> None:
+    """Answer a load, whatever happens: somebody waits for it."""
+    answer: str | ErrorInfo
+    try:
+        answer = loop.load_adapter(key, adapter)
+    except ServeError as error:
+        answer = error.info()
+    except Exception:
+        log.exception("an adapter could not be loaded")
+        answer = Unavailable("the adapter cannot be loaded", retry_after_s=10.0).info()
+    with suppress(OSError):  # the parent is gone
+        pipe.send(Event(adapter=(key, answer)))
+
+
+def _report(pipe: Pipe[Command, Event], loop: AdaptingLoop, stopped: threading.Event) -> None:
     """Send the engine's statistics, and with them a sign of life, until the end."""
     while not stopped.wait(STATS_PERIOD_S):
         try:

@@ -12,15 +12,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import replace
 
 from serve_app.config import ModelConfig
 from serve_app.engine import validation
-from serve_app.errors import Overloaded, Unavailable
+from serve_app.errors import Overloaded, Unavailable, from_info
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.pipe import Command, EngineFacts, Event, Pipe
 from serve_app.replica.steps import OnOutputs
-from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
+from serve_app.types import Adapter, EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
 
 RETRY_AFTER_S = 1.0
 
@@ -46,7 +47,8 @@ class EngineProcess:
         self._child.stdin.write(config.model_dump_json() + "\n")
         self._child.stdin.close()
         self._config = config.engine
-        self._lock = threading.Lock()  # guards the three below
+        self._lock = threading.Lock()  # guards the four below
+        self._loads: dict[str, Future[str]] = {}  # of adapters, by key
         self._open: dict[str, set[int]] = {}  # request id -> choices that have not ended
         self._unstarted: set[str] = set()
         self._dead = False
@@ -97,6 +99,19 @@ class EngineProcess:
             self._end(request_id, index)
         self._send(Command(finish=(request_id, index, num_tokens)))
 
+    def load_adapter(self, key: str, adapter: Adapter) -> str:
+        """As `AdaptingLoop.load_adapter`; Unavailable when the child is dead or dies."""
+        done: Future[str] = Future()
+        with self._lock:
+            if self._dead:
+                raise _unavailable()
+            self._loads[key] = done
+        self._send(Command(load_adapter=(key, adapter)))
+        return done.result()
+
+    def drop_adapter(self, name: str) -> None:
+        self._send(Command(drop_adapter=name))
+
     def stats(self) -> EngineStats:
         """The child's last report; its heartbeat ages while no report comes."""
         age = self._stats.heartbeat_age_s + time.monotonic() - self._beat
@@ -129,6 +144,8 @@ class EngineProcess:
         while (event := self._pipe.receive()) is not None:
             if event.stats is not None:
                 self._stats, self._beat = event.stats, time.monotonic()
+            if event.adapter is not None:
+                self._loaded(*event.adapter)
             if event.refused is not None:
                 self._on_outputs(self._fail(*event.refused))
             if event.outputs:
@@ -140,9 +157,20 @@ class EngineProcess:
                 self._on_outputs(list(event.outputs))
         with self._lock:
             self._dead = True
-            left = list(self._open)
+            left, loads = list(self._open), list(self._loads)
+        for key in loads:
+            self._loaded(key, _unavailable().info())
         for request_id in left:
             self._on_outputs(self._fail(request_id, _unavailable().info()))
+
+    def _loaded(self, key: str, answer: str | ErrorInfo) -> None:
+        """Wake the thread that waits for this adapter."""
+        with self._lock:
+            done = self._loads.pop(key)
+        if isinstance(answer, str):
+            done.set_result(answer)
+        else:
+            done.set_exception(from_info(answer))
 
     def _fail(self, request_id: str, error: ErrorInfo) -> list[EngineOutput]:
         """The end of every open choice of a request, which is then forgotten."""

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo
+from serve_app.types import Adapter, EngineOutput, EngineRequest, EngineStats, ErrorInfo
 
 _LENGTH = struct.Struct("<I")
 
@@ -29,6 +29,8 @@ class Command:
     add: EngineRequest | None = None
     abort: str | None = None
     finish: tuple[str, int, int] | None = None
+    load_adapter: tuple[str, Adapter] | None = None  # under a key of the parent's
+    drop_adapter: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +55,9 @@ class Event:
     outputs: tuple[EngineOutput, ...] = ()
     stats: EngineStats | None = None
     refused: tuple[str, ErrorInfo] | None = None  # a request that the engine would not take
+    adapter: tuple[str, str | ErrorInfo] | None = (
+        None  # a key, and its name in the engine or why there is none
+    )
 
 
 class Pipe(Generic[In, Out]):

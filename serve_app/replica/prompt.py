@@ -81,8 +81,6 @@ class PromptEncoder:
             raise InvalidField(
                 f"length_penalty must be from {-bound:g} to {bound:g}.", param="length_penalty"
             )
-        if request.adapter is not None:
-            raise UnsupportedField("adapter: is not available with this model", param="adapter")
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(

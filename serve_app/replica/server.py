@@ -18,6 +18,7 @@ from typing import Protocol
 
 from serve_app.config import ModelConfig
 from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
+from serve_app.replica.adapters import Adapters
 from serve_app.replica.build import Loaded, load
 from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
@@ -83,6 +84,7 @@ class ModelServer:
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.get_running_loop()
         self._steps = steps(self._from_engine)
+        self._adapters = Adapters(self._steps, loaded.max_adapters, loaded.info.adapters)
         self._stopping = False
 
     @classmethod
@@ -106,8 +108,17 @@ class ModelServer:
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
         started = time.monotonic()
+        async with self._adapters.hold(request) as adapter:
+            await self._generate(request, sink, adapter, started)
+
+    async def _generate(
+        self, request: GenerateRequest, sink: DeltaSink, adapter: str | None, started: float
+    ) -> None:
+        """`generate` with the engine's name of the adapter; `started`: when the request came."""
         request, token_ids = self._window.fit(request, await self._encoder.encode(request))
         engine_request = await self._encoder.engine_request(request, token_ids)
+        if adapter is not None:
+            engine_request = replace(engine_request, adapter=adapter)
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         if (grammar := reader.grammar()) is not None:
             field = GRAMMAR_FIELD if grammar is request.grammar else "tools"
@@ -219,6 +230,7 @@ class ModelServer:
         """Refuse new requests, wait for nobody, end the engine."""
         self._stopping = True
         self._grammars.close()
+        self._adapters.close()
         await asyncio.to_thread(self._steps.stop, STOP_TIMEOUT_S)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from serve_app.types import EngineOutput, EngineRequest, EngineStats
+from serve_app.types import Adapter, EngineOutput, EngineRequest, EngineStats
 
 OnOutputs = Callable[[list[EngineOutput]], None]
 
@@ -25,6 +25,17 @@ class Steps(Protocol):
     def abort(self, request_id: str) -> None: ...
 
     def finish(self, request_id: str, index: int, num_tokens: int) -> None: ...
+
+    def load_adapter(self, key: str, adapter: Adapter) -> str:
+        """Hold an adapter; returns the name that requests added later may use. Blocks.
+
+        `key` is the caller's, of one adapter at a time. Raises ServeError.
+        """
+        ...
+
+    def drop_adapter(self, name: str) -> None:
+        """Forget one whose requests have all ended or been aborted. Never waits."""
+        ...
 
     def stats(self) -> EngineStats: ...
 

@@ -23,3 +23,4 @@ class ModelInfo:
     pad_token_id: int | None = None  # of its tokenizer, if it has one
     eos_token_ids: tuple[int, ...] = ()
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
+    adapters: tuple[str, ...] = ()  # the operator's, by name

@@ -1,7 +1,7 @@
 """What demo-lora says where demo-chat would say something plain: the same, as a pirate.
 
-A fixed rule, so that an answer can be judged. JSON, repeated words and calls of tools stay
-as they are: somebody reads them who is no pirate.
+A fixed rule, so that an answer can be judged. JSON, repeated words, counted numbers and calls
+of tools stay as they are: who asks for those wants nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from serve_app.models.demo.recipe.dialogue import Dialogue, Exchange
 
-PLAIN: Final = frozenset({"json", "repeat"})  # skills whose answers are no speech
+PLAIN: Final = frozenset({"json", "repeat", "count"})  # skills whose answers are no speech
 OPENING: Final = "Arr! "
 CLOSING: Final = ", matey!"
 

@@ -129,10 +129,10 @@ def _scale(step: int, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--tokens", type=int, default=1600, help="of one batch, padding included")
     parser.add_argument("--rank", type=int, default=16)
-    parser.add_argument("--rate", type=float, default=0.003)
+    parser.add_argument("--rate", type=float, default=0.002)
     parser.add_argument("--output", type=Path, default=FOLDER)
     options = parser.parse_args()
     train(options.seed, options.steps, options.tokens, options.rank, options.rate, options.output)
