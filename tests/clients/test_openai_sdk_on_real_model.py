@@ -466,7 +466,7 @@ async def test_the_readmes_openai_snippet_prints_an_answer(sdk: Sdk, demo_chat: 
 
 
 async def test_the_readmes_handle_snippet_prints_an_answer(demo_chat: Cluster) -> None:
-    text = snippet("from serve_app.deployments.client import Client")
+    text = snippet("from serve_app import Beam, Client")
     start = "import sys, ray\nray.init(address=sys.argv[1], log_to_driver=False)\n"
     printed = await run_script(start + text, demo_chat.gcs_address)
     assert len(printed) > 1
