@@ -50,6 +50,7 @@ SHARED: Final[Bounds] = {
     "response_format": ([{"type": "text"}, {"type": "json_object"}, None], [{"type": "xml"}, {}, 5]),
     "guided_regex": (["[a-z]+", None], ["", 5]),
     "guided_choice": ([["a", "b"], None], [[], [""], "a", 5]),
+    "guided_grammar": (['start: "a"', None], ["", 5]),
     "guided_json": ([{"type": "object"}, None], ["x", 5]),
     "structured_outputs": ([{"choice": ["a"]}, {}, None], [{"regex": "a", "choice": ["a"]}, 5]),
 }  # fmt: skip

@@ -140,6 +140,17 @@ class SharedRules:
         assert error_of(found)["type"] == INVALID
 
     @module_loop
+    async def test_e2_a_field_names_itself_and_its_bounds(self, client: httpx.AsyncClient) -> None:
+        found = await self.route.ask(client, temperature=2.5)
+        assert found.status_code == 400
+        assert error_of(found) == {
+            "message": "temperature: must be a number from 0 to 2",
+            "type": INVALID,
+            "param": "temperature",
+            "code": None,
+        }
+
+    @module_loop
     async def test_e3_an_unknown_model(self, client: httpx.AsyncClient) -> None:
         found = await self.route.ask(client, model="no-such-model")
         assert found.status_code == 404

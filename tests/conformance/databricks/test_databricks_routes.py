@@ -170,6 +170,14 @@ async def test_e3_an_unknown_endpoint() -> None:
         told(answer, 404, "RESOURCE_DOES_NOT_EXIST")
 
 
+async def test_e4_a_version_that_the_endpoint_has_not() -> None:
+    router, line = new_key("router", [Scope.INFERENCE, Scope.ROUTING])
+    async with gateway(keys=line) as g:
+        headers = {"authorization": f"Bearer {router}"}
+        answer = await g.post(BASE + "/demo/served-models/demo-9/invocations", HELLO, headers=headers)
+        told(answer, 404, "RESOURCE_DOES_NOT_EXIST", "no such served entity")
+
+
 async def test_e6_no_key_or_a_wrong_one() -> None:
     _, line = new_key("somebody")
     async with gateway(keys=line) as g:

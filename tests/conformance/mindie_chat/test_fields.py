@@ -51,6 +51,7 @@ BOUNDS: Bounds = {
     ),
     "use_beam_search": ([False, None], [True, 1, "true"]),  # a search of width 1 is none
     "tools": ([None, [], [TOOL]], [5, [{"type": "function", "function": {"name": "a b"}}], [TOOL, TOOL]]),
+    "parallel_tool_calls": ([True, False, None], [1, "true"]),
     "tool_choice": (["auto", "none", None], ["required", "any", 5]),
 }  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The bytes of generate's answers, errors before and after the first byte, versions, stops, and pages."""
+"""The bytes of generate's answers, a failure after the first byte, versions, stops, and pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from serve_app.accounts.keys import new_key
-from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, ServeError, Unavailable
+from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
 from tests.fakes_backend import WORDS, FakeBackend, model_info
 from tests.gateway import Gateway, gateway
@@ -119,23 +119,6 @@ async def test_the_id_is_the_bodys_or_the_headers_or_ours() -> None:
         made = await g.post(MODEL + "/generate", body(None))
     assert [answer.json()["id"] for answer in (named, header)] == ["job_42", "other"]
     assert len(made.json()["id"]) == 32
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "kind"),
-    [
-        (Overloaded("full"), 429, "Overloaded"),
-        (Unavailable("loading"), 503, "Service Unavailable"),
-        (EngineRefused("no"), 424, "Generation Error"),
-        (GenerationFailed("failed"), 500, "Incomplete Generation"),
-    ],
-)
-async def test_errors_before_the_first_token(error: ServeError, status: int, kind: str) -> None:
-    async with gateway(FakeBackend(refuse=error)) as g:
-        for path in (STREAM, MODEL + "/generate"):
-            answer = await g.post(path, body())
-            assert (answer.status_code, answer.json()["error_type"]) == (status, kind)
-        await g.check()
 
 
 async def test_an_error_after_the_first_byte_is_the_last_event() -> None:

@@ -41,6 +41,7 @@ BOUNDS: Bounds = {
     "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
     "chat_template_kwargs": ([{}, {"enable_thinking": False}, None], [5, {"": 1}]),
     "add_generation_prompt": BOOLEAN,
+    "continue_final_message": ([False, None], [1, 0, "true"]),
     "messages": ([], [None, [], "x", {}, 5]),
 }  # fmt: skip
 
@@ -57,6 +58,12 @@ TOGETHER: dict[str, tuple[dict[str, Any], str | None]] = {
     "top_logprobs-without-logprobs": ({"top_logprobs": 1}, "top_logprobs"),
     "tool_choice-names-a-tool": ({"tools": [TOOL], "tool_choice": NAMED}, None),
     "tool_choice-names-no-tool": ({"tool_choice": NAMED}, "tool_choice"),
+    "continue_final_message": (
+        {"messages": [USER, {"role": "assistant", "content": "The"}], "continue_final_message": True}, None,
+    ),
+    "continue_final_message-beside-add_generation_prompt": (
+        {"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message",
+    ),
     "functions-beside-tools": ({"tools": [TOOL], "functions": [FUNCTION]}, "functions"),
     "tool_choice-beside-functions": ({"functions": [FUNCTION], "tool_choice": "auto"}, "tool_choice"),
 }  # fmt: skip

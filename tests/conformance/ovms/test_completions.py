@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
+from tests.conformance.ovms.test_fields import BOUNDS as OF_CHAT
 from tests.fakes_backend import WORDS
 from tests.gateway import completion_body, events, gateway
 
@@ -43,6 +44,38 @@ BOUNDS: Bounds = {
     "seed": ([0, 2**32 - 1], [-1, 2**32]),
     "model": ([], [None, ""]),
 }
+OF_CHAT_ALONE = ("messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+SHARED: Bounds = {
+    field: bounds for field, bounds in OF_CHAT.items() if field not in OF_CHAT_ALONE and field not in BOUNDS
+}
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), accepted(SHARED))
+async def test_a_field_of_chat_is_accepted_inside_the_same_bounds(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    answer = await ask(client, **{field: value})
+    assert answer.status_code == 200, answer.text
+
+
+@module_loop
+@pytest.mark.parametrize(("field", "value"), refused(SHARED))
+async def test_a_field_of_chat_is_refused_outside_of_them(
+    client: httpx.AsyncClient, field: str, value: Any
+) -> None:
+    answer = await ask(client, **{field: value})
+    assert answer.status_code == 400
+    assert field in answer.json()["error"]
+
+
+@module_loop
+async def test_max_completion_tokens_is_max_tokens_and_n_is_up_to_best_of(client: httpx.AsyncClient) -> None:
+    assert (await ask(client, max_tokens=None, max_completion_tokens=1)).status_code == 200
+    assert (await ask(client, max_tokens=None, max_completion_tokens=0)).status_code == 400
+    assert (await ask(client, max_completion_tokens=9)).status_code == 400  # not that of max_tokens
+    assert len(await choices(client, n=2, best_of=2)) == 2
+    assert (await ask(client, n=2)).status_code == 400
 
 
 @module_loop

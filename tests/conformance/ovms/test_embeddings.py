@@ -23,6 +23,7 @@ BOUNDS: Bounds = {
     "encoding_format": (["float", "base64", None], ["hex", 5, ["float"]]),
     "dimensions": ([1, None], [0, -1, 1.5, "1", True]),
     "user": (["", "ann", None], [5, "x" * 513]),
+    "timeout": ([60, 3600, None], [0, -1, 3600.1, "1"]),
     "model": ([], [None, 5, ""]),
 }
 

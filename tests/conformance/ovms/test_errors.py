@@ -72,6 +72,15 @@ async def test_e3_an_unknown_model(client: httpx.AsyncClient) -> None:
     check_shape(page)
 
 
+async def test_e4_a_version_that_the_endpoint_has_not() -> None:
+    router, line = new_key("router", [Scope.INFERENCE, Scope.ROUTING])
+    async with gateway(keys=line) as g:
+        headers = {"authorization": f"Bearer {router}", "x-served-entity": "demo-9"}
+        answer = await g.post(PATH, chat_body(), headers=headers)
+        assert answer.status_code == 404
+        check_shape(answer)
+
+
 @module_loop
 async def test_e5_a_prompt_beyond_the_window(client: httpx.AsyncClient) -> None:
     window = (await client.get(f"/v3/models/{conftest.MODEL}")).json()["max_model_len"]
