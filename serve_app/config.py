@@ -249,6 +249,9 @@ class GatewayConfig(Settings):
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )
+    grpc_port: int | None = Field(
+        None, ge=1, le=65_535, description="Port of KServe v2 over gRPC, at HTTP's address; none: no gRPC."
+    )
     v1_dialect: Literal["openai", "mindie"] = Field(
         "openai", description="The protocol of /v1 where neither header nor prefix names one."
     )

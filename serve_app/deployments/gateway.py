@@ -1,10 +1,14 @@
-"""The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`."""
+"""The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
+
+gRPC has a port of the replica's own: Serve's proxies for it listen on every interface, do not tell
+who calls, and read messages before anybody could refuse them (docs/decisions.md).
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import logging
-from typing import Any
+from typing import Any, Final
 
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
@@ -19,8 +23,12 @@ from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
+from serve_app.rpc.server import RpcServer
 
 logger = logging.getLogger(__name__)
+
+
+RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
 
 
 class GatewayReplica:
@@ -33,12 +41,15 @@ class GatewayReplica:
         self._backend = ServeBackend(await Receiver.start(LOOPBACK))
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir())
+        self._rpc: RpcServer | None = None
+        self._rpc_listens = False
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take the catalogue of the deploy file, at start and whenever it changes.
 
-        A wrong one stops a gateway from starting (CatalogueError). One that runs keeps
-        what it has and says so: its requests have done nothing wrong.
+        A wrong one stops a gateway from starting (CatalogueError), as does a port of gRPC that is
+        taken (OSError). One that runs keeps what it has and says so: its requests have done
+        nothing wrong.
         """
         try:
             catalogue = parse_catalogue(user_config)
@@ -51,15 +62,19 @@ class GatewayReplica:
         self._directory.replace(catalogue)
         self._backend.serve(catalogue)
         logger.info("serving %d endpoints", len(self._directory))
+        if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
+            await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
+            self._rpc_listens = True
 
     def __serve_build_asgi_app__(self) -> Any:
         # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
         # one certainty is where Serve listens: on loopback every peer is this machine,
         # elsewhere nobody is known, and without keys nobody is served.
         peer = LOOPBACK if listens_on_loopback() else None
-        return build_app(
+        accounts = StaticAccounts(self._config)
+        app = build_app(
             self._backend,
-            StaticAccounts(self._config),
+            accounts,
             self._config,
             directory=self._directory,
             quota=self._quota,
@@ -67,9 +82,13 @@ class GatewayReplica:
             peer_of=lambda scope: peer,
             ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
         )
+        self._rpc = RpcServer(app.state.services, accounts)
+        return app
 
     async def __del__(self) -> None:
-        if hasattr(self, "_journal"):  # the constructor got that far
+        if hasattr(self, "_rpc"):  # the constructor got that far
+            if self._rpc is not None:
+                await self._rpc.stop(RPC_DRAIN_S)
             await self._backend.close()
             await self._quota.close()
             self._journal.close()
@@ -80,9 +99,18 @@ def listens_on_loopback() -> bool:
 
     Unknown counts as reachable.
     """
+    host = http_host()
     try:
-        host = _get_global_client().http_config.host
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except Exception:
+        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
+    except ValueError:
         logger.warning("the HTTP address of Serve is not known; it counts as public")
         return False
+
+
+def http_host() -> str | None:
+    """The address that Serve's HTTP listens at; None where nobody tells."""
+    try:
+        host = _get_global_client().http_config.host
+    except Exception:
+        return None
+    return host if isinstance(host, str) else None

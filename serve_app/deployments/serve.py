@@ -48,7 +48,9 @@ def main(argv: list[str] | None = None) -> int:
         )
         config = _read(options.file)
         host, port = _address(config)
-        _check_ports(host, port)
+        _check_port(host, port, "http_options.port")
+        if (rpc := _rpc_port(config)) is not None:
+            _check_port(host, rpc, "args.grpc_port of the gateway")
         _serve(config, host, port)
     except CannotServe as error:
         print(f"serve: {error}", file=sys.stderr)
@@ -84,6 +86,8 @@ def _serve(config: dict[str, Any], host: str, port: int) -> None:
         print(
             f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n{_example(host, port)}\n"
         )
+        if (rpc := _rpc_port(config)) is not None:
+            print(f"KServe v2 over gRPC: {_reachable(host)}:{rpc}\n")
         print("Ctrl-C stops it.", flush=True)
         while True:
             time.sleep(3600)
@@ -156,7 +160,13 @@ def _address(config: dict[str, Any]) -> tuple[str, int]:
     return str(options["host"]), int(options.get("port", 8000))
 
 
-def _check_ports(host: str, port: int) -> None:
+def _rpc_port(config: dict[str, Any]) -> int | None:
+    """The gateway's port of gRPC, if it has one."""
+    found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
+    return next((port for port in found if port is not None), None)
+
+
+def _check_port(host: str, port: int, setting: str) -> None:
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -164,7 +174,7 @@ def _check_ports(host: str, port: int) -> None:
         except OSError as error:
             raise CannotServe(
                 f"{host}:{port} cannot be used ({error.strerror}). Stop what listens there "
-                f"(`ss -ltnp 'sport = :{port}'` names it), or change http_options.port in the deploy file."
+                f"(`ss -ltnp 'sport = :{port}'` names it), or change {setting} in the deploy file."
             ) from error
 
 

@@ -15,7 +15,7 @@ from serve_app.deployments.deploy_file import problems
 from tests.k8s.manifests import Object, groups, only
 
 PART = {"app.kubernetes.io/part-of": "serve-app"}
-PUBLIC = {8000}  # what anybody may reach
+PUBLIC = {8000, 8001}  # what anybody may reach
 # What KubeRay sets (token), what belongs to one machine alone (a drain of a second), and what our
 # launcher moves into a folder of its own, which a pod has anyway.
 NOT_IN_PODS = {"RAY_AUTH_MODE", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"}

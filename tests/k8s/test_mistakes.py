@@ -43,7 +43,7 @@ MISTAKES = {
     "a budget for nobody": (BUDGET, "component: cpu", "component: gateway", "write the labels of group cpu"),
     "a port for everybody": (
         POLICY,
-        "port: 8000}\n  - from: # Prom",
+        "port: 8001}\n  - from: # Prom",
         "port: 6379}\n  - from: # Prom",
         "[6379] to everybody",
     ),
