@@ -72,6 +72,12 @@ class EngineConfig(Settings):
         8, ge=0, le=1024, description="LoRA adapters in memory at once, of files and of clients; 0: none."
     )
     max_adapter_rank: int = Field(64, ge=1, le=1024, description="The largest rank of an adapter.")
+    ngram_draft: int = Field(
+        0,
+        ge=0,
+        le=64,
+        description="Most tokens to guess ahead where a text repeats itself; answers stay the same. 0: none.",
+    )
     max_model_len: int | None = Field(
         None, ge=2, description="Context window; none: the model's own, lowered to what the cache can hold."
     )

@@ -64,7 +64,8 @@ def build_batch(chunks: Seq[Chunk], block_size: int, device: torch.device) -> Ba
             positions.append(start)
             slots.append(table[start // block_size] * block_size + start % block_size)
         else:
-            input_ids += sequence.token_ids[start : start + length]
+            input_ids += sequence.token_ids[start : chunk.own_end]
+            input_ids += chunk.draft
             positions += range(start, start + length)
             slots += _slots(table, start, start + length, block_size)
         logit_rows += range(row + chunk.first_logit - start, row + length)

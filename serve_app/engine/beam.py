@@ -53,6 +53,7 @@ class Hypothesis:
     score: float
     finish: FinishReason
     logprobs: tuple[PositionLogprobs, ...]  # one a token, when asked for
+    logits: tuple[bytes, ...] = ()  # the same
 
 
 @dataclass(slots=True, frozen=True)
@@ -62,6 +63,7 @@ class Branch:
     parent: Line
     token_id: int
     logprob: PositionLogprobs | None
+    logits: bytes | None = None
 
 
 class BeamGroup:
@@ -207,15 +209,19 @@ class BeamSearch:
                 line.token_ids.append(branch.token_id)
                 if branch.logprob is not None:
                     line.output_logprobs.append(branch.logprob)
+                if branch.logits is not None:
+                    line.output_logits.append(branch.logits)
         return [line for line in before if line not in reused]
 
 
 def _told(branch: Branch, rows: Mapping[Line, Scored]) -> Branch:
-    """The branch with its log-probability, where its request wants to know."""
-    return Branch(branch.parent, branch.token_id, rows[branch.parent].logprob_of(branch.token_id))
+    """The branch with its log-probability and its logits, where its request wants to know."""
+    scored = rows[branch.parent]
+    return Branch(branch.parent, branch.token_id, scored.logprob_of(branch.token_id), scored.logits)
 
 
 def _hypothesis(branch: Branch, score: float, finish: FinishReason) -> Hypothesis:
     parent = branch.parent
     logprobs = () if branch.logprob is None else (*parent.output_logprobs, branch.logprob)
-    return Hypothesis((*parent.output_ids, branch.token_id), score, finish, logprobs)
+    logits = () if branch.logits is None else (*parent.output_logits, branch.logits)
+    return Hypothesis((*parent.output_ids, branch.token_id), score, finish, logprobs, logits)

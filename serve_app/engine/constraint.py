@@ -239,10 +239,12 @@ class Grammars:
 def forced_tokens(line: Line) -> Iterator[int]:
     """The tokens that must come next in a sequence, which need no sampling; asked when the first is taken.
 
-    None where each token is looked at by itself: log-probabilities, and masks besides the grammar's.
+    None where each token is looked at by itself: log-probabilities, logits, and masks besides the grammar's.
     """
     constraint, sampling = line.constraint, line.sampling
     if constraint is None or line.gang is not None or line.num_logprobs is not None or line.processors:
+        return
+    if line.wants_logits:
         return
     if not (sampling.bad_words or sampling.allowed_token_ids or sampling.no_repeat_ngram):
         yield from constraint.forced(line.output_ids)

@@ -25,15 +25,18 @@ from serve_app.config import EngineConfig
 from serve_app.engine import validation
 from serve_app.engine.blocks import BlockPool, IntegrityError
 from serve_app.engine.constraint import FIELD, Grammars, forced_tokens
+from serve_app.engine.counters import Counters
 from serve_app.engine.ends import EndRule
 from serve_app.engine.group import Group
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.lora import AdapterTable
 from serve_app.engine.processors import Registry
+from serve_app.engine.prompt_lookup import PromptLookups
 from serve_app.engine.rows import Reading, RowReader, RowSampler, generation_failed
-from serve_app.engine.sampler import Sampled, Sampler, Scored
+from serve_app.engine.sampler import Sampler, Scored
 from serve_app.engine.scheduler import Plan, Scheduler
 from serve_app.engine.sequence import Chunk, Sequence, Status
+from serve_app.engine.speculative import Take
 from serve_app.engine.tables import BlockTables
 from serve_app.errors import (
     DeadlineExceeded,
@@ -108,8 +111,8 @@ class Engine:
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
         self._step_began, self._batch_size = 0.0, 0  # clock, seconds; sequences
         self._arrivals = 0
-        self._steps = self._preemptions = 0
-        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        self._counters = Counters()
+        self._lookups = PromptLookups(config.ngram_draft, runner.vocab_size, self.max_model_len)
 
     # --- requests ---------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class Engine:
             raise EngineRefused("A request with this id is already running.")
         self.check_capacity()
         processors = self._processors.make(request.sampling.processors)
-        group = Group.of(request, self._arrivals, self._clock(), processors)
+        group = Group.of(request, self._arrivals, self._clock(), processors, self._lookups.of(request))
         self._arrivals += 1
         self._groups[request.id] = group
         self._unstarted.add(request.id)
@@ -220,16 +223,16 @@ class Engine:
 
     def _begin(self, plan: Plan) -> None:
         """Note what happens to a request once, however often it is preempted and begins again."""
-        self._steps += 1
-        self._preemptions += len(plan.preempted)
+        self._counters.steps += 1
+        self._counters.preemptions += len(plan.preempted)
         for sequence in plan.admitted:
             group = self._groups[sequence.request_id]
             if group.started is None:
                 group.started = self._clock()
-                group.cached_tokens = sequence.num_computed
+                group.cached_tokens, group.cached_blocks = sequence.num_computed, sequence.num_indexed
                 self._unstarted.discard(sequence.request_id)
-                self._cached_tokens += sequence.num_computed
-                self._prompt_tokens += sequence.prompt_len
+                self._counters.cached_tokens += sequence.num_computed
+                self._counters.prompt_tokens += sequence.prompt_len
         if self.grammars is not None:
             self.grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
@@ -250,20 +253,24 @@ class Engine:
                 self._fail(sequence, error)
             if sequence.status is Status.FINISHED:
                 continue  # or its search has ended with another of its beams
-            sequence.num_computed = chunk.end
+            sequence.num_computed = chunk.own_end
             sequence.prompt_logprobs += reading.prompt_logprobs
+            if sequence.context_logits is not None:
+                sequence.context_logits += reading.context_logits
             self._tables.index(sequence)
             if scored is not None:
                 beams.setdefault(sequence.request_id, {})[sequence] = scored
-            if reading.sequences:
+            if reading.takes:
                 group = self._groups[sequence.request_id]
                 # All forks before any token: the leader may end, and free its blocks, with its first.
-                for sibling in reading.sequences[1:]:
-                    self._scheduler.fork(sequence, sibling)
-                    group.sequences[sibling.index] = sibling
+                for take in reading.takes[1:]:
+                    self._scheduler.fork(sequence, take.sequence)
+                    group.sequences[take.sequence.index] = take.sequence
                 group.forked = True
-                for member, sampled in zip(reading.sequences, reading.sampled, strict=True):
-                    self._append(group, member, sampled, sequence, now)
+                for take, logits in zip(reading.takes, reading.logits, strict=True):
+                    self._append(group, take, logits, sequence, now)
+                if chunk.proposer is not None and chunk.draft:
+                    chunk.proposer.learn(len(chunk.draft), len(reading.takes[0].sampled) - 1)
         for chunk in failed:
             self._fail(chunk.sequence, generation_failed())
         for request_id, rows in beams.items():
@@ -283,7 +290,8 @@ class Engine:
             log.exception("the beam search of request %s failed", group.request.id)
             self._end_group(group, FinishReason.ERROR, generation_failed())
             return
-        self._generated_tokens += len(rows)
+        self._counters.generated_tokens += len(rows)
+        group.first_token_at = now if group.first_token_at is None else group.first_token_at
         if group.request.timings:
             group.steps.append(self._time_token(group, group, now))
         if search.over:
@@ -297,23 +305,27 @@ class Engine:
         self._sampler.fork(parent, beam)
         return beam
 
-    def _append(
-        self, group: Group, sequence: Sequence, sampled: Sampled, leader: Sequence, now: float
-    ) -> None:
-        if sampled.error is not None:
-            self._fail(sequence, sampled.error)
+    def _append(self, group: Group, take: Take, logits: list[bytes], leader: Sequence, now: float) -> None:
+        sequence, sampled = take.sequence, take.sampled
+        if sampled[0].error is not None:
+            self._fail(sequence, sampled[0].error)
             return
-        room, sequence.num_forced = self.max_model_len - sequence.prompt_len, -1
-        for token in chain((sampled.token_id,), forced_tokens(sequence)):
+        room, count = self.max_model_len - sequence.prompt_len, 0
+        for token in chain((one.token_id for one in sampled), forced_tokens(sequence)):
             finish = self._ends.reason(sequence, token, room)
             sequence.token_ids.append(token)
-            sequence.num_forced += 1
+            count += 1
             if finish is not None:
                 break
-        self._generated_tokens += 1 + sequence.num_forced
+        used = min(count, len(sampled))
+        sequence.num_forced = count - used
+        if sequence.status is Status.RUNNING:
+            sequence.num_computed += used - 1  # of an accepted draft
+            self._tables.trim(sequence)
+        self._counters.count(sequence, count, take, used)
         steps = (self._time_token(group, sequence, now),) if group.request.timings else ()
         self._outputs.append(
-            group.tell_tokens(sequence, sampled.logprobs, finish, now, leader.prompt_logprobs, steps)
+            group.tell_tokens(sequence, count, sampled[:used], logits[:used], leader, finish, now, steps)
         )
         if finish is not None:
             self._close(group, sequence)
@@ -366,22 +378,7 @@ class Engine:
 
     def stats(self) -> EngineStats:
         """A snapshot. Callable from any thread; then it may straddle a step."""
-        running, waiting = list(self._scheduler.running), list(self._scheduler.waiting)
-        return EngineStats(
-            running=len(running),
-            waiting=len(waiting),
-            waiting_tokens=sum(max(0, s.num_tokens - 1 - s.num_computed) for s in running)
-            + sum(s.num_tokens for s in waiting),
-            blocks_total=self._pool.num_blocks,
-            blocks_used=self._pool.num_used,
-            blocks_cached=self._pool.num_cached,
-            max_sequences=self._config.max_sequences,
-            steps=self._steps,
-            prompt_tokens=self._prompt_tokens,
-            cached_tokens=self._cached_tokens,
-            generated_tokens=self._generated_tokens,
-            preemptions=self._preemptions,
-        )
+        return self._counters.snapshot(self._scheduler)
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""

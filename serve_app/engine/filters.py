@@ -105,6 +105,17 @@ def draw_top_p(x: torch.Tensor, settings: Settings) -> torch.Tensor:
     return chosen
 
 
+def distribution(x: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """[R, V] float64: what the draws above draw from, of logits x [R, V]."""
+    values, ids = largest(x, x.shape[1])
+    limits = torch.tensor(settings.top_k, device=x.device).unsqueeze(1)
+    beyond = torch.arange(values.shape[1], device=x.device) >= limits
+    values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
+    probs = torch.softmax(scale_(values, settings.temperature), dim=-1)
+    probs = _filter(probs, probs.cumsum(-1)[:, -1:], settings)[:, : ids.shape[1]]
+    return torch.zeros_like(probs).scatter_(1, ids, probs / probs.cumsum(-1)[:, -1:])
+
+
 def _widen(x: torch.Tensor, fill: float) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[1] % _WIDTH_STEP), value=fill)
 
@@ -115,13 +126,16 @@ def _finish(probs: torch.Tensor, ids: torch.Tensor, total: torch.Tensor, setting
     `probs` [R, W] are likeliest first; `total` [R, 1] is the mass of the whole
     distribution, of which `probs` may be the head.
     """
-    probs = _keep_nucleus(probs, total, settings.top_p)
-    probs = probs.masked_fill(probs < settings.min_p * probs[:, :1], 0.0)
-    if bool((settings.typical_p < 1).any()):
-        probs = _keep_typical(probs, settings.typical_p)
-    mass = probs.cumsum(-1)
+    mass = _filter(probs, total, settings).cumsum(-1)
     position = (mass <= settings.noise * mass[:, -1:]).sum(-1, keepdim=True)
     return ids.gather(1, position.clamp_(max=ids.shape[1] - 1)).squeeze(1)
+
+
+def _filter(probs: torch.Tensor, total: torch.Tensor, settings: Settings) -> torch.Tensor:
+    """The candidates of `_finish`, with zeros where they are filtered."""
+    probs = _keep_nucleus(probs, total, settings.top_p)
+    probs = probs.masked_fill(probs < settings.min_p * probs[:, :1], 0.0)
+    return _keep_typical(probs, settings.typical_p) if bool((settings.typical_p < 1).any()) else probs
 
 
 def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Callable
+from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
 import torch
@@ -10,15 +12,19 @@ import torch
 from serve_app.engine.beam import BeamSearch
 from serve_app.engine.ends import EndRule
 from serve_app.engine.processors import LogitsProcessor
+from serve_app.engine.sampler import Sampled
 from serve_app.engine.sequence import Gang, Sequence
-from serve_app.engine.tensors import to_torch
+from serve_app.engine.speculative import Guess, Proposer
+from serve_app.engine.tensors import from_rows, to_torch
 from serve_app.types import (
     EngineOutput,
     EngineRequest,
     ErrorInfo,
     FinishReason,
+    Perf,
     PositionLogprobs,
     StepTiming,
+    Tensor,
     Timing,
 )
 
@@ -39,6 +45,8 @@ class Group:
     seed: int
     processors: tuple[LogitsProcessor, ...] = ()
     bias: torch.Tensor | None = None
+    guess: Guess | None = None
+    new_proposer: Callable[[], Proposer] | None = None
     open: set[int] = field(default_factory=set)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     forked: bool = False
@@ -47,6 +55,9 @@ class Group:
     gang: Gang | None = None  # of the beams
     search: BeamSearch | None = None  # once the prompt of a beam request is computed
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # kept here for a search
+    context_logits: list[bytes] | None = None  # the same
+    first_token_at: float | None = None  # of a search
+    cached_blocks: int = 0
     last_token_at: float | None = None  # of a search, as in Sequence
     steps: list[StepTiming] = field(default_factory=list)  # of a search, when wanted: its beams share them
     _num_beams: int = 1  # ever made
@@ -58,12 +69,15 @@ class Group:
         arrival: int,
         arrived: float,
         processors: tuple[LogitsProcessor, ...] = (),
+        new_proposer: Callable[[], Proposer] | None = None,
     ) -> Group:
         """A group with its leader; draws the seed that the client left open."""
         seed = request.sampling.seed
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
         group.bias = None if request.bias is None else to_torch(request.bias)
+        group.guess = None if request.draft is None else Guess.of(request.draft)
+        group.new_proposer = None if request.beam is not None else new_proposer
         leader = group.sequences[0] = group._sequence(0)
         if request.beam is not None:
             group.gang = leader.gang = Gang(request.beam.width, [leader])
@@ -87,6 +101,7 @@ class Group:
         self._num_beams += 1
         beam.token_ids = list(parent.token_ids)
         beam.output_logprobs = list(parent.output_logprobs)
+        beam.output_logits = list(parent.output_logits)
         beam.gang = self.gang
         beam.constraint = None if parent.constraint is None else parent.constraint.fork()
         return beam
@@ -103,6 +118,7 @@ class Group:
 
         self.forked = True
         self.prompt_logprobs = tuple(leader.prompt_logprobs)
+        self.context_logits, leader.context_logits = leader.context_logits, None
         self.search = BeamSearch(
             request.beam,
             leader,
@@ -115,22 +131,34 @@ class Group:
     def tell_tokens(
         self,
         sequence: Sequence,
-        logprobs: PositionLogprobs | None,
+        count: int,
+        sampled: Seq[Sampled],
+        logits: list[bytes],
+        leader: Sequence,
         finish: FinishReason | None,
         now: float,
-        prompt_logprobs: list[PositionLogprobs],
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """The token sampled last and those forced after it; with the first, what is known of the prompt."""
-        count = 1 + sequence.num_forced
+        """The last `count` tokens, those `sampled` and others forced after them.
+
+        With the first come what is known of the prompt, which the leader has computed.
+        """
         first = sequence.num_output == count
+        tensors = {"generation_logits": from_rows(logits)} if logits else {}
+        if first:
+            sequence.first_token_at = now
+            if sequence.context_logits is not None:
+                tensors["context_logits"] = from_rows(sequence.context_logits)
+                sequence.context_logits = None
         wants_prompt = first and self.request.prompt_logprobs is not None
         return EngineOutput(
             request_id=sequence.request_id,
             index=sequence.index,
             token_ids=tuple(sequence.token_ids[-count:]),
-            logprobs=() if logprobs is None else (logprobs,),
-            prompt_logprobs=tuple(prompt_logprobs) if wants_prompt else None,
+            logprobs=tuple(one.logprobs for one in sampled if one.logprobs is not None),
+            prompt_logprobs=tuple(leader.prompt_logprobs) if wants_prompt else None,
+            tensors=tensors,
+            perf=None if finish is None else self._perf(sequence, len(sequence.block_table), now),
             finish=finish,
             by_sequence=self._by_sequence(finish, sequence.token_ids[-1]),
             cached_tokens=self.cached_tokens,
@@ -153,6 +181,7 @@ class Group:
         request = self.request
         found = self.search.hypotheses()[: request.n] if self.search is not None else []
         self.open.difference_update(range(len(found)))
+        blocks = max((len(line.block_table) for line in self.sequences.values()), default=0)
         return [
             EngineOutput(
                 request_id=request.id,
@@ -160,6 +189,8 @@ class Group:
                 token_ids=hypothesis.token_ids,
                 logprobs=hypothesis.logprobs,
                 prompt_logprobs=self.prompt_logprobs if request.prompt_logprobs is not None else None,
+                tensors=self._tensors(index, hypothesis.logits),
+                perf=self._perf(self, blocks, now),
                 finish=hypothesis.finish,
                 by_sequence=self._by_sequence(hypothesis.finish, hypothesis.token_ids[-1]),
                 cached_tokens=self.cached_tokens,
@@ -168,6 +199,29 @@ class Group:
             )
             for index, hypothesis in enumerate(found)
         ]
+
+    def _tensors(self, index: int, logits: tuple[bytes, ...]) -> dict[str, Tensor]:
+        """Those of a hypothesis."""
+        tensors = {"generation_logits": from_rows(logits)} if logits else {}
+        if index == 0 and self.context_logits is not None:
+            tensors["context_logits"] = from_rows(self.context_logits)
+        return tensors
+
+    def _perf(self, line: Sequence | Group, blocks: int, now: float) -> Perf:
+        """Of a sequence that ends now with so many blocks, or of a search."""
+        started, first = self.started, line.first_token_at
+        reused = min(self.cached_blocks, blocks)
+        return Perf(
+            arrival_ns=round(self.arrived * 1e9),
+            first_scheduled_ns=round((now if started is None else started) * 1e9),
+            first_token_ns=round((now if first is None else first) * 1e9),
+            last_token_ns=round(now * 1e9),
+            blocks_total=blocks,
+            blocks_reused=reused,
+            blocks_new=blocks - reused,
+            draft_tokens=line.draft_tokens if isinstance(line, Sequence) else 0,
+            accepted_tokens=line.accepted_tokens if isinstance(line, Sequence) else 0,
+        )
 
     def _by_sequence(self, finish: FinishReason | None, last: int) -> bool:
         """Whether it was a stop sequence that ended an output with this last token."""
@@ -190,6 +244,10 @@ class Group:
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
             bias=self.bias,
+            guess=self.guess,
+            proposer=None if self.new_proposer is None else self.new_proposer(),
+            wants_logits=request.generation_logits,
+            context_logits=[] if request.context_logits and index == 0 and not self.forked else None,
             salt=request.salt,
             adapter=request.adapter,
             processors=self.processors,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -18,6 +18,8 @@ from serve_app.engine.isolation import Ran
 from serve_app.engine.logprobs import prompt_logprobs
 from serve_app.engine.sampler import Sampled, Scored
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.speculative import Take, take_tokens
+from serve_app.engine.tensors import row_bytes
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs
 
@@ -51,9 +53,10 @@ class Reading:
     """What a step said about one chunk."""
 
     chunk: Chunk
-    sequences: list[Sequence]  # those that get a token: none, the chunk's own, or it and its forks
-    sampled: list[Sampled]  # one a sequence
-    prompt_logprobs: list[PositionLogprobs]
+    takes: list[Take] = field(default_factory=list)  # by none, the sequence, or it and its forks
+    logits: list[list[bytes]] = field(default_factory=list)  # of each take's tokens, when asked for
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    context_logits: list[bytes] = field(default_factory=list)  # one a prompt token
     scored: Scored | None = None  # of a beam, which gets no token yet
     error: ErrorInfo | None = None
 
@@ -80,45 +83,48 @@ class RowReader:
     def read(self, ran: Ran) -> list[Reading]:
         """One reading a chunk."""
         readings: list[Reading] = []
-        rows: list[int] = []
-        sequences: list[Sequence] = []
         beams: list[tuple[Reading, int]] = []
         row = 0
         for chunk in ran.chunks:
             if _is_late(chunk):  # as if it had not run: it will be scheduled again
                 row += chunk.num_logits
                 continue
-            reading = Reading(chunk, [], [], [])
-            if chunk.sequence.wants_prompt_logprobs and chunk.num_logits:
+            reading = Reading(chunk)
+            if chunk.sequence.wanted_from is not None and chunk.num_logits:
                 self._read_prompt(reading, ran.logits[row : row + chunk.num_logits])
             row += chunk.num_logits
+            last = row - 1 - len(chunk.draft)  # of the sequence's own tokens
             if chunk.samples and reading.error is None and chunk.sequence.gang is not None:
-                beams.append((reading, row - 1))
+                beams.append((reading, last))
             elif chunk.samples and reading.error is None:
-                reading.sequences = self._members(chunk.sequence)
-                rows += [row - 1] * len(reading.sequences)
-                sequences += reading.sequences
+                reading.takes = [Take(s, last, chunk.draft) for s in self._members(chunk.sequence)]
             readings.append(reading)
         if beams:
             self._score(beams, ran.logits)  # before the logits are edited
-        self._sample(readings, sequences, ran.logits, rows)
+        self._sample(readings, ran.logits)
         return readings
 
     def _read_prompt(self, reading: Reading, logits: torch.Tensor) -> None:
         """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""
         chunk, sequence = reading.chunk, reading.chunk.sequence
-        following = sequence.token_ids[chunk.first_logit + 1 : min(chunk.end + 1, sequence.prompt_len)]
-        logits = logits[: len(following)]
+        logits = logits[: sequence.prompt_len - chunk.first_logit]
+        known = len(sequence.prompt_logprobs)
+        following: list[int] = []
+        if sequence.num_prompt_logprobs is not None:
+            following = sequence.token_ids[known + 1 : min(chunk.own_end + 1, sequence.prompt_len)]
         try:
             # A model may give -inf to a token it masks; NaN and +inf fail this comparison.
             if not bool((logits < torch.inf).all()):
                 reading.error = not_finite()
-            elif following:
-                reading.prompt_logprobs = prompt_logprobs(
-                    logits, following, sequence.num_prompt_logprobs or 0
-                )
+                return
+            if following:
+                own = logits[known - chunk.first_logit :][: len(following)]
+                reading.prompt_logprobs = prompt_logprobs(own, following, sequence.num_prompt_logprobs or 0)
+            if sequence.context_logits is not None:
+                new = logits[len(sequence.context_logits) - chunk.first_logit :]
+                reading.context_logits = [row_bytes(row) for row in new]
         except Exception:
-            log.exception("prompt log-probabilities of request %s failed", sequence.request_id)
+            log.exception("the prompt's logits of request %s failed", sequence.request_id)
             reading.error = generation_failed()
 
     def _score(self, beams: list[tuple[Reading, int]], logits: torch.Tensor) -> None:
@@ -137,30 +143,47 @@ class RowReader:
             for beam in beams:
                 self._score([beam], logits)
 
-    def _sample(
-        self, readings: list[Reading], sequences: list[Sequence], logits: torch.Tensor, rows: list[int]
-    ) -> None:
-        """Fill `sampled` of the readings, whose `sequences` in order take the logits' `rows`."""
-        if not sequences:
-            return
-        if rows != list(range(logits.shape[0])):
-            logits = logits[torch.tensor(rows, device=logits.device)]
+    def _sample(self, readings: list[Reading], logits: torch.Tensor) -> None:
+        """Let the readings' sequences take their tokens."""
+        takes = [take for reading in readings for take in reading.takes]
         try:
-            sampled = iter(self._sampler.sample(logits, sequences))
+            self._take(takes, logits)
         except Exception:
-            log.exception("sampling %d rows failed; each chunk is tried alone", len(rows))
+            log.exception("sampling %d rows failed; each chunk is tried alone", len(takes))
             for reading in readings:
                 self._sample_alone(reading)
             return
         for reading in readings:
-            reading.sampled = [next(sampled) for _ in reading.sequences]
+            self._keep_logits(reading, logits)
+
+    def _take(self, takes: list[Take], logits: torch.Tensor) -> None:
+        # Samplers edit in place: not the rows that are wanted as they are, or wanted again.
+        once = not any(take.draft or take.sequence.wants_logits for take in takes)
+
+        def sample(rows: list[int], lines: list[Sequence]) -> list[Sampled]:
+            if once and rows == list(range(logits.shape[0])):
+                return self._sampler.sample(logits, lines)
+            return self._sampler.sample(logits[torch.tensor(rows, device=logits.device)], lines)
+
+        if takes:
+            take_tokens(takes, sample)
+
+    @staticmethod
+    def _keep_logits(reading: Reading, logits: torch.Tensor) -> None:
+        """Note the raw rows from which the tokens were chosen."""
+        for take in reading.takes:
+            rows = logits[take.first : take.first + len(take.sampled)] if take.sequence.wants_logits else ()
+            reading.logits.append([row_bytes(row) for row in rows])
 
     def _sample_alone(self, reading: Reading) -> None:
-        if not reading.sequences:
+        if not reading.takes:
             return
         try:
-            last = self._recompute(reading.chunk)[-1:]
-            reading.sampled = self._sampler.sample(last.repeat(len(reading.sequences), 1), reading.sequences)
+            logits = self._recompute(reading.chunk)
+            for take in reading.takes:
+                take.first = len(logits) - 1 - len(take.draft)
+            self._take(reading.takes, logits)
+            self._keep_logits(reading, logits)
         except Exception:
             log.exception("sampling for request %s failed", reading.chunk.sequence.request_id)
             reading.error = generation_failed()

@@ -16,12 +16,14 @@ from weakref import WeakKeyDictionary
 import torch
 
 from serve_app.config import WATERMARK_KEY
-from serve_app.engine.filters import Settings, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.filters import Settings, distribution, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.logits import Edits, apply_edits
 from serve_app.engine.logprobs import RawLogprobs, prompt_logprobs
 from serve_app.engine.noise import uniform
 from serve_app.engine.ranking import NEVER, highest
 from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.speculative import redraw, redraws
+from serve_app.engine.tensors import row_bytes
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs, SamplingParams
 
@@ -57,6 +59,7 @@ class Scored:
     error: ErrorInfo | None = None
     raw: RawLogprobs | None = None
     row: int = 0  # of `raw`
+    logits: bytes | None = None  # of the row before any edit, when the request wants them
 
     def logprob_of(self, token_id: int) -> PositionLogprobs | None:
         """The entry of a token in the raw distribution; None unless the request asked."""
@@ -142,6 +145,7 @@ class Sampler:
         A row of which nothing is left to choose is all -inf.
         """
         plans = self._plans_of(sequences, logits.shape[1])
+        wanted = {r: row_bytes(logits[r]) for r, line in enumerate(sequences) if line.wants_logits}
         padding_ok = self._strip_padding(logits)
         finite = torch.isfinite(logits.amax(-1))
         usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
@@ -158,6 +162,7 @@ class Sampler:
                 error=_NOT_FINITE if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
                 raw=raw if r in places else None,
                 row=places.get(r, 0),
+                logits=wanted.get(r),
             )
             for r in range(len(sequences))
         ]
@@ -212,9 +217,13 @@ class Sampler:
     ) -> list[tuple[int, int]]:
         """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
         groups: dict[tuple[Draw | None, int], list[int]] = {}
-        for r in rows:
-            groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
         chosen: list[tuple[int, int]] = []
+        for r in rows:
+            if plans[r].draw is not None and redraws(sequences[r]):
+                probs = distribution(logits[r : r + 1], _settings(sequences[r : r + 1], logits))
+                chosen.append((r, redraw(probs[0], sequences[r])))
+            else:
+                groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
         for (draw, _), members in groups.items():
             x = _take(logits, members)
             lines = [sequences[r] for r in members]

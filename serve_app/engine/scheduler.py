@@ -23,6 +23,11 @@ from serve_app.engine.tables import BlockTables
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
 # vocabulary of 150 000 are 150 MB in float32.
 MAX_PROMPT_LOGIT_ROWS = 256
+# Rows that a step verifies of drafts; the rest of a longer one follows in the next steps.
+MAX_DRAFT_ROWS = 128
+# Rows of one step that cost about as much as one, because reading the weights takes the time: as far as
+# that, proposals of our own are for free.
+FREE_ROWS = 32
 # Part of the pool (1 / this) that admission leaves to the sequences already running.
 RESERVE_DIVISOR = 20
 
@@ -98,7 +103,8 @@ class Scheduler:
         budget = self._schedule_decodes(plan, self.max_step_tokens)
         if not plan.preempted:
             self._admit(plan, budget)
-        self._schedule_prefills(plan, budget)
+        budget = self._schedule_prefills(plan, budget)
+        self._add_drafts(plan, budget)
         return plan
 
     def _schedule_decodes(self, plan: Plan, budget: int) -> int:
@@ -190,7 +196,26 @@ class Scheduler:
                 return False
         return True
 
-    def _schedule_prefills(self, plan: Plan, budget: int) -> None:
+    def _add_drafts(self, plan: Plan, budget: int) -> None:
+        """Let what is left of the step verify drafts, in blocks that nobody else needs in it."""
+        budget = min(budget, MAX_DRAFT_ROWS)
+        rows = sum(chunk.length for chunk in plan.chunks)
+        for chunk in plan.chunks:
+            line = chunk.sequence
+            guessed = line.guess is not None and line.guess.holds(line)
+            proposer = line.guess if guessed else line.proposer
+            most = budget if guessed else min(budget, FREE_ROWS - rows)
+            # Under a grammar each mask is computed aside of the step: one token at a time.
+            if proposer is None or most <= 0 or line.constraint is not None or not chunk.samples:
+                continue
+            draft = proposer.propose(line, most)
+            draft = draft[: self.tables.extend(line, len(draft))]
+            chunk.draft, chunk.proposer = draft, proposer
+            chunk.length += len(draft)
+            budget -= len(draft)
+            rows += len(draft)
+
+    def _schedule_prefills(self, plan: Plan, budget: int) -> int:
         logit_rows = MAX_PROMPT_LOGIT_ROWS
         scheduled = {id(chunk.sequence) for chunk in plan.chunks}
         for sequence in self.running:
@@ -204,18 +229,20 @@ class Scheduler:
             length = min(budget, sequence.num_tokens - start - apart)
             if length == 0:
                 continue
-            if sequence.wants_prompt_logprobs:
+            if sequence.wanted_from is not None:
                 length = min(length, logit_rows)
                 if length == 0:
                     continue
                 logit_rows -= length
             plan.chunks.append(Chunk(sequence, start, length, self._first_logit(sequence, start + length)))
             budget -= length
+        return budget
 
     @staticmethod
     def _first_logit(sequence: Sequence, end: int) -> int:
-        if sequence.wants_prompt_logprobs:
-            return min(max(sequence.num_computed, len(sequence.prompt_logprobs)), end)
+        wanted = sequence.wanted_from
+        if wanted is not None:
+            return min(max(sequence.num_computed, wanted), end)
         return end - 1 if end == sequence.num_tokens else end
 
     def check_integrity(self) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from serve_app.engine.constraint import Constraint
     from serve_app.engine.processors import LogitsProcessor
+    from serve_app.engine.speculative import Guess, Proposer
 
 
 class Status(Enum):
@@ -48,6 +49,13 @@ class Sequence:
     constraint: Constraint | None = None  # where it stands in its grammar
     num_forced: int = 0  # tokens at the end that followed without sampling
     bias: torch.Tensor | None = None  # [V] float32, added to every row of logits
+    guess: Guess | None = None  # at its first output tokens
+    proposer: Proposer | None = None  # of drafts, where the guess has no more to say
+    draft_tokens: int = 0  # verified so far
+    accepted_tokens: int = 0  # of those
+    wants_logits: bool = False  # of every output token
+    context_logits: list[bytes] | None = None  # a row for each prompt token computed; None: not wanted
+    first_token_at: float | None = None  # clock, seconds
     salt: str = ""  # of the prefix cache
     adapter: str | None = None  # key of one that is loaded
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
@@ -55,6 +63,7 @@ class Sequence:
     last_token_at: float | None = None  # clock, seconds; kept when step times are wanted
     gang: Gang | None = None  # of a beam
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, told at its end
+    output_logits: list[bytes] = field(default_factory=list)  # the same
 
     @property
     def num_tokens(self) -> int:
@@ -69,9 +78,14 @@ class Sequence:
         return self.num_computed >= len(self.token_ids) - 1 - self.num_forced
 
     @property
-    def wants_prompt_logprobs(self) -> bool:
-        """Whether some prompt position (the first has none) still lacks its log-probabilities."""
-        return self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1
+    def wanted_from(self) -> int | None:
+        """The first prompt position whose logits are wanted and have not been computed; None: none are."""
+        wanted = []
+        if self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1:
+            wanted.append(len(self.prompt_logprobs))  # a row tells of the token after it
+        if self.context_logits is not None and len(self.context_logits) < self.prompt_len:
+            wanted.append(len(self.context_logits))
+        return min(wanted, default=None)
 
     @property
     def output_ids(self) -> list[int]:
@@ -102,16 +116,24 @@ class Chunk:
     `first_logit` .. `start+length-1` are the positions whose logits are wanted:
     the last one to sample from, all of them for prompt log-probabilities, none
     (`first_logit == start+length`) for a prefill chunk that ends inside the prompt.
+    The last of the tokens may be a draft, which the sequence itself does not have.
     """
 
     sequence: Sequence
     start: int
     length: int
     first_logit: int
+    draft: tuple[int, ...] = ()
+    proposer: Proposer | None = None  # of the draft
 
     @property
     def end(self) -> int:
         return self.start + self.length
+
+    @property
+    def own_end(self) -> int:
+        """Where the sequence's own tokens end, and the draft begins."""
+        return self.start + self.length - len(self.draft)
 
     @property
     def num_logits(self) -> int:
@@ -120,4 +142,4 @@ class Chunk:
     @property
     def samples(self) -> bool:
         """Whether this chunk reaches the end of the sequence, so that a token follows."""
-        return self.end == self.sequence.num_tokens
+        return self.own_end == self.sequence.num_tokens

@@ -43,7 +43,7 @@ class BlockTables:
 
     def blocks_to_grow(self, sequence: Sequence) -> int:
         """Free blocks needed before the sequence can compute up to its last token."""
-        missing = self._blocks_for(sequence.num_tokens) - len(sequence.block_table)
+        missing = self._missing(sequence)
         return missing + (self._shared_tail(sequence) is not None)
 
     def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
@@ -51,7 +51,7 @@ class BlockTables:
         needed = 0
         writers: dict[int, int] = {}  # of blocks that are shared
         for sequence in sequences:
-            needed += self._blocks_for(sequence.num_tokens) - len(sequence.block_table)
+            needed += self._missing(sequence)
             tail = self._shared_tail(sequence)
             if tail is not None:
                 block = sequence.block_table[tail]
@@ -76,6 +76,18 @@ class BlockTables:
             copy = (source, target)
         self._extend(sequence, self._blocks_for(sequence.num_tokens))
         return copy
+
+    def extend(self, sequence: Sequence, tokens: int) -> int:
+        """Add blocks for `tokens` after the last, as far as there are free ones; returns how many fit."""
+        most = (len(sequence.block_table) + self.pool.num_free) * self._block_size - sequence.num_tokens
+        fitting = min(tokens, most)
+        self._extend(sequence, self._blocks_for(sequence.num_tokens + fitting))
+        return fitting
+
+    def trim(self, sequence: Sequence) -> None:
+        """Release the blocks that an extension has left over."""
+        while len(sequence.block_table) > self._blocks_for(sequence.num_tokens):
+            self.pool.release(sequence.block_table.pop())
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child` share everything the parent has computed."""
@@ -117,8 +129,9 @@ class BlockTables:
     def _known_prefix(self, sequence: Sequence) -> list[int]:
         if not self._prefix_cache:
             return []
-        # A hit yields no logits: prompt log-probabilities still missing must be computed.
-        limit = len(sequence.prompt_logprobs) if sequence.wants_prompt_logprobs else sequence.num_tokens - 1
+        # A hit yields no logits: those of the prompt that are wanted must be computed.
+        wanted = sequence.wanted_from
+        limit = sequence.num_tokens - 1 if wanted is None else wanted
         hits: list[int] = []
         for i in range(limit // self._block_size):
             self._hash(sequence, i + 1)
@@ -139,6 +152,10 @@ class BlockTables:
 
     def _blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self._block_size)
+
+    def _missing(self, sequence: Sequence) -> int:
+        # Not below 0: a step that did not run may have left blocks for a draft.
+        return max(0, self._blocks_for(sequence.num_tokens) - len(sequence.block_table))
 
     def _shared_tail(self, sequence: Sequence) -> int | None:
         i = sequence.num_computed // self._block_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -26,16 +27,15 @@ def to_torch(tensor: Tensor) -> torch.Tensor:
     return torch.frombuffer(bytearray(tensor.data), dtype=DTYPES[tensor.dtype]).reshape(tensor.shape)
 
 
-def rows_of(logits: torch.Tensor) -> bytes:
-    """Rows [R, V] as FP32 bytes."""
+def row_bytes(logits: torch.Tensor) -> bytes:
+    """A row [V] as FP32 bytes."""
     data: bytes = logits.detach().to("cpu", torch.float32).contiguous().numpy().tobytes()
     return data
 
 
-def from_rows(rows: list[bytes], vocab_size: int) -> Tensor:
-    """One FP32 tensor (R, vocab) of the pieces that `rows_of` made."""
-    data = b"".join(rows)
-    return Tensor(dtype="FP32", shape=(len(data) // (4 * vocab_size), vocab_size), data=data)
+def from_rows(rows: Sequence[bytes]) -> Tensor:
+    """One FP32 tensor (R, vocab) of at least one row, each as `row_bytes` made it."""
+    return Tensor(dtype="FP32", shape=(len(rows), len(rows[0]) // 4), data=b"".join(rows))
 
 
 def check(name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> torch.Tensor:
@@ -54,9 +54,3 @@ def check(name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: tuple[int |
             f"{name} must have {size} bytes for its shape, not {len(tensor.data)}.", param=name
         )
     return to_torch(tensor)
-
-
-def check_bias(bias: Tensor, vocab_size: int) -> None:
-    """Raise InvalidField unless it can be added to logits."""
-    if not bool(torch.isfinite(check("bias", bias, ("FP32",), (vocab_size,))).all()):
-        raise InvalidField("bias must hold finite numbers.", param="bias")

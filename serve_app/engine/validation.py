@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from serve_app import limits
-from serve_app.engine import tensors
-from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
+from serve_app.engine.inputs import check_inputs, num_prompt_ids
+from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Beam, EngineRequest, SamplingParams
 
 
@@ -25,14 +25,19 @@ class BeamBounds:
 
 
 def validate(
-    request: EngineRequest, *, vocab_size: int, window: int, beams: BeamBounds | None = None
+    request: EngineRequest,
+    *,
+    vocab_size: int,
+    window: int,
+    beams: BeamBounds | None = None,
+    table_width: int | None = None,
 ) -> None:
     """Raise InvalidField or PromptTooLong, naming the public field.
 
     `window` is the number of prompt and output tokens one sequence may have.
-    Without `beams` a search is checked as far as its request alone tells.
+    Without `beams` a search is checked as far as its request alone tells, and without
+    `table_width`, the numbers in a row of a prompt table, such a table.
     """
-    _unsupported(request)
     if request.beam is not None:
         _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
     _prompt(request, vocab_size, window)
@@ -42,21 +47,7 @@ def validate(
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout must be positive.", param="timeout")
     _sampling(request.sampling, vocab_size)
-    if request.bias is not None:
-        tensors.check_bias(request.bias, vocab_size)
-
-
-def _unsupported(request: EngineRequest) -> None:
-    """What the types can say already and the engine cannot do yet."""
-    asked = {
-        "context_logits": request.context_logits,
-        "generation_logits": request.generation_logits,
-        "prompt_table": request.prompt_table is not None,
-        "draft": request.draft is not None,
-    }
-    for name, wanted in asked.items():
-        if wanted:
-            raise UnsupportedField(f"{name}: is not supported yet", param=name)
+    check_inputs(request, vocab_size=vocab_size, window=window, table_width=table_width)
 
 
 def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:
@@ -91,7 +82,7 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
             "with room for one more.",
             param="prompt",
         )
-    _tokens("prompt", request.token_ids, vocab_size)
+    _tokens("prompt", request.token_ids, num_prompt_ids(request, vocab_size))
     _between("max_tokens", max_tokens, 1, limits.MAX_TOKENS)
     if max_tokens is not None and length + max_tokens > window:
         raise InvalidField(

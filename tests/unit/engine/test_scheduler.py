@@ -39,7 +39,7 @@ class Bench:
         for chunk in plan.chunks:
             ends = chunk.samples
             wanted = min(chunk.end, chunk.sequence.prompt_len - 1) - chunk.first_logit
-            if chunk.sequence.wants_prompt_logprobs:
+            if chunk.sequence.wanted_from is not None:
                 chunk.sequence.prompt_logprobs += [PositionLogprobs(1, 0.0)] * wanted
             chunk.sequence.num_computed = chunk.end
             if ends:

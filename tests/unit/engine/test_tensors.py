@@ -8,7 +8,7 @@ import torch
 
 from serve_app.engine.sampler import Sampler
 from serve_app.engine.sequence import Sequence
-from serve_app.engine.tensors import from_rows, rows_of, to_torch
+from serve_app.engine.tensors import from_rows, row_bytes, to_torch
 from serve_app.errors import InvalidField
 from serve_app.types import SamplingParams, Tensor
 from tests.fakes import VOCAB_SIZE, greedy_tokens
@@ -32,7 +32,7 @@ def test_numbers_become_torch(name: str, dtype: torch.dtype) -> None:
 
 def test_rows_are_put_together() -> None:
     logits = torch.randn(5, 7, generator=torch.Generator().manual_seed(0))
-    tensor = from_rows([rows_of(logits[:2]), rows_of(logits[2:])], 7)
+    tensor = from_rows([row_bytes(row) for row in logits])
     assert tensor.shape == (5, 7)
     assert torch.equal(to_torch(tensor), logits)
 
