@@ -49,7 +49,7 @@ def _ends(row: Row, name: str, offsets: list[int]) -> list[int]:
 def _words(row: Row, name: str, ids: list[int], ends: list[int], most_words: int, most_tokens: int) -> Words:
     if len(ends) > most_words:
         raise row.refused(name, f"must hold at most {most_words} words")
-    words = tuple(tuple(ids[start:end]) for start, end in zip([0, *ends[:-1]], ends, strict=True))
+    words = tuple(tuple(ids[start:end]) for start, end in pairwise([0, *ends]))
     if any(len(word) > most_tokens for word in words):
         raise row.refused(name, f"words must have at most {most_tokens} tokens each")
     if any(token < 0 for word in words for token in word):
