@@ -31,6 +31,17 @@ class Directory:
             raise ModelNotFound("model: no such model", param="model")
         return endpoint
 
+    def resolve(self, name: str) -> tuple[Endpoint, str | None]:
+        """An endpoint, and the adapter that a name of the form ENDPOINT:ADAPTER asks for.
+
+        Whether there is such an adapter its model knows. An endpoint whose own name has a
+        colon comes first. Raises ModelNotFound.
+        """
+        base, colon, adapter = name.rpartition(":")
+        if name in self._endpoints or not (base and colon and adapter):
+            return self.find(name), None
+        return self.find(base), adapter
+
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self._endpoints.values())
 

@@ -27,10 +27,10 @@ from serve_app.api.running import RunKey, Running, StoppableBackend
 from serve_app.api.stream import collect, send_stream
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity
-from serve_app.errors import ServeError, from_info
+from serve_app.errors import InvalidField, ServeError, from_info
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.telemetry import Metrics
-from serve_app.types import GenerateRequest, ModelInfo
+from serve_app.types import Adapter, GenerateRequest, ModelInfo
 
 OFF_LOOP_BYTES: Final = 256 * 1024
 MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
@@ -154,10 +154,10 @@ async def under_way(
     context = context_of(scope)
     limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
     deadline = asyncio.get_running_loop().time() + limit
-    endpoint = services.directory.find(call.model)
+    endpoint, adapter = services.directory.resolve(call.model)
     context.endpoint = endpoint.name
     entities = choose(endpoint, call, entity, scope, context, services.backend)
-    requests = _complete(call, context, limit)
+    requests = _complete(call, context, limit, adapter)
 
     def tries(each: ServedEntity) -> None:
         context.entity = each.name
@@ -188,14 +188,20 @@ def _backend_of(call: Call, services: Services, context: RequestContext) -> Back
     return StoppableBackend(services.backend, services.running, key)
 
 
-def _complete(call: Call, context: RequestContext, timeout_s: float) -> list[GenerateRequest]:
-    """The requests with what only the server knows: ids, the tenant's salt, the deadline."""
+def _complete(
+    call: Call, context: RequestContext, timeout_s: float, adapter: str | None
+) -> list[GenerateRequest]:
+    """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter."""
     salt = context.caller.salt if context.caller else ""
-    if len(call.requests) == 1:
-        return [replace(call.requests[0], id=context.id, salt=salt, timeout_s=timeout_s)]
+    requests = [replace(request, salt=salt, timeout_s=timeout_s) for request in call.requests]
+    if adapter is not None:
+        if any(request.adapter is not None for request in requests):
+            raise InvalidField("lora_task_id: the model's name has an adapter already", param="lora_task_id")
+        requests = [replace(request, adapter=Adapter(name=adapter)) for request in requests]
+    if len(requests) == 1:
+        return [replace(requests[0], id=context.id)]
     return [
-        replace(request, id=f"{context.id}-{i}", parent_id=context.id, salt=salt, timeout_s=timeout_s)
-        for i, request in enumerate(call.requests)
+        replace(request, id=f"{context.id}-{i}", parent_id=context.id) for i, request in enumerate(requests)
     ]
 
 

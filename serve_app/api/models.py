@@ -1,4 +1,7 @@
-"""GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape."""
+"""GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape.
+
+An adapter of an endpoint's model is listed beside it, as ENDPOINT:ADAPTER, once the model is known.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,15 @@ class Models:
 
     def _is_ready(self, endpoint: Endpoint) -> bool:
         return any(self._backend.is_ready(entity.app) for entity in endpoint.served_entities)
+
+    def _adapters(self, endpoint: Endpoint) -> tuple[str, ...]:
+        """Of the models behind an endpoint, as far as they are known."""
+        infos = [self._backend.info(entity.app) for entity in endpoint.served_entities]
+        return tuple(dict.fromkeys(name for info in infos if info is not None for name in info.adapters))
+
+    def _adapter_entry(self, endpoint: Endpoint, adapter: str) -> dict[str, Any]:
+        """As vLLM lists them: `parent` is what is adapted."""
+        return {**self._entry(endpoint), "id": f"{endpoint.name}:{adapter}", "parent": endpoint.name}
 
     def _entry(self, endpoint: Endpoint) -> dict[str, Any]:
         infos = [self._backend.info(entity.app) for entity in endpoint.served_entities]
@@ -59,7 +71,10 @@ class ModelList(Models):
     """GET /v1/models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entries = [self._entry(endpoint) for endpoint in self._directory if self._is_ready(endpoint)]
+        entries = []
+        for endpoint in filter(self._is_ready, self._directory):
+            entries.append(self._entry(endpoint))
+            entries += [self._adapter_entry(endpoint, adapter) for adapter in self._adapters(endpoint)]
         await reply(send, 200, _JSON, msgspec.json.encode({"object": "list", "data": entries}))
 
 
@@ -71,7 +86,13 @@ class ModelPage(Models):
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model: no such model", param="model")
-        endpoint = self._directory.find(name)
+        endpoint, adapter = self._directory.resolve(name)
         if not self._is_ready(endpoint):
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
-        await reply(send, 200, _JSON, msgspec.json.encode(self._entry(endpoint)))
+        if adapter is None:
+            entry = self._entry(endpoint)
+        elif adapter in self._adapters(endpoint):
+            entry = self._adapter_entry(endpoint, adapter)
+        else:
+            raise ModelNotFound("model: the model has no such adapter", param="model")
+        await reply(send, 200, _JSON, msgspec.json.encode(entry))
