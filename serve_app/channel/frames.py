@@ -13,10 +13,12 @@ from typing import Final
 import msgspec
 
 from serve_app.errors import GenerationFailed
+from serve_app.limits import MAX_LOGITS_BYTES
 from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateRequest, TokenDelta
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 2**20  # the prompt logprobs of about 13,000 tokens, 20 alternatives each
+MAX_MESSAGE_BYTES: Final = MAX_LOGITS_BYTES + MAX_FRAME_BYTES  # of a delta with tensors, in pieces
 MAX_HELLO_BYTES: Final = 1_024  # all that a peer may send before its token was checked
 
 
@@ -46,6 +48,13 @@ class Step(msgspec.Struct, tag=True, array_like=True):
     deltas: list[TokenDelta]
 
 
+class Piece(msgspec.Struct, tag=True, array_like=True):
+    """A part of a `Step` that is larger than a frame; its parts follow each other."""
+
+    data: bytes
+    last: bool
+
+
 class End(msgspec.Struct, tag=True, array_like=True):
     """No further delta of this request will come."""
 
@@ -64,10 +73,11 @@ class Beat(msgspec.Struct, tag=True, array_like=True):
     stats: EngineStats | None = None
 
 
-FromReplica = Hello | Step | End | Beat
+FromReplica = Hello | Step | Piece | End | Beat
 
 encoder = msgspec.msgpack.Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
+step_decoder: msgspec.msgpack.Decoder[Step] = msgspec.msgpack.Decoder(Step)
 from_gateway: msgspec.msgpack.Decoder[Beat] = msgspec.msgpack.Decoder(Beat)
 request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(GenerateRequest)
 refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
@@ -78,8 +88,9 @@ ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket
 def step_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
     """The payloads that carry `deltas` in order: one, unless they are larger than a frame may be.
 
-    A single delta that no frame can hold becomes an error: a bounded receiver must
-    not be asked to take it, and dropping it would truncate an answer silently.
+    A single delta that no frame can hold goes in pieces if tensors make it so large, and
+    else becomes an error: a bounded receiver must not be asked to take it, and dropping
+    it would truncate an answer silently.
     """
     payload = encoder.encode(Step(deltas))
     if len(payload) <= max_bytes:
@@ -87,6 +98,10 @@ def step_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> l
     if len(deltas) > 1:
         half = len(deltas) // 2
         return step_frames(deltas[:half], max_bytes) + step_frames(deltas[half:], max_bytes)
+    if deltas[0].tensors and len(payload) <= MAX_MESSAGE_BYTES:
+        size = max_bytes // 2
+        starts = range(0, len(payload), size)
+        return [encoder.encode(Piece(payload[i : i + size], i + size >= len(payload))) for i in starts]
     error = GenerationFailed("logprobs: the answer to this prompt is too large; ask for fewer").info()
     lean = replace(
         deltas[0],

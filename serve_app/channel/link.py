@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, cast
 
-from serve_app.channel.frames import LENGTH_BYTES, MAX_FRAME_BYTES
+from serve_app.channel.frames import LENGTH_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
 
 BEAT_S: Final = 1.0  # a sign of life this often
 SILENCE_S: Final = 8.0  # a peer that is silent for longer is gone (half-open connection, stopped process)
-MAX_BACKLOG_BYTES: Final = 32 * 2**20  # unsent bytes before a peer that does not read is dropped
+# Unsent bytes before a peer that does not read is dropped: the logits of a few requests in one step.
+MAX_BACKLOG_BYTES: Final = 3 * MAX_MESSAGE_BYTES
 
 
 class Link(asyncio.Protocol):

@@ -7,20 +7,23 @@ import hmac
 import logging
 import secrets
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 from serve_app.channel.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
+    MAX_MESSAGE_BYTES,
     Beat,
     End,
     Hello,
+    Piece,
     Step,
     Ticket,
     encoder,
     from_replica,
+    step_decoder,
 )
 from serve_app.channel.link import Link
 from serve_app.errors import GenerationFailed, Overloaded, ServeError
@@ -100,6 +103,7 @@ class Peer:
     replica: str
     app: str  # its Serve application
     stats: EngineStats | None = None
+    pieces: bytearray = field(default_factory=bytearray)  # of a step that is not whole yet
 
 
 class Receiver:
@@ -172,12 +176,22 @@ class Receiver:
             link.max_frame_bytes = MAX_FRAME_BYTES
         elif isinstance(message, Step):
             self._deliver(link, message.deltas)
+        elif isinstance(message, Piece):
+            self._join(link, peer, message)
         elif isinstance(message, End):
             inbox = self._inboxes.get(message.request_id)
             if inbox is not None:
                 inbox.end()
         elif isinstance(message, Beat):
             peer.stats = message.stats
+
+    def _join(self, link: Link, peer: Peer, piece: Piece) -> None:
+        peer.pieces += piece.data
+        if len(peer.pieces) > MAX_MESSAGE_BYTES:
+            link.drop("a message is too large")
+        elif piece.last:
+            payload, peer.pieces = bytes(peer.pieces), bytearray()
+            self._deliver(link, step_decoder.decode(payload).deltas)
 
     def _deliver(self, link: Link, deltas: list[TokenDelta]) -> None:
         touched = set()

@@ -254,7 +254,13 @@ def _settings(lines: Sequence[Line], x: torch.Tensor) -> Settings:
     params = [line.sampling for line in lines]
     columns = torch.tensor(
         [
-            (p.temperature, _top_p(line), p.min_p, p.typical_p, uniform(line.seed, line.index, line.num_output))
+            (
+                p.temperature,
+                _top_p(line),
+                p.min_p,
+                p.typical_p,
+                uniform(line.seed, line.index, line.num_output),
+            )
             for p, line in zip(params, lines, strict=True)
         ],
         dtype=torch.float64,

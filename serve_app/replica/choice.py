@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from serve_app.replica.logits import of_tokens
 from serve_app.text.answer import AnswerParser, Parts
 from serve_app.text.output import OutputText
-from serve_app.types import EngineOutput, FinishReason, TextLogprob, Timing, ToolCallDelta
+from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
 
 
 @dataclass(slots=True)
@@ -25,6 +26,7 @@ class ChoiceStep:
     finish: FinishReason | None
     stop: str | int | None
     cut: bool  # the engine must be told to end the sequence at `Choice.num_tokens`
+    tensors: dict[str, Tensor]
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +46,8 @@ class Choice:
     calls: list[ToolCallDelta] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
+    tensors: list[dict[str, Tensor]] = field(default_factory=list)
+    perf: Perf | None = None  # once it has ended
 
     def push(self, output: EngineOutput) -> ChoiceStep:
         """Take one step's tokens. Must not be called once `finish` is set."""
@@ -53,6 +57,8 @@ class Choice:
         positions = output.logprobs[: step.num_tokens_used]
         self.num_tokens += len(used)
         self.cumulative_logprob += sum(p.logprob for p in positions)
+        tensors = of_tokens(output.tensors, 0, len(used)) if output.tensors else {}
+        self.perf = output.perf
         if output.timing is not None:
             self.timing = output.timing
         text = step.text
@@ -79,7 +85,7 @@ class Choice:
                 finish = FinishReason.TOOL_CALLS
         self.finish, self.stop = finish, stop
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
-        return ChoiceStep(parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut)
+        return ChoiceStep(parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors)
 
     def score(self, length_penalty: float | None) -> float:
         """How likely the choice is: its log-probability / tokens ** `length_penalty`, if there is one."""
@@ -94,3 +100,5 @@ class Choice:
         self.calls.extend(step.calls)
         self.token_ids.extend(step.token_ids)
         self.logprobs.extend(step.logprobs or ())
+        if step.tensors:
+            self.tensors.append(step.tensors)

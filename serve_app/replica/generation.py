@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 
 from serve_app.replica.choice import Choice, ChoiceStep
+from serve_app.replica.logits import joined, of_tokens
 from serve_app.replica.prompt import is_ranked, num_sequences
 from serve_app.text.answer import AnswerParser
 from serve_app.text.output import OutputText
@@ -161,6 +162,8 @@ class Generation:
             usage=self.usage,
             timing=choice.timing if choice.num_tokens == len(step.token_ids) else None,
             step=output.steps[-1] if output.steps and self.request.per_token else None,
+            tensors=step.tensors,
+            perf=choice.perf,
         )
         return self._with_prompt(delta)
 
@@ -177,6 +180,8 @@ class Generation:
             stop=choice.stop,
             usage=self.usage,
             timing=choice.timing,
+            tensors=joined(choice.tensors),
+            perf=choice.perf,
         )
         return self._with_prompt(delta)
 
@@ -207,5 +212,7 @@ def one_by_one(output: EngineOutput) -> Iterator[EngineOutput]:
             prompt_logprobs=output.prompt_logprobs if first else None,
             timing=output.timing if first else None,
             finish=output.finish if last else None,
+            tensors=of_tokens(output.tensors, i, i + 1),
+            perf=output.perf if last else None,
             error=output.error if last else None,
         )

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
-from serve_app.channel.frames import Hello, Step, Ticket, encoder, step_frames
+from serve_app.channel.frames import MAX_FRAME_BYTES, Hello, Piece, Step, Ticket, encoder, step_frames
 from serve_app.channel.link import Link
 from serve_app.channel.receiver import Inbox, Receiver
 from serve_app.channel.sender import Sender
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable
-from serve_app.types import EngineStats, FinishReason, TextLogprob, TokenDelta
+from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta
 
 WAIT_S = 10.0
 
@@ -332,6 +333,32 @@ def test_a_delta_no_frame_can_hold_becomes_an_error() -> None:
     (only,) = message.deltas
     assert only.finish is FinishReason.ERROR
     assert only.error is not None
+
+
+async def test_tensors_larger_than_a_frame_arrive_whole(receiver: Receiver, sender: Sender) -> None:
+    inbox = receiver.open("a")
+    outlet = await sender.to(receiver.ticket)
+    data = bytes(range(256)) * (MAX_FRAME_BYTES // 256 + 4_000)
+    logits = Tensor(dtype="FP32", shape=(len(data) // 4,), data=data)
+    small = delta("a", "first")
+    outlet.send([small, replace(small, text="large", tensors={"context_logits": logits}), small])
+    received: list[TokenDelta] = []
+    while len(received) < 3:
+        received += await asyncio.wait_for(inbox.get(), WAIT_S)
+    assert [d.text for d in received] == ["first", "large", "first"]
+    assert received[1].tensors["context_logits"] == logits
+    assert not outlet.link.closed
+
+
+async def test_endless_pieces_are_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serve_app.channel.receiver.MAX_MESSAGE_BYTES", 1_000)
+    hello = encoder.encode(Hello(receiver.ticket.token, "r1", "m"))
+    piece = encoder.encode(Piece(bytes(400), False))
+    reader, writer = await say(receiver.ticket, hello, piece, piece, piece)
+    while await asyncio.wait_for(reader.read(1_000), WAIT_S):
+        pass  # until the gateway has closed the connection
+    assert not receiver.peers
+    writer.close()
 
 
 def test_a_ticket_does_not_print_its_token() -> None:
