@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from serve_app.api.backend import Backend
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import ModelNotFound
@@ -31,19 +32,37 @@ class Directory:
             raise ModelNotFound("model: no such model", param="model")
         return endpoint
 
-    def resolve(self, name: str) -> tuple[Endpoint, str | None]:
-        """An endpoint, and the adapter that a name of the form ENDPOINT:ADAPTER asks for.
+    def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
+        """An endpoint, and the adapter of its model that `name` asks for.
 
-        Whether there is such an adapter its model knows. An endpoint whose own name has a
-        colon comes first. Raises ModelNotFound.
+        In this order: an endpoint's own name; ENDPOINT:ADAPTER, where the model knows whether it
+        has that; or an adapter's name alone (MindIE's `model` has no colon), if a model that is
+        known has it, of the first endpoint. Raises ModelNotFound.
         """
-        base, colon, adapter = name.rpartition(":")
-        if name in self._endpoints or not (base and colon and adapter):
-            return self.find(name), None
-        return self.find(base), adapter
+        base, _, adapter = name.rpartition(":")
+        if name not in self._endpoints:
+            if base and adapter:
+                return self.find(base), adapter
+            for endpoint in self:
+                if name in adapters_of(endpoint, backend):
+                    return endpoint, name
+        return self.find(name), None
+
+    def find_known(self, name: str, backend: Backend) -> Endpoint:
+        """The endpoint of a page about a model. ModelNotFound also for an adapter nobody knows."""
+        endpoint, adapter = self.resolve(name, backend)
+        if adapter is not None and adapter not in adapters_of(endpoint, backend):
+            raise ModelNotFound("model: the model has no such adapter", param="model")
+        return endpoint
 
     def __iter__(self) -> Iterator[Endpoint]:
         return iter(self._endpoints.values())
 
     def __len__(self) -> int:
         return len(self._endpoints)
+
+
+def adapters_of(endpoint: Endpoint, backend: Backend) -> tuple[str, ...]:
+    """The adapters of the models behind an endpoint, as far as they are known."""
+    infos = [backend.info(entity.app) for entity in endpoint.served_entities]
+    return tuple(dict.fromkeys(name for info in infos if info is not None for name in info.adapters))

@@ -154,7 +154,7 @@ async def under_way(
     context = context_of(scope)
     limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
     deadline = asyncio.get_running_loop().time() + limit
-    endpoint, adapter = services.directory.resolve(call.model)
+    endpoint, adapter = services.directory.resolve(call.model, services.backend)
     context.endpoint = endpoint.name
     entities = choose(endpoint, call, entity, scope, context, services.backend)
     requests = _complete(call, context, limit, adapter)

@@ -46,7 +46,7 @@ def find(services: Services, names: dict[str, str]) -> Found:
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
         raise ModelNotFound("model: no such model", param="model")
-    endpoint = services.directory.find(endpoint_name(services, name))
+    endpoint = services.directory.find_known(endpoint_name(services, name), services.backend)
     entities = endpoint.served_entities if wanted is None else of_version(endpoint, wanted)
     return Found(name, endpoint, entities)
 

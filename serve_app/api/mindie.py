@@ -46,9 +46,9 @@ class StopRoute:
         if body.id is None:
             raise InvalidField("id: is required", param="id")
         check_id(body.id)
-        endpoint = _found(services, names)[0]
+        _found(services, names)
         key_id = context.caller.key_id if context.caller else ""
-        if not services.running.stop(RunKey(key_id, endpoint.name, body.id)):
+        if not services.running.stop(RunKey(key_id, names["model"], body.id)):
             raise RouteNotFound("id: no request of this id is running here")
         await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
 
@@ -115,5 +115,5 @@ class ConfigPage(ModelPage):
 
 def _found(services: Services, names: dict[str, str]) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
     """What the path names. Raises ModelNotFound or VersionNotFound."""
-    endpoint, wanted = services.directory.find(names["model"]), names.get("version")
+    endpoint, wanted = services.directory.find_known(names["model"], services.backend), names.get("version")
     return endpoint, endpoint.served_entities if wanted is None else of_version(endpoint, wanted)

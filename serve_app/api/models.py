@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from serve_app.api.backend import Backend
 from serve_app.api.connection import reply
-from serve_app.api.directory import Directory
+from serve_app.api.directory import Directory, adapters_of
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS
@@ -29,11 +29,6 @@ class Models:
 
     def _is_ready(self, endpoint: Endpoint) -> bool:
         return any(self._backend.is_ready(entity.app) for entity in endpoint.served_entities)
-
-    def _adapters(self, endpoint: Endpoint) -> tuple[str, ...]:
-        """Of the models behind an endpoint, as far as they are known."""
-        infos = [self._backend.info(entity.app) for entity in endpoint.served_entities]
-        return tuple(dict.fromkeys(name for info in infos if info is not None for name in info.adapters))
 
     def _adapter_entry(self, endpoint: Endpoint, adapter: str) -> dict[str, Any]:
         """As vLLM lists them: `parent` is what is adapted."""
@@ -74,7 +69,9 @@ class ModelList(Models):
         entries = []
         for endpoint in filter(self._is_ready, self._directory):
             entries.append(self._entry(endpoint))
-            entries += [self._adapter_entry(endpoint, adapter) for adapter in self._adapters(endpoint)]
+            entries += [
+                self._adapter_entry(endpoint, adapter) for adapter in adapters_of(endpoint, self._backend)
+            ]
         await reply(send, 200, _JSON, msgspec.json.encode({"object": "list", "data": entries}))
 
 
@@ -86,13 +83,9 @@ class ModelPage(Models):
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model: no such model", param="model")
-        endpoint, adapter = self._directory.resolve(name)
+        endpoint = self._directory.find_known(name, self._backend)
         if not self._is_ready(endpoint):
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
-        if adapter is None:
-            entry = self._entry(endpoint)
-        elif adapter in self._adapters(endpoint):
-            entry = self._adapter_entry(endpoint, adapter)
-        else:
-            raise ModelNotFound("model: the model has no such adapter", param="model")
+        _, adapter = self._directory.resolve(name, self._backend)
+        entry = self._entry(endpoint) if adapter is None else self._adapter_entry(endpoint, adapter)
         await reply(send, 200, _JSON, msgspec.json.encode(entry))

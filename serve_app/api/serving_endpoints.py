@@ -14,7 +14,6 @@ from serve_app.api.dialects.databricks_chat import ChatDialect
 from serve_app.api.dialects.databricks_completions import CompletionDialect
 from serve_app.api.dialects.databricks_embeddings import EmbeddingDialect
 from serve_app.api.dialects.databricks_fields import Target
-from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedExchange
 from serve_app.api.generate import Exchange, Services
 from serve_app.endpoints.endpoint import Endpoint, Task
@@ -29,7 +28,7 @@ class InvocationRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `GenerateRoute`; an endpoint that nobody knows is refused before the body is read."""
         names = scope["path_params"]
-        endpoint, _ = self._services.directory.resolve(names["endpoint"])
+        endpoint, _ = self._services.directory.resolve(names["endpoint"], self._services.backend)
         exchange = _exchange(endpoint.task, self._services, scope, receive, send)
         await exchange.run(names["endpoint"], names.get("entity"))
 
@@ -50,16 +49,16 @@ def _exchange(
     task: Task, services: Services, scope: Scope, receive: Receive, send: Send
 ) -> Exchange | EmbedExchange:
     """One request of a task, and its answer."""
-    target = Target(partial(_find, services.directory), _accepts_events(header(scope, b"accept")))
+    target = Target(partial(_find, services), _accepts_events(header(scope, b"accept")))
     if task is Task.EMBEDDINGS:
         return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
     dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)
     return Exchange(dialect, services, scope, receive, send)
 
 
-def _find(directory: Directory, name: str) -> Endpoint:
+def _find(services: Services, name: str) -> Endpoint:
     """An endpoint by the name it is asked for, which may have an adapter. Raises ModelNotFound."""
-    endpoint, adapter = directory.resolve(name)
+    endpoint, adapter = services.directory.resolve(name, services.backend)
     return endpoint if adapter is None else endpoint.model_copy(update={"name": name})
 
 
