@@ -41,6 +41,7 @@ class HashRunner:
 
     def __init__(self, num_blocks: int = 64, block_size: int = 4) -> None:
         self.vocab_size = VOCAB_SIZE
+        self.table_width = 4  # the contents of tables are not looked at
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.device = torch.device("cpu")

@@ -85,7 +85,7 @@ class Engine:
         """
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
-        self._config = config
+        self._config, self._table_width = config, runner.table_width
         self._ends = EndRule(eos_token_ids)
         self._clock = clock
         self.grammars: Grammars | None = None  # set by whoever knows the model's tokenizer
@@ -122,7 +122,11 @@ class Engine:
             raise UnsupportedField(f"{FIELD}: is not available with this model", param=FIELD)
         self._processors.check(request.sampling.processors)
         validation.validate(
-            request, vocab_size=self.vocab_size, window=self._window(request), beams=self._beam_bounds
+            request,
+            vocab_size=self.vocab_size,
+            window=self._window(request),
+            beams=self._beam_bounds,
+            table_width=self._table_width,
         )
 
     def _window(self, request: EngineRequest) -> int:

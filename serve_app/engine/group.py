@@ -12,6 +12,7 @@ import torch
 from serve_app.engine.beam import BeamSearch
 from serve_app.engine.ends import EndRule
 from serve_app.engine.processors import LogitsProcessor
+from serve_app.engine.prompt_tuning import Table
 from serve_app.engine.sampler import Sampled
 from serve_app.engine.sequence import Gang, Sequence
 from serve_app.engine.speculative import Guess, Proposer
@@ -45,6 +46,7 @@ class Group:
     seed: int
     processors: tuple[LogitsProcessor, ...] = ()
     bias: torch.Tensor | None = None
+    table: Table | None = None
     guess: Guess | None = None
     new_proposer: Callable[[], Proposer] | None = None
     open: set[int] = field(default_factory=set)
@@ -76,6 +78,7 @@ class Group:
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
         group.bias = None if request.bias is None else to_torch(request.bias)
+        group.table = None if request.prompt_table is None else Table.of(request.prompt_table)
         group.guess = None if request.draft is None else Guess.of(request.draft)
         group.new_proposer = None if request.beam is not None else new_proposer
         leader = group.sequences[0] = group._sequence(0)
@@ -244,6 +247,7 @@ class Group:
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
             bias=self.bias,
+            table=self.table,
             guess=self.guess,
             proposer=None if self.new_proposer is None else self.new_proposer(),
             wants_logits=request.generation_logits,

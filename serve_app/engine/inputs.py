@@ -61,7 +61,7 @@ def _draft(draft: Draft, request: EngineRequest, vocab_size: int, window: int) -
 
 
 def _table(table: PromptTable, request: EngineRequest, vocab_size: int, width: int | None) -> None:
-    if width is not None or not width:
+    if width == 0:
         raise UnsupportedField("prompt_table: this model takes none", param="prompt_table")
     rows = check("prompt_table", table.rows, tuple(DTYPES), (None, width))
     if not bool(torch.isfinite(rows).all()):
@@ -82,7 +82,7 @@ def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
     """Logits of one request are bounded as a whole, whether it is streamed or not."""
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     outputs = request.n if request.beam is None else request.beam.width
-    rows = {
+    rows: dict[str, int] = {
         "context_logits": length if request.context_logits else 0,
         "generation_logits": outputs * (max_tokens or window - length) if request.generation_logits else 0,
     }

@@ -31,6 +31,7 @@ class Runner(Protocol):
     """The model on its device."""
 
     vocab_size: int
+    table_width: int  # numbers in a row of a prompt table; 0: it takes none
     block_size: int
     num_blocks: int
     device: torch.device

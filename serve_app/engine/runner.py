@@ -19,6 +19,7 @@ from serve_app.engine.dry_run import learn_layers
 from serve_app.engine.forward import ATTENTION_NAME, UnsupportedModel, active
 from serve_app.engine.lora import AdapterTable
 from serve_app.engine.memory import CachePlan, plan_for_device
+from serve_app.engine.prompt_tuning import STAND_IN, EmbeddingRows
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,8 @@ class ModelRunner:
         self.layers, self.vocab_size = learn_layers(
             self._logits, name=name, config=text_config, device=device
         )
+        self._rows = EmbeddingRows(module, self.vocab_size)
+        self.table_width = self._rows.width
         self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
         self.plan: CachePlan = plan_for_device(
             self.layers,
@@ -85,8 +88,15 @@ class ModelRunner:
         # A packed linear of no rows is a corner that kernels get wrong: keep one and drop it.
         kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
         adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
-        with torch.inference_mode(), active(self._backend, batch.context, adapters):
-            logits = self._logits(batch.input_ids, batch.positions, kept)
+        virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
+        if virtual is not None:
+            input_ids = input_ids.index_fill(0, virtual.places, STAND_IN)
+        with (
+            torch.inference_mode(),
+            active(self._backend, batch.context, adapters),
+            self._rows.written(virtual),
+        ):
+            logits = self._logits(input_ids, batch.positions, kept)
         return logits[: rows.numel()].float()
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from serve_app.engine.constraint import Constraint
     from serve_app.engine.processors import LogitsProcessor
+    from serve_app.engine.prompt_tuning import Table
     from serve_app.engine.speculative import Guess, Proposer
 
 
@@ -49,6 +50,7 @@ class Sequence:
     constraint: Constraint | None = None  # where it stands in its grammar
     num_forced: int = 0  # tokens at the end that followed without sampling
     bias: torch.Tensor | None = None  # [V] float32, added to every row of logits
+    table: Table | None = None  # of its prompt's virtual tokens
     guess: Guess | None = None  # at its first output tokens
     proposer: Proposer | None = None  # of drafts, where the guess has no more to say
     draft_tokens: int = 0  # verified so far

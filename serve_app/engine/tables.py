@@ -144,7 +144,7 @@ class BlockTables:
     def _hash(self, sequence: Sequence, count: int) -> None:
         keys, index = sequence.block_keys, self.pool.index
         while len(keys) < count:
-            parent = keys[-1] if keys else index.root(sequence.salt, sequence.adapter)
+            parent = keys[-1] if keys else index.root(sequence.salt, sequence.adapter, _digest(sequence))
             keys.append(index.extend(parent, self._block_tokens(sequence, len(keys))))
 
     def _block_tokens(self, sequence: Sequence, i: int) -> list[int]:
@@ -167,3 +167,8 @@ class BlockTables:
         table = sequence.block_table
         while len(table) < total:
             table.append(self.pool.allocate(after=table[-1] if table else None))
+
+
+def _digest(sequence: Sequence) -> str | None:
+    """Of what the ids of its virtual tokens stand for."""
+    return None if sequence.table is None else sequence.table.digest

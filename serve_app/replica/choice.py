@@ -85,7 +85,9 @@ class Choice:
                 finish = FinishReason.TOOL_CALLS
         self.finish, self.stop = finish, stop
         described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
-        return ChoiceStep(parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors)
+        return ChoiceStep(
+            parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors
+        )
 
     def score(self, length_penalty: float | None) -> float:
         """How likely the choice is: its log-probability / tokens ** `length_penalty`, if there is one."""
