@@ -32,7 +32,7 @@ async def test_e3_an_unknown_model_is_a_wrong_field_of_the_body() -> None:
         told(await g.post(PATH, chat_body(model="nobody")), 422, INVALID, "nobody")
 
 
-async def test_e4_a_version_that_the_endpoint_has_not_is_a_wrong_field_too() -> None:
+async def test_e3_an_unknown_served_entity_is_a_wrong_field_too() -> None:
     router, line = new_key("router", [Scope.INFERENCE, Scope.ROUTING])
     async with gateway(keys=line) as g:
         headers = {"authorization": f"Bearer {router}", "x-served-entity": "demo-9"}
