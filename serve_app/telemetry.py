@@ -39,6 +39,8 @@ _ENGINE: Final = (
     ("engine_prompt_tokens", "Prompt tokens the engine took.", "prompt_tokens", True),
     ("prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cached_tokens", True),
     ("engine_generated_tokens", "Tokens the engine generated.", "generated_tokens", True),
+    ("draft_tokens", "Draft tokens verified.", "draft_tokens", True),
+    ("accepted_draft_tokens", "Draft tokens that were right.", "accepted_tokens", True),
     ("preemptions", "Sequences put back to wait for lack of blocks.", "preemptions", True),
 )
 
