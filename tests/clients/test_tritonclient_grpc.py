@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import queue
+import re
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,10 +26,12 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.target import DEMO, demo_app
+from tests.gateway import served
 from tests.rpc_server import idle, is_final, output_ids, rpc_served, stop, tensor, tensors
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "kserve.md"
 PROMPT = [5, 6, 7]
 LONG = 400
 STREAMS = 32
@@ -410,3 +416,33 @@ async def test_concurrent_streams_lose_nothing(asked: Asked) -> None:
     for number in (0, 13, 31):
         for i in range(2):
             assert answers[f"{number}-{i}"].tokens == await asked.whole([5 + number, 6 + i], 24)
+
+
+def blocks(language: str) -> list[str]:
+    """The blocks of a language in the document for users."""
+    return re.findall(rf"```{language}\n(.*?)```", DOCUMENT.read_text("utf-8"), re.DOTALL)
+
+
+async def printed(*command: str) -> str:
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, timeout=90, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2_000:]
+    return done.stdout
+
+
+async def test_what_the_document_shows_works(asked: Asked) -> None:
+    (script,) = blocks("python")
+    assert "127.0.0.1:8001" in script
+    lines = (await printed(sys.executable, "-c", script.replace("127.0.0.1:8001", asked.url))).splitlines()
+    tokens = await asked.whole(PROMPT)
+    assert [int(token) for token in re.findall(r"\d+", lines[0])] == tokens
+    for id in ("a", "b"):
+        own = [line.removeprefix(f"{id} ") for line in lines[1:] if line.startswith(f"{id} ")]
+        assert own == [f"[{token}] " for token in tokens[:-1]] + [f"[{tokens[-1]}] end"]
+    (shell,) = blocks("sh")
+    async with served(asked.app) as (host, port):
+        said = await printed("bash", "-c", shell.replace("http://127.0.0.1:8000", f"http://{host}:{port}"))
+    assert '"error"' not in said
+    assert ",".join(map(str, tokens)) in said
+    assert said.count("data: ") == 8
