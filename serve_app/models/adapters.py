@@ -76,9 +76,6 @@ def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Upda
     if weights.shape[0] != len(rows):
         raise _refused(WEIGHTS, f"must have a row for each of the {len(rows)} rows of {CONFIG}")
     width = weights.shape[1]
-    widest = max(accepts.max_rank * sum(accepts.whole(layer, module) or ()) for layer, module, _ in rows)
-    if width > widest:
-        raise _refused(WEIGHTS, f"rows must be at most {widest} numbers wide")
     values = torch.frombuffer(bytearray(weights.data), dtype=dtype).view(len(rows), width)
     updates: list[Update] = []
     for at, (layer, module, rank) in enumerate(rows):
