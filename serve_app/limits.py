@@ -14,6 +14,7 @@ MAX_BODY_READ_S: Final = 120.0  # for a whole body
 MAX_BODIES_BYTES: Final = 64 * 2**20  # of all open requests together: 10 times that in memory, parsed
 SMALL_BODY_BYTES: Final = 64 * 2**10  # never refused for the bytes of others; their number is bounded
 MAX_TENSOR_BODY_BYTES: Final = 32 * 2**20  # with binary tensors, as weights of an adapter; half of all
+MAX_JSON_NUMBERS: Final = 2**22  # of one answer's tensors: 46 MB of JSON; as binary data there may be more
 MAX_TENSOR_ID_CHARS: Final = 1_024  # of a tensor request's own id, which is echoed
 MAX_STREAM_REQUESTS: Final = 256  # under way on one gRPC stream; the next waits in the client's socket
 MAX_RPC_METADATA_BYTES: Final = 16 * 2**10  # of one call, as servers have it for the headers of HTTP

@@ -24,7 +24,7 @@ from serve_app.api.directory import Directory
 from serve_app.api.dispatch import ANSWERED_BY, Attempt, begin, choose
 from serve_app.api.metering import Meter, most_used
 from serve_app.api.running import RunKey, Running, StoppableBackend
-from serve_app.api.stream import collect, send_stream
+from serve_app.api.stream import collect, rendered, send_stream
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError, from_info
@@ -127,7 +127,8 @@ class Exchange:
                     return
                 n = call.requests[0].n
                 choices = await collect(attempt, n, context, services.metrics, deadline)
-                body = renderer.whole(choices, attempt.generation.usage)
+                usage, is_large = attempt.generation.usage, any(choice.tensors for choice in choices)
+                body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
                 if isinstance(renderer, OwnHeaders):
                     headers |= renderer.headers
                 await writer.start(200, {**headers, "content-length": str(len(body))})

@@ -39,12 +39,14 @@ async def send_stream(
 
     `deadline` is in the event loop's time.
     """
-    started = False
+    started = has_tensors = False
 
     async def emit(step: Step) -> None:
-        nonlocal started
+        nonlocal started, has_tensors
+        is_large = any(delta.tensors for _, delta in step)
+        has_tensors |= is_large
         # Rendered before the status line: whatever could fail here is still a status.
-        events = _render(renderer, step)
+        events = await rendered(lambda: _render(renderer, step), is_large=is_large)
         if not started:
             await writer.start(200, {**headers, **STREAM_HEADERS})
         if events or not started:
@@ -52,8 +54,16 @@ async def send_stream(
             await writer.body(events, more=True)
 
     failure = await follow(attempt, emit, context, metrics, deadline)
-    end = renderer.end(attempt.generation.usage) if failure is None else renderer.broken(failure)
-    await writer.body(end)
+    if failure is not None:
+        await writer.body(renderer.broken(failure))
+        return
+    usage = attempt.generation.usage
+    await writer.body(await rendered(lambda: renderer.end(usage), is_large=has_tensors))
+
+
+async def rendered(work: Callable[[], bytes], *, is_large: bool) -> bytes:
+    """What `work` writes; in a thread if that takes long enough for other clients to notice."""
+    return await asyncio.to_thread(work) if is_large else work()
 
 
 async def follow(

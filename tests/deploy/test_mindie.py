@@ -40,13 +40,13 @@ async def test_v1_speaks_this_protocol_and_the_other_has_a_prefix(server: Deploy
     assert other.json()["choices"][0]["finish_reason"] == "stop"
     text = answer.json()["choices"][0]["message"]["content"]
     assert other.json()["choices"][0]["message"]["content"] == text
-    assert "v1_dialect=mindie" in (await server.client.get("/v2")).json()["extensions"]
+    assert "v1_dialect=mindie" in (await server.client.get("/mindie/v2")).json()["extensions"]
 
 
 async def test_output_and_prompt_have_the_models_limits(server: Deployed) -> None:
     refused = await server.chat(DEMO, max_tokens=MAX_OUTPUT + 1)
     assert (refused.status_code, str(MAX_OUTPUT) in refused.json()["error"]) == (422, True)
-    config = (await server.client.get(f"{TEXT}/config")).json()
+    config = (await server.client.get(f"/mindie{TEXT}/config")).json()
     assert config["maxOutputLen"] == MAX_OUTPUT
     # One token each, or more: as many as the window has do not fit beside the output.
     prompt = " a b" * (config["maxSeqLen"] // 2)

@@ -26,7 +26,7 @@ from serve_app.api.dialects.trtllm_request import PromptText
 from serve_app.api.dialects.trtllm_values import tensors_of_values
 from serve_app.api.kserve.datatype import refused
 from serve_app.api.kserve.http_body import envelope, request_id
-from serve_app.api.kserve.json_values import to_json
+from serve_app.api.kserve.json_values import single_to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
 from serve_app.config import TrtllmConfig
 from serve_app.errors import InvalidField, PromptTooLong, ServeError
@@ -150,7 +150,10 @@ class GenerateRenderer:
     def end(self, usage: Usage) -> bytes:
         if self._streaming:
             return b""
-        return _event(self.whole([self._choices[index] for index in sorted(self._choices)], usage))
+        try:
+            return _event(self.whole([self._choices[index] for index in sorted(self._choices)], usage))
+        except ServeError as error:
+            return self.broken(error)
 
     def broken(self, error: ServeError) -> bytes:
         return _event(error_object(error))
@@ -160,11 +163,11 @@ class GenerateRenderer:
 
 
 def value_object(response: InferResponse) -> bytes:
-    """A response as a JSON object: outputs of one element bare, others as flat lists."""
-    outputs: dict[str, Any] = {}
-    for name, tensor in response.outputs.items():
-        values = to_json(name, tensor)
-        outputs[name] = values[0] if len(values) == 1 else values
+    """A response as a JSON object: outputs of one element bare, others as flat lists.
+
+    Raises InvalidField for more numbers than JSON may have.
+    """
+    outputs = {name: single_to_json(name, tensor) for name, tensor in response.outputs.items()}
     return msgspec.json.encode({**envelope(response), **outputs})
 
 

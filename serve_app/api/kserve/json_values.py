@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -21,10 +22,12 @@ from serve_app.api.kserve.datatype import (
     tensor_of,
     tensor_of_strings,
 )
+from serve_app.limits import MAX_JSON_NUMBERS
 from serve_app.types import Tensor
 
 _LARGEST: Final = {"FP16": 65_504.0, "FP32": 3.4028235677973362e38, "FP64": math.inf}  # rounded: finite
 _MOST_DIGITS: Final = 9  # of an FP32: so many decimal digits tell it from all others
+_AT_ONCE: Final = 2**14  # numbers that are written in one go
 _EXACT_POWER: Final = 22  # 10 ** 22 is the largest power of ten that is exact in FP64
 
 
@@ -83,14 +86,31 @@ def shape_of(value: object) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def to_json(name: str, tensor: Tensor) -> list[Any]:
-    """The elements of a tensor of ours, flat."""
+def to_json(name: str, tensor: Tensor) -> msgspec.Raw:
+    """The elements of a tensor of ours as a flat JSON list. Raises InvalidField for too many."""
     if tensor.dtype == BYTES:
-        return strings(name, tensor)
+        return msgspec.Raw(msgspec.json.encode(strings(name, tensor)))
     if tensor.dtype == "BOOL":
-        return booleans(name, tensor)
+        return msgspec.Raw(msgspec.json.encode(booleans(name, tensor)))
     numbers = np.frombuffer(tensor.data, ELEMENTS[tensor.dtype])
-    return _shortest(numbers) if tensor.dtype == "FP32" else numbers.tolist()
+    if numbers.size > MAX_JSON_NUMBERS:
+        raise refused(
+            name, f"has {numbers.size} numbers, and JSON may have {MAX_JSON_NUMBERS}; ask for binary_data"
+        )
+    # In pieces, between which other threads get their turn.
+    parts = (numbers[start : start + _AT_ONCE] for start in range(0, numbers.size, _AT_ONCE))
+    return msgspec.Raw(b"[" + b",".join(_listed(part)[1:-1] for part in parts) + b"]")
+
+
+def single_to_json(name: str, tensor: Tensor) -> msgspec.Raw:
+    """The same, but the bare element where there is one alone."""
+    listed = to_json(name, tensor)
+    return msgspec.Raw(bytes(listed)[1:-1]) if math.prod(tensor.shape) == 1 else listed
+
+
+def _listed(numbers: npt.NDArray[Any]) -> bytes:
+    values = _shortest(numbers) if numbers.dtype == np.float32 else numbers.tolist()
+    return msgspec.json.encode(values)
 
 
 def _shortest(numbers: npt.NDArray[np.float32]) -> list[float]:
@@ -110,4 +130,5 @@ def _shortest(numbers: npt.NDArray[np.float32]) -> list[float]:
         fits = open_ & (short.astype(np.float32) == numbers)
         found[fits] = short[fits]
         open_ &= ~fits
-    return [float(value) for value in found.tolist()]
+    values: list[float] = found.tolist()
+    return values
