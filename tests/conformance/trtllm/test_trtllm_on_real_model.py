@@ -160,3 +160,72 @@ async def test_words_as_text(client: httpx.AsyncClient, text: str) -> None:
         assert answer == plain[: plain.index(word) + len(word)]
     else:
         assert f" {word} " not in answer
+
+
+async def test_logits_are_raw_and_agree_with_tokens_and_log_probabilities(client: httpx.AsyncClient) -> None:
+    found = await infer(
+        client,
+        return_context_logits=True,
+        return_generation_logits=True,
+        return_log_probs=True,
+        repetition_penalty=2.0,
+    )
+    context, generation = found["context_logits"][0], found["generation_logits"][0, 0]
+    assert context.shape[0] == len(PROMPT)
+    assert generation.shape == (8, context.shape[1])
+    assert np.allclose(context[-1], generation[0], atol=1e-4)
+    tokens = found["output_ids"][0, 0].astype(int)
+    logprobs = generation - np.log(
+        np.exp(generation - generation.max(-1, keepdims=True)).sum(-1, keepdims=True)
+    )
+    logprobs -= generation.max(-1, keepdims=True)
+    assert np.allclose(logprobs[range(8), tokens], found["output_log_probs"][0, 0], atol=1e-3)
+
+
+async def test_a_stream_has_the_logits_of_a_whole_answer(client: httpx.AsyncClient) -> None:
+    flags = {"return_context_logits": True, "return_generation_logits": True}
+    asked = {"input_ids": PROMPT, "request_output_len": 4, **flags}
+    whole = (await client.post(f"{PATH}/generate", json=asked)).json()
+    answer = await client.post(f"{PATH}/generate_stream", json={**asked, "streaming": True})
+    found = events(answer.content)
+    streamed = [number for event in found for number in event["generation_logits"]]
+    assert np.allclose(streamed, whole["generation_logits"], atol=1e-4)
+    assert np.allclose(found[0]["context_logits"], whole["context_logits"], atol=1e-4)
+    assert all("context_logits" not in event for event in found[1:])
+
+
+async def test_perf_metrics_are_in_order(client: httpx.AsyncClient) -> None:
+    found = await infer(client, return_perf_metrics=True)
+    times = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
+    measured = [found[name].item() for name in times]
+    assert measured == sorted(measured)
+    blocks = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")
+    new, reused, total = (found[name].item() for name in blocks)
+    assert new + reused == total > 0
+    assert found["total_draft_tokens"].item() == 0
+
+
+async def test_a_draft_changes_no_token(client: httpx.AsyncClient) -> None:
+    greedy = await ids(client, request_output_len=12)
+    for draft, accepted in ((greedy[:6], 6), ([*greedy[:2], greedy[2] + 1, *greedy[3:5]], 2)):
+        found = await infer(client, request_output_len=12, draft_input_ids=draft, return_perf_metrics=True)
+        assert found["output_ids"].ravel().tolist() == greedy
+        assert found["total_draft_tokens"].item() == len(draft)
+        assert found["total_accepted_draft_tokens"].item() == accepted
+        assert found["acceptance_rate"].item() == pytest.approx(accepted / len(draft), abs=1e-6)
+    drawn = {**DRAWN, "random_seed": 3}
+    assert await ids(client, draft_input_ids=greedy[:6], **drawn) == await ids(client, **drawn)
+
+
+async def test_a_task_without_weights_is_not_known(client: httpx.AsyncClient) -> None:
+    answer = await client.post(f"{PATH}/infer", json=body(lora_task_id=123_456_789))
+    assert answer.status_code == 400
+    assert "123456789" in answer.json()["error"]
+    assert "lora_weights" in answer.json()["error"]
+
+
+async def test_a_decaying_top_p_is_greedy_after_the_first_token(client: httpx.AsyncClient) -> None:
+    first, *rest = await ids(client, seed=3, runtime_top_p_decay=1e-6, **DRAWN)
+    likeliest = await ids(client, input_ids=[*PROMPT, first], request_output_len=len(rest))
+    assert rest == likeliest
+    assert rest != (await ids(client, seed=3, **DRAWN))[1:]
