@@ -2,230 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import cache
-from itertools import product
-from typing import Any, Final
+from collections.abc import Callable, Iterable
+from typing import Final
 
 import pytest
-from pydantic import ValidationError
 
-from serve_app import errors
-from serve_app.api.body import WireModel
-from serve_app.api.dialects import (
-    databricks_chat,
-    databricks_completions,
-    databricks_embeddings,
-    mindie_chat,
-    mindie_errors,
-    mindie_generate,
-    openai_chat,
-    openai_completions,
-    openai_embeddings,
-    openai_fields,
-    openai_grammar,
-    ovms_chat,
-    ovms_completions,
+from tests.named_tests import REFERENCE, ROOT, find, words_of
+from tests.protocol_checks import (
+    CHECKS,
+    errors_that_differ,
+    fields_that_do_not_match,
+    missing_tests,
+    ranges_that_differ,
+    tensors_that_differ,
+    unrelated_tests,
 )
-from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.errors import RENDERERS
-from serve_app.api.dialects.family import Family
-from serve_app.api.mindie import StopBody
-from serve_app.config import MindieConfig, OvmsConfig
-from serve_app.errors import ServeError
-from tests.named_tests import REFERENCE, ROOT, NoSuchTest, find, mentions, words_of
 from tests.protocol_tables import Row, rows
 
 DOCUMENT: Final = (ROOT / "docs" / "protocols.md").read_text("utf-8")
-
-# Protocol -> what the heading of a table says -> the bodies whose fields it lists, each below a path.
-BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
-    "OpenAI": {
-        "chat": {"": openai_chat.ChatBody},
-        "completions": {"": openai_completions.CompletionBody},
-        "embeddings": {"": openai_embeddings.EmbeddingBody},
-    },
-    "Databricks": {
-        "chat": {"": databricks_chat.ChatBody},
-        "completions": {"": databricks_completions.CompletionBody},
-        "embeddings": {"": databricks_embeddings.EmbeddingBody},
-    },
-    "MindIE chat": {"chat": {"": mindie_chat.ChatBody}},
-    "MindIE generate": {
-        "generate_stream": {"": mindie_generate.TextBody, "parameters.": mindie_generate.Parameters},
-        "stopinfer": {"": StopBody},
-    },
-    "OpenVINO Model Server": {
-        "chat": {"": ovms_chat.ChatBody},
-        "completions": {"": ovms_completions.CompletionBody},
-        "embeddings": {"": openai_embeddings.EmbeddingBody},
-    },
-}
-NESTED: Final[Mapping[str, type[WireModel]]] = {"stream_options.": openai_fields.StreamOptions}
-
-# Fields that a body reads beside those of its model.
-BESIDE: Final = {("OpenAI", "chat"): openai_grammar.FIELDS, ("OpenAI", "completions"): openai_grammar.FIELDS}
-
-# Fields whose usual bound is narrower than that of their type.
-NARROWER: Final = {
-    ("MindIE generate", "text_input"): f"a string of 1 to {MindieConfig().max_input_chars} characters",
-    ("OpenVINO Model Server", "best_of"): f"an integer from 1 to {OvmsConfig().best_of_limit}",
-    ("OpenVINO Model Server", "n"): "an integer from 1 to `best_of`",
-    ("MindIE chat", "model"): "1 to 256 of A-Z a-z 0-9",
-}
-
-ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
-    "OpenAI": RENDERERS[Family.OPENAI],
-    "Databricks": RENDERERS[Family.DATABRICKS],
-    "MindIE chat": mindie_errors.render_body_error,
-    "MindIE generate": mindie_errors.render_error,
-    "OpenVINO Model Server": RENDERERS[Family.OVMS],
-}
-CONDITIONS: Final = {kind.condition: kind for kind in reversed(errors.KINDS.values())}
-NUMBERED: Final = {condition for condition in CONDITIONS if condition[1:].isdecimal()}
-NOT_THERE: Final = {"OpenAI": {"E4"}, "MindIE chat": {"E4"}}  # rows of conditions that a protocol cannot meet
-
-
-# --- what is looked for; each finds problems in words ------------------------------------------
-
-
-def missing_tests(table: Iterable[Row]) -> list[str]:
-    problems = []
-    for row in table:
-        problems += [f"{row.place}: nothing is called {name}" for name in row.unknown]
-        if not row.tests:
-            problems.append(f"{row.place}: names no test")
-        for test in row.tests:
-            try:
-                find(test)
-            except NoSuchTest as error:
-                problems.append(f"{row.place}: {error}")
-    return problems
-
-
-def unrelated_tests(table: Iterable[Row]) -> list[str]:
-    """A test of a field sends a field of that name; a test of a row of errors has its number in a name."""
-    problems = []
-    for row in table:
-        if row.kind not in ("field", "tensor", "row"):
-            continue
-        for test, name in product(row.tests, row.names):
-            last = name.rpartition(".")[2]
-            if not mentions(test, last) and not (row.kind == "row" and mentions(test, last.lower())):
-                problems.append(f"{row.place}: {test} does not mention {name}")
-    return problems
-
-
-def fields_that_do_not_match(table: Iterable[Row]) -> list[str]:
-    listed = [row for row in table if row.kind == "field"]
-    problems = []
-    for protocol, routes in BODIES.items():
-        for route, bodies in routes.items():
-            own = [r for r in listed if r.protocol == protocol and route in r.heading.lower()]
-            told = {name for row in own for name in row.names}
-            known = set(known_fields(protocol, route, bodies))
-            problems += [f"{protocol}, {route}: no row for {name}" for name in sorted(known - told)]
-            problems += [
-                f"{protocol}, {route}: no body has {name}"
-                for name in sorted(told - known)
-                if not is_free_form(name, bodies)
-            ]
-    problems += [
-        f"{row.place}: of no route"
-        for row in listed
-        if not any(route in row.heading.lower() for route in BODIES.get(row.protocol, ()))
-    ]
-    return problems
-
-
-def ranges_that_differ(table: Iterable[Row]) -> list[str]:
-    listed = [row for row in table if row.kind == "field"]
-    problems = []
-    for protocol, routes in BODIES.items():
-        for route, bodies in routes.items():
-            known = known_fields(protocol, route, bodies)
-            for row in listed:
-                if row.protocol != protocol or route not in row.heading.lower():
-                    continue
-                for name in row.names:
-                    words = NARROWER.get((protocol, name), known.get(name, ""))
-                    if words not in row.cells[0]:
-                        problems.append(f"{row.place}: the server says {words!r}, not {row.cells[0]!r}")
-    return problems
-
-
-def errors_that_differ(table: Iterable[Row]) -> list[str]:
-    listed = [row for row in table if row.kind == "row"]
-    problems = []
-    for protocol, render in ERRORS.items():
-        own = {row.names[0]: row for row in listed if row.protocol == protocol}
-        wanted = NUMBERED - NOT_THERE.get(protocol, set())
-        problems += [f"{protocol}: no row {name}" for name in sorted(wanted - own.keys())]
-        problems += [f"{protocol}: there is no condition {name}" for name in sorted(own.keys() - wanted)]
-        for name in sorted(wanted & own.keys()):
-            cell = own[name].cells[1]
-            problems += [
-                f"{own[name].place}: {word!r} is not in {cell!r}"
-                for word in words_of_error(render(CONDITIONS[name]("x")))
-                if word not in cell
-            ]
-    return problems
-
-
-# --- what the server says ----------------------------------------------------------------------
-
-
-def known_fields(protocol: str, route: str, bodies: Mapping[str, type[WireModel]]) -> dict[str, str]:
-    """Every field's path -> the range that a refusal tells; "" where the type alone tells none."""
-    found = dict.fromkeys(BESIDE.get((protocol, route), ()), "")
-    for prefix, body in bodies.items():
-        for name in body.model_fields:
-            found[prefix + name] = told_range(body, name)
-            for member in NESTED[f"{name}."].model_fields if f"{name}." in NESTED else ():
-                found[f"{prefix}{name}.{member}"] = told_range(NESTED[f"{name}."], member)
-    return found
-
-
-def is_free_form(name: str, bodies: Mapping[str, type[WireModel]]) -> bool:
-    """Whether a path leads into a field that has no model of its own."""
-    head, dot, _ = name.partition(".")
-    body = bodies[""]
-    return bool(dot) and head in body.model_fields and body.model_fields[head].annotation is Any
-
-
-@cache
-def told_range(body: type[WireModel], name: str) -> str:
-    """What the field's own refusal calls acceptable."""
-    try:
-        body.model_validate({name: object()})
-    except ValidationError as error:
-        message = next(each["msg"] for each in error.errors() if each["loc"][0] == name)
-        return re.sub("^must (be |map )?", "", message) if message.startswith("must ") else ""
-    return ""
-
-
-def words_of_error(reply: ErrorReply) -> list[str]:
-    """Its status, and the fixed strings of its body."""
-    return [str(reply.status), *_fixed(json.loads(reply.body))]
-
-
-def _fixed(body: Any) -> list[str]:
-    if isinstance(body, dict):
-        return [word for value in body.values() for word in _fixed(value)]
-    return [body] if isinstance(body, str) and body != "x" else []
-
-
-# --- the document ------------------------------------------------------------------------------
-
-CHECKS: Final = (
-    missing_tests,
-    unrelated_tests,
-    fields_that_do_not_match,
-    ranges_that_differ,
-    errors_that_differ,
-)
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -268,6 +62,13 @@ CHAT_TESTS: Final = "openai_chat/test_chat.py::test_what_is_inside_its_bounds_is
         (errors_that_differ, "| E14 |", "| E77 |", "OpenAI: there is no condition E77"),
         (errors_that_differ, "| 424 Generation Error |", "| 500 Generation Error |", "'424' is not in"),
         (errors_that_differ, "| 404 ENDPOINT_NOT_FOUND |", "| 404 NOT_FOUND |", "'ENDPOINT_NOT_FOUND'"),
+        (tensors_that_differ, "| `pad_id` |", "| `pat_id` |", "Triton: no row for pad_id"),
+        (tensors_that_differ, "| `pad_id` |", "| `pat_id` |", "Triton: there is no tensor pat_id"),
+        (tensors_that_differ, "| `stop_words` |", "| `stopped` |", "Triton: no row for stop_words"),
+        (tensors_that_differ, "`acceptance_rate`", "`rate`", "no row for the output acceptance_rate"),
+        (tensors_that_differ, "INT32, an integer from 1 to 64", "INT32, an integer from 1 to 9", "'INT32, "),
+        (tensors_that_differ, "INT32, [2, n] or [1, 2, n]", "INT32, [n] or [1, n]", "bad_words_list: the"),
+        (errors_that_differ, "| 404, NOT_FOUND |", "| 404, INVALID_ARGUMENT |", "'NOT_FOUND' is not in"),
     ],
     ids=lambda value: None if callable(value) else str(value)[:40],
 )
