@@ -19,6 +19,7 @@ from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ti
 from serve_app.channel.questions import decode_question, encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
+from serve_app.deployments import affinity
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
@@ -58,6 +59,7 @@ class ModelReplica:
         """
         try:
             request = request_decoder.decode(payload)
+            await affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
             await outlet.run(request.id, self._server.generate(request, outlet))
         except ServeError as error:

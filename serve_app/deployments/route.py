@@ -16,6 +16,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.channel.frames import encoder, refusal_decoder
 from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.channel.receiver import BROKEN, Inbox, Receiver
+from serve_app.deployments.affinity import toward
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
 from serve_app.types import FinishReason, GenerateRequest, Question, TokenDelta
@@ -101,7 +102,7 @@ class Route:
         self, request: GenerateRequest, inbox: Inbox
     ) -> AsyncGenerator[list[TokenDelta], None]:
         ticket = encoder.encode(self._receiver.ticket)
-        response = self._handle.generate.remote(encoder.encode(request), ticket)
+        response = toward(self._handle, request).generate.remote(encoder.encode(request), ticket)
         call = asyncio.ensure_future(self._watch(request, response, inbox))
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)

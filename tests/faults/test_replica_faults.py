@@ -7,6 +7,7 @@ import os
 import secrets
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import pytest_asyncio
@@ -25,7 +26,7 @@ from serve_app.errors import (
     Overloaded,
     Unavailable,
 )
-from serve_app.types import GenerateRequest, Prompt, TokenDelta
+from serve_app.types import Adapter, GenerateRequest, Prompt, Tensor, TokenDelta
 from tests.fake_server import FakeServer
 from tests.ray_cluster import Cluster
 
@@ -107,6 +108,27 @@ async def test_many_requests_share_the_channel_without_mixing(backend: ServeBack
     for one, deltas in zip(asked, await asyncio.gather(*(collect(backend, r) for r in asked)), strict=True):
         assert {d.request_id for d in deltas} == {one.id}
         assert [d.text for d in deltas] == [f"{i} " for i in range(30)]
+
+
+async def test_the_requests_of_a_task_go_where_its_weights_went(backend: ServeBackend) -> None:
+    weights = Tensor(dtype="FP32", shape=(1, 1), data=bytes(4))  # the fake engine does not look
+
+    async def process_of(task: int, sent: Tensor | None = None) -> int:
+        asked = replace(request("tokens=1"), adapter=Adapter(name=f"task:{task}", weights=sent))
+        (delta,) = await collect(backend, asked)
+        return delta.token_ids[0]
+
+    async def stays(task: int, home: int) -> bool:
+        return {await process_of(task) for _ in range(8)} == {home}
+
+    homes = {task: await process_of(task, weights) for task in range(8)}
+    for task, home in homes.items():
+        async with asyncio.timeout(WAIT_S):  # until the gateway has heard where they went
+            while not await stays(task, home):
+                await asyncio.sleep(0.1)
+    assert len(set(homes.values())) == 2
+    for task, home in homes.items():
+        assert await stays(task, home)
 
 
 async def test_closing_the_stream_aborts_the_request_in_the_replica(backend: ServeBackend) -> None:
