@@ -67,7 +67,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
     "OpenVINO Model Server": {
         "chat": {"": ovms_chat.ChatBody},
         "completions": {"": ovms_completions.CompletionBody},
-        "embeddings": {"": openai_embeddings.EmbeddingBody},
+        "embeddings": {"": openai_embeddings.EmbeddingFields},
     },
 }
 NESTED: Final[Mapping[str, type[WireModel]]] = {"stream_options.": openai_fields.StreamOptions}

@@ -16,8 +16,8 @@ from serve_app.errors import InvalidField, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
-class EmbeddingBody(WireModel):
-    """None: absent."""
+class EmbeddingFields(WireModel):
+    """Those of OpenAI's own. None: absent."""
 
     free_form: ClassVar[tuple[str, ...]] = ("input",)
 
@@ -26,7 +26,6 @@ class EmbeddingBody(WireModel):
     encoding_format: Any = None
     dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
 
     @property
     def encoding(self) -> Encoding:
@@ -37,6 +36,12 @@ class EmbeddingBody(WireModel):
                 f"encoding_format: must be one of: {', '.join(Encoding)}", param="encoding_format"
             )
         return Encoding(value)
+
+
+class EmbeddingBody(EmbeddingFields):
+    """With what this server adds to them."""
+
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from functools import partial
 from serve_app.api.body import parse_body
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.embeddings import EmbedCall, Encoding, answer, parse_inputs
-from serve_app.api.dialects.openai_embeddings import EmbeddingBody
+from serve_app.api.dialects.openai_embeddings import EmbeddingFields
 from serve_app.api.dialects.ovms_errors import render_error
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField, ServeError
@@ -23,7 +23,7 @@ class EmbeddingDialect:
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
         """As `EmbedDialect.parse`."""
-        body = parse_body(EmbeddingBody, raw)
+        body = parse_body(EmbeddingFields, raw)
         model = body.model if endpoint is None else endpoint
         if model is None:
             raise InvalidField("model: is required", param="model")
@@ -31,7 +31,6 @@ class EmbeddingDialect:
             model=model,
             user=body.user,
             request=EmbedRequest(id="", inputs=parse_inputs(body.input), dimensions=body.dimensions),
-            timeout_s=body.timeout,
             ignored=(),  # by this protocol in silence
             render=partial(_render, model, body.encoding),
         )
