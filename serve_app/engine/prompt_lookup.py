@@ -51,6 +51,8 @@ class PromptLookup:
             place = before if last == len(tokens) else last
             if most > 0 and place and len(tokens) >= size:
                 found = tokens[place : place + most]
+                while len(found) < most:  # a text that repeats itself goes on to
+                    found += found[: most - len(found)]
                 known = next((i for i, t in enumerate(found) if t >= self._vocab_size), len(found))
                 return tuple(found[:known])
         return ()

@@ -25,9 +25,9 @@ from serve_app.engine.tables import BlockTables
 MAX_PROMPT_LOGIT_ROWS = 256
 # Rows that a step verifies of drafts; the rest of a longer one follows in the next steps.
 MAX_DRAFT_ROWS = 128
-# Rows of one step that cost about as much as one, because reading the weights takes the time: as far as
-# that, proposals of our own are for free.
-FREE_ROWS = 32
+# Rows of one step that cost little more than one, because reading the weights takes the time: as far as
+# that, proposals of our own are nearly for free.
+FREE_ROWS = 16
 # Part of the pool (1 / this) that admission leaves to the sequences already running.
 RESERVE_DIVISOR = 20
 

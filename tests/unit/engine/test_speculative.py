@@ -311,9 +311,9 @@ def lookup(tokens: list[int], most: int = 8, **options: int) -> tuple[int, ...]:
 
 def test_a_proposal_is_what_followed_before() -> None:
     assert lookup([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]) == (4, 5, 6, 7, 8, 9, 1, 2)
-    assert lookup([1, 2, 3, 4, 9, 2, 3]) == (4, 9, 2, 3)
+    assert lookup([1, 2, 3, 4, 9, 2, 3]) == (4, 9, 2, 3, 4, 9, 2, 3)  # and so on
     assert lookup([1, 2, 3, 4]) == ()
-    assert lookup([5, 1, 2, 9, 1, 2, 8, 1, 2]) == (8, 1, 2)  # the latest place
+    assert lookup([5, 1, 2, 9, 1, 2, 8, 1, 2]) == (8, 1, 2, 8, 1, 2, 8, 1)  # the latest place
 
 
 def test_a_proposal_keeps_to_the_vocabulary_and_the_window() -> None:
