@@ -30,7 +30,9 @@ logger = logging.getLogger(__name__)
 # Ray Serve's proxies obey these before our code runs: a client could switch off the
 # detection of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
-QUIET: Final = frozenset({"/livez", "/readyz", "/health", "/metrics"})  # asked every second, by machines
+QUIET: Final = frozenset(  # asked every second, by machines
+    {"/livez", "/readyz", "/health", "/metrics", "/grpc.health.v1.Health/Check"}
+)
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # that logs name
 NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"

@@ -15,20 +15,22 @@ from serve_app.api.kserve.description import server_metadata
 from serve_app.api.kserve_pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
 from serve_app.errors import InvalidBody
 from serve_app.limits import MAX_BODY_BYTES
+from serve_app.rpc import health_pb2
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.call import RpcCall
 from serve_app.rpc.infer import model_infer, model_stream_infer
 from serve_app.types import Scope
 
 SERVICE: Final = "inference.GRPCInferenceService"
+HEALTH: Final = "/grpc.health.v1.Health/Check"
 
 Answer = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
 
 
 class Method(NamedTuple):
-    """One method. A scope is not optional: no method is open."""
+    """One method. A scope is not optional: None must be written where a method is open."""
 
-    scope: Scope
+    scope: Scope | None
     run: Callable[[RpcCall, Services], Awaitable[None]]
 
 
@@ -59,7 +61,7 @@ async def _server_live(services: Services, message: Any) -> dict[str, Any]:
 
 
 async def _server_ready(services: Services, message: Any) -> dict[str, Any]:
-    return {"ready": bool(len(services.directory)) and not await services.backend.not_ready()}
+    return {"ready": await _is_ready(services)}
 
 
 async def _server_metadata(services: Services, message: Any) -> dict[str, Any]:
@@ -98,6 +100,17 @@ async def _unload(services: Services, message: Any) -> dict[str, Any]:
     repository.refuse_to_unload(found)
 
 
+async def _health(call: RpcCall, services: Services) -> None:
+    """gRPC's standard check. It is open, so its message is not read: there is one service to ask about."""
+    kinds = health_pb2.HealthCheckResponse
+    status = kinds.SERVING if await _is_ready(services) else kinds.NOT_SERVING
+    await call.write(kinds(status=status).SerializeToString())
+
+
+async def _is_ready(services: Services) -> bool:
+    return bool(len(services.directory)) and not await services.backend.not_ready()
+
+
 def _names(message: Any) -> dict[str, str]:
     """The model as a path names it."""
     version = {"version": message.version} if message.version else {}
@@ -111,6 +124,7 @@ def _page(name: str, answer: Answer) -> tuple[str, Method]:
 
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
+        HEALTH: Method(None, _health),  # as /readyz: orchestrators have no key
         f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
         f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
         **dict(

@@ -2,7 +2,7 @@
 
 On the wire a call with one message looks like one with many, so all methods are served as streams of
 bytes: who may not call is refused before anything is taken in, parsed or even known to be a method.
-Deny by default: a method that nobody serves needs a caller too, as every path does over HTTP.
+Deny by default: all but the standard health check need a caller, methods that nobody serves too.
 """
 
 from __future__ import annotations
@@ -79,11 +79,14 @@ class RpcServer:
         context = open_context(call.scope)
         method = METHODS.get(path)
         try:
-            context.caller = self._accounts.authenticate(header(call.scope, b"authorization"), call.peer)
+            if method is None or method.scope is not None:
+                context.caller = self._accounts.authenticate(header(call.scope, b"authorization"), call.peer)
             if method is None:
                 raise RouteNotFound("there is no such method")
             context.route = path
-            if method.scope not in context.caller.scopes:
+            if method.scope is not None and (
+                context.caller is None or method.scope not in context.caller.scopes
+            ):
                 raise PermissionDenied(f"the API key lacks the scope '{method.scope}'")
             await method.run(call, self._services)
             context.status = context.status or 200

@@ -17,7 +17,7 @@ from serve_app.accounts.keys import new_key
 from serve_app.limits import MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc import call as rpc_call
 from serve_app.rpc import kserve_pb2 as pb
-from serve_app.rpc.methods import METHODS, SERVICE
+from serve_app.rpc.methods import HEALTH, METHODS, SERVICE
 from serve_app.types import Scope
 from tests.fakes_backend import FakeBackend
 from tests.fakes_metering import ListJournal
@@ -28,11 +28,13 @@ KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
 KEYS = f"{LINE} {SCRAPER_LINE}"
 INFER, STREAM = f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"
+CLOSED = {path: method for path, method in METHODS.items() if method.scope is not None}
 UNKNOWN = [
     f"/{SERVICE}/SystemSharedMemoryStatus", f"/{SERVICE}/modelinfer", f"/{SERVICE}/", f"/{SERVICE}",
     "/inference.Other/ModelInfer", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
     "/ray.serve.RayServeAPIService/Healthz", "/livez", "/v1/models", "/", f"/{SERVICE}/ModelInfer/",
     f"//{SERVICE}/ModelInfer", f"/{SERVICE}/../{SERVICE}/ModelInfer",
+    "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/check",
 ]  # fmt: skip
 WAIT_S = 20.0
 
@@ -102,11 +104,23 @@ async def wire(keys: str = KEYS, host: str = "127.0.0.1", **config: Any) -> Asyn
 
 def test_every_method_names_the_scope_it_needs() -> None:
     (service,) = pb.DESCRIPTOR.services_by_name.values()
-    assert set(METHODS) == {f"/{SERVICE}/{method.name}" for method in service.methods}
-    assert all(method.scope in Scope for method in METHODS.values())
+    assert CLOSED.keys() == {f"/{SERVICE}/{method.name}" for method in service.methods}
+    assert all(method.scope in Scope for method in CLOSED.values())
+    assert METHODS.keys() - CLOSED.keys() == {HEALTH}
+    assert METHODS[HEALTH].scope is None
 
 
-@pytest.mark.parametrize("path", [*METHODS, *UNKNOWN])
+@pytest.mark.parametrize("reasons", [[], ["a model is loading"]])
+async def test_the_health_check_is_open_and_tells_nothing_but_yes_or_no(reasons: list[str]) -> None:
+    async with wire() as w:
+        w.backend.reasons = reasons
+        for message in (b"", b"\x0a\x03xyz", b"\xff" * 1_000):
+            code, details, (answer,) = await w.ask(HEALTH, message, key=None)
+            assert (code, details) == (grpc.StatusCode.OK, "")
+            assert answer == (b"\x08\x02" if reasons else b"\x08\x01")  # NOT_SERVING, SERVING
+
+
+@pytest.mark.parametrize("path", [*CLOSED, *UNKNOWN])
 async def test_strangers_are_refused_everywhere_alike(path: str) -> None:
     async with wire() as w:
         for key in (None, "sk-wrong", "", KEY[:-1], KEY + "x", KEY.upper()):
@@ -120,7 +134,7 @@ async def test_strangers_are_refused_everywhere_alike(path: str) -> None:
         await w.check()
 
 
-@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("path", CLOSED)
 async def test_a_key_without_the_scope_is_refused(path: str) -> None:
     async with wire() as w:
         code, details, _ = await w.ask(path, ids().SerializeToString(), key=SCRAPER)
@@ -147,7 +161,7 @@ async def test_without_keys_only_this_machine_is_served() -> None:
             pytest.skip("this machine has no address but loopback")
         host = probe.getsockname()[0]
     async with wire(keys="", host=host) as far:
-        for path in (*METHODS, *UNKNOWN):
+        for path in (*CLOSED, *UNKNOWN):
             code, details, _ = await far.ask(path, ids().SerializeToString(), key=None)
             assert code is grpc.StatusCode.PERMISSION_DENIED
             assert "no API key is configured" in details
@@ -202,7 +216,7 @@ async def test_a_strangers_long_message_is_not_waited_for() -> None:
         sent.set()
 
 
-@pytest.mark.parametrize("path", METHODS)
+@pytest.mark.parametrize("path", CLOSED)
 async def test_no_bytes_break_a_method(path: str) -> None:
     rng = random.Random(path)
     whole = ids(streaming=False).SerializeToString()

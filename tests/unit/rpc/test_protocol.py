@@ -8,7 +8,7 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from serve_app.rpc import kserve_pb2 as ours
-from serve_app.rpc.methods import METHODS, SERVICE
+from serve_app.rpc.methods import HEALTH, METHODS, SERVICE
 
 service_pb2 = pytest.importorskip("tritonclient.grpc.service_pb2")
 model_config_pb2 = pytest.importorskip("tritonclient.grpc.model_config_pb2")
@@ -78,7 +78,7 @@ def test_the_service_has_every_public_method_that_is_served() -> None:
 
     served = {m.name: kind(m) for m in public.methods if not m.name.startswith(UNSERVED)}
     assert {method.name: kind(method) for method in own.methods} == served
-    assert set(METHODS) == {f"/{SERVICE}/{name}" for name in served}
+    assert set(METHODS) == {HEALTH, *(f"/{SERVICE}/{name}" for name in served)}
 
 
 def test_both_copies_live_in_one_process() -> None:
