@@ -167,6 +167,24 @@ async def test_wanted_outputs_and_log_probabilities(asked: Asked) -> None:
     assert together[0, 0] == pytest.approx(each.sum(), rel=1e-4)
 
 
+async def test_an_answer_beyond_grpcs_usual_4_mib(asked: Asked) -> None:
+    prompt = [5 + i % 50 for i in range(500)]
+    inputs = tensors(prompt, 2, return_context_logits=True)
+    first = await asked.client.infer(DEMO, inputs)
+    second = await asyncio.to_thread(asked.blocking.infer, DEMO, inputs)
+    (response,) = [each async for each, _ in asked.client.stream_infer(_one(request("1", inputs)))]
+    assert first.get_response().ByteSize() > 4 * 2**20
+    for result in (first, second, response):
+        logits = result.as_numpy("context_logits")
+        assert logits.shape[:2] == (1, len(prompt))
+        assert logits[0, -1].argmax() == output_ids(result)[0]
+        assert (logits == first.as_numpy("context_logits")).all()
+
+
+async def _one(each: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    yield each
+
+
 async def test_typed_contents_mean_the_same_as_raw_ones(asked: Asked) -> None:
     message = service_pb2.ModelInferRequest(model_name=DEMO)
     for name, values in (("input_ids", PROMPT), ("request_output_len", [8])):

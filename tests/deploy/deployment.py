@@ -27,10 +27,11 @@ from serve_app.config import ModelConfig
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
 from tests.invariants import WAIT_S, Served, children
-from tests.ray_cluster import ROOT, Cluster
+from tests.ray_cluster import ROOT, Cluster, free_port
 
 FOLDER: Final = ROOT / "deploy"
 CACHE_BYTES: Final = 32 * 2**20
+GRPC_PORT: Final = free_port()  # the same in all files: another one would restart gateways
 DEMO: Final = "demo-chat"
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
@@ -217,7 +218,10 @@ def _deploy(raw: Raw, usage: Path) -> None:
     from serve_app.deployments import serve as command
 
     raw = copy.deepcopy(raw)
-    app_of(raw, "system").setdefault("args", {})["usage_dir"] = str(usage)
+    args = app_of(raw, "system").setdefault("args", {})
+    args["usage_dir"] = str(usage)
+    if "grpc_port" in args:  # another cluster of this machine may have the usual one, and would answer for us
+        args["grpc_port"] = GRPC_PORT
     command._deploy(ServeDeploySchema.model_validate(raw))
 
 

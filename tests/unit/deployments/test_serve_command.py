@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 
 from serve_app.deployments import serve
+from serve_app.deployments.environment import free_port
 
 FILE = """
 http_options: {{host: 127.0.0.1, port: {port}}}
@@ -28,6 +29,22 @@ def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.C
     said = capsys.readouterr().err
     assert f"127.0.0.1:{port}" in said
     assert "http_options.port" in said
+
+
+def test_a_port_of_grpc_in_use_is_named_with_what_to_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "a.yaml"
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        text = FILE.format(port=free_port()).rstrip().removesuffix("}")
+        file.write_text(f"{text}, args: {{grpc_port: {port}}}}}\n")
+        assert serve.main([str(file)]) == 1
+    said = capsys.readouterr().err
+    assert f"127.0.0.1:{port}" in said
+    assert "args.grpc_port" in said
 
 
 @pytest.mark.parametrize(
