@@ -50,6 +50,7 @@ CHAT_TESTS: Final = "openai_chat/test_chat.py::test_what_is_inside_its_bounds_is
         (missing_tests, "| bounds, defaults |", "| |", "names no test"),
         (unrelated_tests, "| `reasoning_effort` |", "| `reasoning_strength` |", "does not mention"),
         (unrelated_tests, "::test_e14_a_body", "::test_e1_a_body_that_is_no_json_object x", "E14"),
+        (unrelated_tests, "| `details.batch_size` |", "| `details.step_size` |", "does not mention"),
         (fields_that_do_not_match, "| `top_p` |", "| `top_q` |", "OpenAI, chat: no row for top_p"),
         (fields_that_do_not_match, "| `top_p` |", "| `top_q` |", "OpenAI, completions: no body has top_q"),
         (fields_that_do_not_match, "| `parameters.seed` |", "| `seed` |", "no body has seed"),
