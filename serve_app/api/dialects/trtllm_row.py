@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,7 @@ from serve_app.api.kserve.datatype import (
 from serve_app.errors import InvalidField
 from serve_app.types import Tensor
 
-MAX_SCALAR_RANK = 2
+MAX_SCALAR_RANK: Final = 2
 
 
 class Row:

@@ -8,6 +8,7 @@ follows the last offset in row 0 is padding, whatever it is.
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from serve_app.types import Tensor
 
 Words = tuple[tuple[int, ...], ...]
 
-PADDING = -1
+PADDING: Final = -1
 
 
 def read_words(row: Row, name: str, most_words: int, most_tokens: int) -> Words:
