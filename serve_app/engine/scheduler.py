@@ -199,12 +199,13 @@ class Scheduler:
     def _add_drafts(self, plan: Plan, budget: int) -> None:
         """Let what is left of the step verify drafts, in blocks that nobody else needs in it."""
         budget = min(budget, MAX_DRAFT_ROWS)
-        rows = sum(chunk.length for chunk in plan.chunks)
+        # Alike for all: a step serves a batch, and ends with its slowest.
+        share = (FREE_ROWS - sum(chunk.length for chunk in plan.chunks)) // max(1, len(plan.chunks))
         for chunk in plan.chunks:
             line = chunk.sequence
             guessed = line.guess is not None and line.guess.holds(line)
             proposer = line.guess if guessed else line.proposer
-            most = budget if guessed else min(budget, FREE_ROWS - rows)
+            most = budget if guessed else min(budget, share)
             # Under a grammar each mask is computed aside of the step: one token at a time.
             if proposer is None or most <= 0 or line.constraint is not None or not chunk.samples:
                 continue
@@ -213,7 +214,6 @@ class Scheduler:
             chunk.draft, chunk.proposer = draft, proposer
             chunk.length += len(draft)
             budget -= len(draft)
-            rows += len(draft)
 
     def _schedule_prefills(self, plan: Plan, budget: int) -> int:
         logit_rows = MAX_PROMPT_LOGIT_ROWS
