@@ -66,11 +66,11 @@ class RpcCall:
         return raw
 
     async def write(self, message: bytes) -> None:
-        """Raises ClientGone when the client does not take it in time."""
+        """Raises ClientGone when the client does not take it in time, or is not there any more."""
         try:
             async with self._writing, asyncio.timeout(WRITE_TIMEOUT_S):
                 await self._rpc.write(message)
-        except TimeoutError:
+        except (TimeoutError, grpc.aio.UsageError, grpc.aio.InternalError):
             raise ClientGone from None
 
     def finish(self, context: RequestContext) -> None:

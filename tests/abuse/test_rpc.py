@@ -314,6 +314,26 @@ async def test_a_client_that_does_not_read_is_given_up(monkeypatch: pytest.Monke
         await w.check()
 
 
+@pytest.mark.parametrize("path", [INFER, STREAM])
+async def test_clients_that_leave_at_any_moment_leave_nothing_behind(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rng = random.Random(path)
+    async with wire() as w:
+        w.backend.words = ("x",) * 300
+        for _ in range(40):
+            call = w.channel.stream_stream(path)(metadata=bearer(KEY))
+            for _ in range(1 if path == INFER else 3):
+                await call.write(ids(streaming=path == STREAM).SerializeToString())
+            for _ in range(rng.randrange(4) if path == STREAM else 0):
+                await call.read()
+            if path == INFER:
+                await asyncio.sleep(rng.random() / 100)
+            call.cancel()
+        await w.check()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
 async def test_a_stopped_request_is_its_callers_own() -> None:
     other, other_line = new_key("other")
     async with wire(keys=f"{LINE} {other_line}") as w:
