@@ -95,8 +95,13 @@ class StepAdapters:
         """Add to `out` [T, N] what the adapters make of `x` [T, K]."""
         for adapter, rows in self._rows:
             pair = adapter.pairs.get(site)
-            if pair is not None:
-                out[rows] += pair(x[rows]).to(out.dtype)
+            if pair is None:
+                continue
+            delta = pair(x[rows]).to(out.dtype)
+            if isinstance(rows, slice):
+                out[rows].add_(delta)
+            else:
+                out.index_add_(0, rows, delta)
 
 
 class AdapterTable:

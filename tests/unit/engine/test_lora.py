@@ -24,6 +24,7 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.engine import Engine
 from serve_app.engine.fused import accelerate_cpu
+from serve_app.engine.linear import Method
 from serve_app.engine.lora import AdapterTable, LowRank
 from serve_app.engine.runner import ModelRunner
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -183,6 +184,17 @@ def test_each_module_changes_its_own_outputs(how: str, module: str) -> None:
     for at, position in enumerate(positions):
         assert position.logprob == pytest.approx(float(logits[at, position.token_id]), abs=2e-3)
     assert [token for output in outputs for token in output.token_ids] == expected(want, PROMPTS["c"], 12)
+
+
+@pytest.mark.parametrize("method", [Method.PLAIN, Method.ONEDNN], ids=str)
+def test_products_of_torch_say_the_same(monkeypatch: pytest.MonkeyPatch, method: Method) -> None:
+    """As on a GPU, and on a CPU without a compiler."""
+    monkeypatch.setattr("serve_app.engine.linear.choose_method", lambda dtype: method)
+    engine, table = build("qwen3", "plain")
+    updates = load(table, b=0.5)
+    found = run(engine, {key: ask(key, key) for key in "abc"})
+    for key in "abc":
+        assert found[key] == expected(merged("qwen3", updates[key]), PROMPTS[key], 12)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
