@@ -91,14 +91,14 @@ class Stream:
         context.caller, context.route = outer.caller, outer.route
         message = pb.ModelInferRequest()
         try:
-            services.admission.check()
+            # Without a look at the gateway's load: even a full one takes a stop, and a refusal names its id.
             with services.bodies.lease() as lease:
                 raw = inbox.pop()
                 message = await _aside(services, len(raw), infer_message, raw)
                 lease.take(len(raw))
                 del raw
                 await self._answer(message, scope)
-        except ClientGone:
+        except (ClientGone, asyncio.CancelledError):
             context.outcome = "cancelled"
             raise
         except Exception as error:

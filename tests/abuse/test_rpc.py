@@ -264,7 +264,18 @@ async def test_a_full_gateway_says_so_and_comes_back() -> None:
         assert await refused.code() is grpc.StatusCode.UNAVAILABLE
         assert dict(await refused.trailing_metadata())["retry-after"] == "1"
         _, _, (answer,) = await w.ask(STREAM, ids().SerializeToString())
-        assert "capacity" in pb.ModelStreamInferResponse.FromString(answer).error_message
+        error = pb.ModelStreamInferResponse.FromString(answer)
+        assert "capacity" in error.error_message
+        assert error.infer_response.id == "1"
+        _, _, (answer,) = await w.ask(STREAM, ids(stop=True).SerializeToString())
+        assert pb.ModelStreamInferResponse.FromString(answer).error_message == ""
+        for call in calls:
+            assert await call.code() is grpc.StatusCode.OK  # both had the id
+        w.backend.hang_after = 0
+        calls = [w.channel.unary_unary(INFER)(ids().SerializeToString(), metadata=bearer(KEY)) for _ in "ab"]
+        async with asyncio.timeout(WAIT_S):
+            while w.backend.running < 2:
+                await asyncio.sleep(0.01)
         for call in calls:
             call.cancel()
         await w.check()
