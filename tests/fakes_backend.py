@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from serve_app.endpoints.names import app_name
-from serve_app.errors import ServeError, Unavailable, UnsupportedField
+from serve_app.errors import ModelNotFound, ServeError, Unavailable, UnsupportedField
 from serve_app.types import (
     DetectRequest,
     Detokenized,
@@ -137,6 +137,14 @@ class FakeBackend:
         self.requests.append(request)
         if self.refuse is not None:
             raise self.refuse
+        adapter, info = request.adapter, self.info(request.model)
+        if (
+            adapter is not None
+            and not adapter.is_task
+            and info is not None
+            and adapter.name not in info.adapters
+        ):
+            raise ModelNotFound("model: the model has no such adapter", param="model")
         self.running += 1
         done = False
         try:
