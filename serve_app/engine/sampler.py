@@ -218,12 +218,14 @@ class Sampler:
         """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
         groups: dict[tuple[Draw | None, int], list[int]] = {}
         chosen: list[tuple[int, int]] = []
+        guessed = [r for r in rows if plans[r].draw is not None and redraws(sequences[r])]
+        if guessed:
+            lines = [sequences[r] for r in guessed]
+            probs = distribution(_take(logits, guessed), _settings(lines, logits))
+            chosen += zip(guessed, map(redraw, probs, lines), strict=True)
+            rows = [r for r in rows if r not in guessed]
         for r in rows:
-            if plans[r].draw is not None and redraws(sequences[r]):
-                probs = distribution(logits[r : r + 1], _settings(sequences[r : r + 1], logits))
-                chosen.append((r, redraw(probs[0], sequences[r])))
-            else:
-                groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
+            groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
         for (draw, _), members in groups.items():
             x = _take(logits, members)
             lines = [sequences[r] for r in members]

@@ -9,9 +9,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.engine import Engine
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_LOGITS_BYTES
+from serve_app.replica.build import load_engine
 from serve_app.types import Beam, Draft, EngineOutput, EngineRequest, SamplingParams, Tensor
 from tests.fakes import VOCAB_SIZE, HashRunner, hash_logits
 from tests.invariance.test_batch_invariance import VOCAB, new_engine
@@ -98,6 +100,22 @@ def test_logits_are_those_of_transformers(
         expected = by_transformers(module, [*PROMPT, *tokens])[len(PROMPT) - 1 : -1]
         assert torch.allclose(rows, expected, atol=1e-4)
         assert torch.equal(rows[0], context[-1])
+
+
+def test_the_demo_model_gives_the_logits_of_transformers() -> None:
+    config = ModelConfig(
+        name="demo-chat",
+        dtype="float32",
+        threads=1,
+        engine=EngineConfig(max_model_len=128, num_blocks=32, block_size=16, ngram_draft=4),
+    )
+    engine, loaded = load_engine(config, lambda _: None)
+    module = AutoModelForCausalLM.from_pretrained(loaded.folder, dtype=torch.float32).eval()
+    told = Told(engine, request("a", context_logits=True, generation_logits=True, max_tokens=20))
+    assert torch.equal(told.context[0][-1], told.rows[0][0][0])
+    expected = by_transformers(module, [*PROMPT, *told.tokens[0]])
+    assert torch.allclose(told.context[0], expected[: len(PROMPT)], atol=1e-4)
+    assert torch.allclose(torch.cat(told.rows[0]), expected[len(PROMPT) - 1 : -1], atol=1e-4)
 
 
 def test_a_prefix_hit_leaves_no_gap(folder: Path, module: Any) -> None:

@@ -213,17 +213,21 @@ def test_a_search_takes_no_draft() -> None:
 # --- drafts with logits ---------------------------------------------------------------
 
 
-def drawn(rows: torch.Tensor, draft_rows: torch.Tensor, seed: int, **sampling: object) -> list[int]:
-    """Tokens of one line that samples from rows [k, V], its draft drawn from `draft_rows`, also by seed."""
+def drawn(rows: torch.Tensor, draft_rows: torch.Tensor, draws: int, **sampling: object) -> list[list[int]]:
+    """What `draws` lines sample from rows [k, V], each with a draft of its own from `draft_rows`."""
     probs = torch.softmax(draft_rows.double(), -1)
-    generator = torch.Generator().manual_seed(seed)
-    tokens = tuple(torch.multinomial(probs, 1, generator=generator).flatten().tolist())
+    generator = torch.Generator().manual_seed(11)
+    drafts = torch.multinomial(probs, draws, replacement=True, generator=generator).T.tolist()
     params = SamplingParams(**sampling)  # type: ignore[arg-type]
-    line = Sequence("r", 0, 1, [0], params, seed=seed * 7919, guess=Guess(tokens, probs))
+    lines = [
+        Sequence("r", 0, 1, [0], params, seed=seed * 7919, guess=Guess(tuple(tokens), probs))
+        for seed, tokens in enumerate(drafts)
+    ]
     sampler = Sampler(rows.shape[1], frozenset())
     for row in rows:
-        line.token_ids.append(sampler.sample(row[None].clone(), [line])[0].token_id)
-    return line.output_ids
+        for line, sampled in zip(lines, sampler.sample(row.repeat(draws, 1), lines), strict=True):
+            line.token_ids.append(sampled.token_id)
+    return [line.output_ids for line in lines]
 
 
 @pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
@@ -234,10 +238,7 @@ def test_rejection_sampling_preserves_the_distribution(draws: int, sampling: dic
     """Chi-square, at one in a million, of the first token and of the second."""
     generator = torch.Generator().manual_seed(3)
     rows, draft_rows = (torch.randn(2, 8, generator=generator) * 1.5 for _ in range(2))
-    counts = [Counter[int](), Counter[int]()]
-    for seed in range(draws):
-        for count, token in zip(counts, drawn(rows, draft_rows, seed, **sampling), strict=True):
-            count[token] += 1
+    counts = [Counter(column) for column in zip(*drawn(rows, draft_rows, draws, **sampling), strict=True)]
     for row, count in zip(rows, counts, strict=True):
         biased = row.clone()
         for token, value in sampling.get("logit_bias", ()):  # type: ignore[attr-defined]
