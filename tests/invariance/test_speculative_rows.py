@@ -14,9 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serve_app.engine.constraint import grammar_tokenizer
 from serve_app.types import Draft, EngineRequest, PromptTable, Tensor
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
-from tests.tiny_llama import make_tiny_llama
+from tests.invariance.test_constrained_rows import constrained_engine
+from tests.invariance.test_constrained_rows import wanted as constrained
+from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 WIDTH = 64
 
@@ -125,3 +128,19 @@ def test_forty_requests_with_drafts_in_every_mix(
     folder: Path, lone_answers: dict[str, Answer], mix: str, seed: int
 ) -> None:
     check_mix(folder, lone_answers, mix, seed, ngram_draft=seed * 3)
+
+
+def test_drafts_under_a_grammar_change_no_token(folder: Path) -> None:
+    backend = tiny_tokenizer().backend_tokenizer
+    tokens = grammar_tokenizer(
+        backend.to_str(), vocab_size=VOCAB, own_vocab_size=backend.get_vocab_size(), eos_token_ids=[2]
+    )
+    plain = constrained(seed=2)[:16]
+    engine = constrained_engine(folder, tokens, prefix_cache=False)
+    lone = {request.id: alone(engine, request) for request in plain}
+    given = [guessed(request, lone[request.id], 5, with_logits=False) for request in plain]
+    assert any(request.draft is not None and request.grammar is not None for request in given)
+    quick = constrained_engine(folder, tokens, ngram_draft=4, max_step_tokens=40)
+    collected = mixed(quick, given, [], seed=5)
+    for request in given:
+        assert collected.answer(request) == lone[request.id], request
