@@ -1,4 +1,4 @@
-"""Beams, grammars, penalties, processors, watermarks and plain rows in one batch. Exact, in float32.
+"""Beams, grammars, penalties, processors, watermarks, adapters, plain rows in one batch. Exact, in float32.
 
 Random requests that combine all of it give the tokens, ends and log-probabilities in any mix that
 each gives alone: with a random tiny model, whose answers are as odd as can be, and with the demo
@@ -22,9 +22,11 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.constraint import Grammars, grammar_tokenizer
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
+from serve_app.engine.lora import LowRank
 from serve_app.engine.processors import LogitsProcessor
 from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, ProcessorCall
+from tests.adapters import matrices
 from tests.invariance.test_batch_invariance import MIXES as ALL_MIXES
 from tests.invariance.test_batch_invariance import VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import REGEXES
@@ -49,6 +51,17 @@ def lift(tokens: list[int], by: float) -> LogitsProcessor:
 
 
 PROCESSORS = {"lift": f"{__name__}:lift"}
+ADAPTERS = ("first", "second")
+
+
+def adapted(engine: Engine) -> Engine:
+    """The engine with random adapters, the same each time."""
+    table = engine.adapters
+    assert table is not None
+    for seed, key in enumerate(ADAPTERS):
+        parts = matrices(table.shapes, seed, rank=3 + seed, size=0.1)
+        table.put(key, table.compile(LowRank(*place, *pair) for place, pair in parts.items()))
+    return engine
 
 
 def wanted(count: int, seed: int) -> list[EngineRequest]:
@@ -72,7 +85,8 @@ def wanted(count: int, seed: int) -> list[EngineRequest]:
             sampling = replace(
                 sampling, ignore_eos=False, bad_words=(), logit_bias=(), stop_token_ids=(), no_repeat_ngram=0
             )
-        made.append(replace(request, sampling=sampling, grammar=grammar))
+        adapter = rng.choice(ADAPTERS) if rng.random() < 0.6 else None
+        made.append(replace(request, sampling=sampling, grammar=grammar, adapter=adapter))
     return made
 
 
@@ -88,6 +102,8 @@ def kinds(request: EngineRequest) -> list[str]:
         "watermark": sampling.watermark,
         "processor": bool(sampling.processors),
         "penalty": sampling.repetition_penalty != 1.0,
+        "adapter": request.adapter is not None,
+        "beam and adapter": request.beam is not None and request.adapter is not None,
         "plain": request.beam is None and request.grammar is None and not sampling.processors,
     }
     return [name for name, given in flags.items() if given]
@@ -115,7 +131,7 @@ def demo_engine(**engine: object) -> Engine:
         threads=1,
         engine=EngineConfig(**settings, logits_processors=PROCESSORS),  # type: ignore[arg-type]
     )
-    return load_engine(config, lambda _: None)[0]
+    return adapted(load_engine(config, lambda _: None)[0])
 
 
 @pytest.fixture(scope="module", params=["tiny", "demo-chat"])
@@ -131,7 +147,7 @@ def make(request: pytest.FixtureRequest, folder: Path) -> NewEngine:
     def tiny_engine(**engine: object) -> Engine:
         made = new_engine(folder, "cpu", logits_processors=PROCESSORS, **engine)
         made.grammars = Grammars(tokens)
-        return made
+        return adapted(made)
 
     return tiny_engine
 
@@ -159,7 +175,7 @@ def check(make: NewEngine, mix: str, count: int, seed: int) -> None:
 def test_the_requests_are_as_mixed_as_they_claim() -> None:
     found = Counter(kind for request in wanted(30, 1) for kind in kinds(request))
     assert min(found.values()) >= 2
-    assert len(found) == 9
+    assert len(found) == 11
 
 
 @pytest.mark.parametrize("mix", ["few blocks, odd chunks"])
