@@ -80,10 +80,10 @@ async def embedded(client: httpx.AsyncClient, model: str) -> str:
     return entity
 
 
-async def every_endpoint_answers(server: Deployed, endpoints: set[str]) -> None:
-    """The promise of a deploy file: its endpoints are listed, ready, and answer in every way."""
+async def every_endpoint_answers(server: Deployed, names: set[str]) -> None:
+    """The promise of a deploy file: its endpoints and adapters are listed, ready, and answer in every way."""
     listed = (await server.client.get("/v1/models")).json()["data"]
-    assert {entry["id"] for entry in listed} == endpoints
+    assert {entry["id"] for entry in listed} == names
     assert all(entity["ready"] for entry in listed for entity in entry["served_entities"])
     routes = {CHAT, COMPLETIONS}
     for entry in listed:
@@ -102,7 +102,7 @@ async def every_endpoint_answers(server: Deployed, endpoints: set[str]) -> None:
         assert chat.status_code == 200, chat.text
         assert chat.json()["choices"][0]["message"]["content"]
     records = await settled(server)
-    assert {record.endpoint for record in records} == endpoints
+    assert {record.endpoint for record in records} == {name.partition(":")[0] for name in names}
     assert {record.outcome for record in records} == {"finished"}
     assert {record.route for record in records} == routes
 

@@ -53,7 +53,7 @@ async def small(as_it_is: Deployed) -> Deployed:
 
 
 async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
-    await every_endpoint_answers(as_it_is, {DEMO, EMBEDDER})
+    await every_endpoint_answers(as_it_is, {DEMO, f"{DEMO}:pirate", EMBEDDER})
     async with unharmed(as_it_is) as watch:
         await whole(as_it_is.client, completion(DEMO))
         watch.sent += 1
