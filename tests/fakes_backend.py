@@ -190,8 +190,9 @@ class FakeBackend:
             return
         if not request.stream:
             steps = [[_merge([step[i] for step in steps]) for i in range(request.n)]]
+        hang_after = self.hang_after  # as it is now, whatever a test sets for later requests
         for k, step in enumerate(steps):
-            if self.hang_after is not None and k >= self.hang_after:
+            if hang_after is not None and k >= hang_after:
                 await asyncio.Event().wait()
             if self.fail_after is not None and k >= self.fail_after:
                 if self.error_delta is not None:

@@ -304,9 +304,9 @@ def test_a_request_can_end_while_its_grammar_is_compiled(engine):
 
 
 def test_a_preempted_sequence_goes_on_in_its_grammar(folder, tokens, fast):
-    engine = new_engine(folder, "reference", num_blocks=24, block_size=4, max_model_len=96)
+    engine = new_engine(folder, "reference", num_blocks=13, block_size=4, max_model_len=52)
     engine.grammars = Grammars(tokens)
-    made = [request("([a-z]{3} ){12}", sampling={"max_tokens": 80}) for _ in range(4)]
+    made = [request("([a-z]{3} ){12}", sampling={"max_tokens": 48, "seed": i}) for i in range(4)]
     made = [replace(one, token_ids=one.token_ids[:4]) for one in made]
     outputs = run(engine, *made)
     assert engine.stats().preemptions > 0
