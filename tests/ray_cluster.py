@@ -71,8 +71,21 @@ async def ray_cluster() -> AsyncIterator[Cluster]:
         log_to_driver=False,
     )
     try:
-        await asyncio.to_thread(serve.start, http_options={"host": "127.0.0.1", "port": port})
+        await asyncio.to_thread(_start_serve, port)
         yield Cluster(port, context.address_info["gcs_address"])
     finally:
         await asyncio.to_thread(serve.shutdown)
         await asyncio.to_thread(ray.shutdown)
+
+
+def _start_serve(port: int) -> None:
+    """Start Serve; once more where its proxy was not up within the minute that Serve gives it."""
+    import ray
+    from ray import serve
+
+    options = {"host": "127.0.0.1", "port": port}
+    try:
+        serve.start(http_options=options)
+    except (ray.exceptions.RayError, TimeoutError):
+        serve.shutdown()
+        serve.start(http_options=options)
