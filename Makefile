@@ -23,13 +23,13 @@ serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "$(UNIT)" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
 	$(BIN)/python -m pytest -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
 
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
 test-all: $(STAMP) $(LITELLM)
-	$(BIN)/python -m pytest -n 2 -m "not ray and not gpu" $(PYTEST_FLAGS)
+	$(BIN)/python -m pytest -n 3 -m "not ray and not gpu" $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "ray and not gpu" --ignore tests/deploy $(PYTEST_FLAGS)
 	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS) tests/deploy
 

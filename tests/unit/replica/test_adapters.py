@@ -115,7 +115,9 @@ def inside(server: ModelServer) -> Any:
     return server._steps._engine  # type: ignore[attr-defined]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process"])
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
+)
 async def server(
     folder: Path, pirate: tuple[Path, Matrices], request: pytest.FixtureRequest
 ) -> AsyncIterator[ModelServer]:
@@ -304,7 +306,9 @@ async def test_a_model_without_slots_takes_no_adapters(folder: Path, shapes: Sha
             await answer(server, task(1, matrices(shapes, 1)))
 
 
-@pytest.mark.parametrize("process", [False, True], ids=["thread", "process"])
+@pytest.mark.parametrize(
+    "process", [False, pytest.param(True, marks=pytest.mark.full)], ids=["thread", "process"]
+)
 async def test_a_folder_that_does_not_fit_stops_the_start(
     folder: Path, tmp_path: Path, process: bool
 ) -> None:

@@ -48,7 +48,9 @@ def folder(tmp_path_factory):
     return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process"])
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
+)
 async def server(folder, request) -> AsyncIterator[ModelServer]:
     config = ModelConfig(
         name="tiny",
