@@ -117,6 +117,7 @@ async def test_all_requests_that_came_while_it_slept_are_answered_and_it_sleeps_
     await sleeper.asleep()
 
 
+@pytest.mark.full
 async def test_more_than_a_replica_takes_is_refused_while_it_starts_and_the_rest_answered(
     sleeper: Sleeper,
 ) -> None:
@@ -128,6 +129,7 @@ async def test_more_than_a_replica_takes_is_refused_while_it_starts_and_the_rest
     assert all("retry-after" in answer.headers for answer in refused)
 
 
+@pytest.mark.full
 async def test_a_request_whose_time_is_over_before_the_model_woke_is_told_so(sleeper: Sleeper) -> None:
     await sleeper.asleep()
     body = {"model": MODEL, "prompt": "Once", "max_tokens": 4, "timeout": 0.3}

@@ -155,6 +155,7 @@ async def test_f7_what_can_never_fit_is_refused_at_once(server: Served) -> None:
         assert answer.json()["error"]["code"] == "context_length_exceeded"
 
 
+@pytest.mark.full
 async def test_64_concurrent_streams_of_the_real_engine_end_well(server: Served) -> None:
     async def one(number: int) -> tuple[str, int]:
         wanted = body(f"{number} and", max_tokens=40, stream_options={"include_usage": True})

@@ -192,6 +192,7 @@ async def test_a_request_that_kills_replicas_is_refused_in_the_end(backend: Serv
     assert await collect(backend, request("tokens=3"))
 
 
+@pytest.mark.full
 async def test_a_replica_whose_engine_hangs_is_replaced_and_its_request_refused_in_the_end(
     backend: ServeBackend,
 ) -> None:
