@@ -19,7 +19,7 @@ from serve_app.api.body import read_body
 from serve_app.api.connection import reply, while_connected
 from serve_app.api.context import context_of
 from serve_app.api.dispatch import ANSWERED_BY, choose, first_answer
-from serve_app.api.generate import OFF_LOOP_BYTES, Services
+from serve_app.api.generate import Services
 from serve_app.endpoints.endpoint import ServedEntity, Task
 from serve_app.types import ModelInfo, Question
 from serve_app.types.question import ReplyT
@@ -62,10 +62,7 @@ class QuestionRoute:
                 await while_connected(receive, self._answer(inquiry, scope, send))
 
     async def _read(self, raw: bytes) -> Inquiry[Any]:
-        if len(raw) < OFF_LOOP_BYTES:
-            return self._parse(raw)
-        async with self._services.parsing:
-            return await asyncio.to_thread(self._parse, raw)
+        return await self._services.aside(len(raw), self._parse, raw)
 
     async def _answer(self, inquiry: Inquiry[Any], scope: AsgiScope, send: Send) -> None:
         services, context = self._services, context_of(scope)

@@ -19,7 +19,7 @@ from serve_app.api.connection import Writer, while_connected
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.embeddings import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.dispatch import ANSWERED_BY, choose, first_answer
-from serve_app.api.generate import OFF_LOOP_BYTES, Services, answer_headers, in_words_of
+from serve_app.api.generate import Services, answer_headers, in_words_of
 from serve_app.api.metering import tokens_in
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField, ServeError
@@ -59,20 +59,11 @@ class EmbedExchange:
         services.admission.check()  # a flood is refused before its bodies are read
         with services.bodies.lease() as lease:
             call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
-            with services.admission.permits(1):
-                try:
-                    await while_connected(self._receive, self._answer(call, entity))
-                except ServeError as error:
-                    if error.param not in call.names:
-                        raise
-                    raise in_words_of(call.names, error) from error
+            with services.admission.permits(1), in_words_of(call.names):
+                await while_connected(self._receive, self._answer(call, entity))
 
     async def _parse(self, raw: bytes, endpoint: str | None) -> EmbedCall:
-        if len(raw) < OFF_LOOP_BYTES:
-            return self._dialect.parse(raw, endpoint)
-        # Parsing megabytes takes long enough for other clients to notice.
-        async with self._services.parsing:
-            return await asyncio.to_thread(self._dialect.parse, raw, endpoint)
+        return await self._services.aside(len(raw), partial(self._dialect.parse, endpoint=endpoint), raw)
 
     async def _answer(self, call: EmbedCall, entity: str | None) -> None:
         services, context = self._services, self._context

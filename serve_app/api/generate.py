@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -32,6 +33,9 @@ from serve_app.limits import MAX_BODY_BYTES
 from serve_app.telemetry import Metrics
 from serve_app.types import Adapter, GenerateRequest, ModelInfo
 
+S = TypeVar("S")
+T = TypeVar("T")
+
 OFF_LOOP_BYTES: Final = 256 * 1024
 MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -51,6 +55,13 @@ class Services:
     running: Running = field(default_factory=Running)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
+        """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
+        if size < OFF_LOOP_BYTES:
+            return work(given)
+        async with self.parsing:
+            return await asyncio.to_thread(work, given)
 
 
 class GenerateRoute:
@@ -95,23 +106,14 @@ class Exchange:
         with services.bodies.lease() as lease:
             # The body is not kept in a variable: it would live as long as the stream.
             call = await self._parse(await self._read(lease), endpoint)
-            with services.admission.permits(len(call.requests)):
-                try:
-                    await while_connected(self._receive, self._answer(call, entity))
-                except ServeError as error:
-                    if error.param not in call.names:
-                        raise
-                    raise in_words_of(call.names, error) from error
+            with services.admission.permits(len(call.requests)), in_words_of(call.names):
+                await while_connected(self._receive, self._answer(call, entity))
 
     async def _read(self, lease: Lease) -> bytes:
         return await read_body(self._scope, self._receive, lease.take, max_bytes=self._max_bytes)
 
     async def _parse(self, raw: bytes, endpoint: str | None) -> Call:
-        if len(raw) < OFF_LOOP_BYTES:
-            return self._dialect.parse(raw, endpoint)
-        # Parsing megabytes takes long enough for other clients to notice.
-        async with self._services.parsing:
-            return await asyncio.to_thread(self._dialect.parse, raw, endpoint)
+        return await self._services.aside(len(raw), partial(self._dialect.parse, endpoint=endpoint), raw)
 
     async def _answer(self, call: Call, entity: str | None) -> None:
         services, context = self._services, self._context
@@ -185,7 +187,7 @@ def _backend_of(call: Call, services: Services, context: RequestContext) -> Back
     """The backend; with a way to stop this call, where its client has an id for it."""
     if call.client_id is None:
         return services.backend
-    key = RunKey(context.caller.key_id if context.caller else "", call.model, call.client_id)
+    key = RunKey.of(context, call.model, call.client_id)
     return StoppableBackend(services.backend, services.running, key)
 
 
@@ -206,13 +208,19 @@ def _complete(
     ]
 
 
-def in_words_of(names: Mapping[str, str], error: ServeError) -> ServeError:
-    """The error with its field, one of `names`, called as the client calls it."""
-    ours = error.param or ""
-    theirs, message = names[ours], error.message
-    if message.startswith(ours):
-        message = theirs + message.removeprefix(ours)
-    return from_info(replace(error.info(), param=theirs, message=message))
+@contextmanager
+def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors of the block about a field of `names` call it as the client calls it."""
+    try:
+        yield
+    except ServeError as error:
+        ours, message = error.param, error.message
+        if ours is None or ours not in names:
+            raise
+        theirs = names[ours]
+        if message.startswith(ours):
+            message = theirs + message.removeprefix(ours)
+        raise from_info(replace(error.info(), param=theirs, message=message)) from error
 
 
 def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:

@@ -47,8 +47,7 @@ class StopRoute:
             raise InvalidField("id: is required", param="id")
         check_id(body.id)
         _found(services, names)
-        key_id = context.caller.key_id if context.caller else ""
-        if not services.running.stop(RunKey(key_id, names["model"], body.id)):
+        if not services.running.stop(RunKey.of(context, names["model"], body.id)):
             raise RouteNotFound("id: no request of this id is running here")
         await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
 

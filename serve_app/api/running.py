@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from serve_app.api.backend import Backend
+from serve_app.api.context import RequestContext
 from serve_app.api.merge import closable
 from serve_app.types import EngineStats, FinishReason, GenerateRequest, ModelInfo, Question, TokenDelta, Usage
 from serve_app.types.question import ReplyT
@@ -24,6 +25,11 @@ class RunKey(NamedTuple):
     key_id: str
     endpoint: str
     client_id: str
+
+    @classmethod
+    def of(cls, context: RequestContext, endpoint: str, client_id: str) -> RunKey:
+        """Of the caller whose request `context` is."""
+        return cls(context.caller.key_id if context.caller else "", endpoint, client_id)
 
 
 class Running:

@@ -142,8 +142,7 @@ def stopped(services: Services, context: RequestContext, stop: Stop, version: st
     name = endpoint_name(services, stop.model)
     endpoint = services.directory.find_known(name, services.backend)
     entities = endpoint.served_entities if version is None else of_version(endpoint, version)
-    key_id = context.caller.key_id if context.caller else ""
-    services.running.stop_all(RunKey(key_id, name, stop.id))
+    services.running.stop_all(RunKey.of(context, name, stop.id))
     return {"model_name": stop.model, "model_version": version_of(entities[0]), "id": stop.id}
 
 

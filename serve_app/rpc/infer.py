@@ -10,16 +10,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
 
 from starlette.types import Scope
 
 from serve_app.api.body import ClientGone
-from serve_app.api.context import RequestContext, context_of, open_context
+from serve_app.api.context import context_of, open_context
 from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.trtllm import Inference, Stop, parse
 from serve_app.api.dialects.trtllm_outputs import Answers
-from serve_app.api.generate import OFF_LOOP_BYTES, Services, in_words_of, under_way
+from serve_app.api.generate import Services, in_words_of, under_way
 from serve_app.api.kserve.message import InferResponse
 from serve_app.api.merge import Step
 from serve_app.api.middleware import log_done
@@ -34,8 +33,6 @@ from serve_app.rpc.call import RpcCall, message_of, public, status_of
 from serve_app.rpc.tensors import FINAL, decoded, encoded, infer_message
 from serve_app.types import FinishReason, ModelInfo
 
-S = TypeVar("S")
-T = TypeVar("T")
 Emit = Callable[[InferResponse], Awaitable[None]]
 
 
@@ -49,7 +46,7 @@ async def model_infer(call: RpcCall, services: Services) -> None:
     with services.bodies.lease() as lease:
         raw = await call.read_only()
         lease.take(len(raw))
-        message = await _aside(services, len(raw), infer_message, raw)
+        message = await services.aside(len(raw), infer_message, raw)
         asked = await _understood(message, services, can_stream=False)
         if isinstance(asked, Stop):
             await emit(_told(services, call.scope, asked, message))
@@ -94,7 +91,7 @@ class Stream:
             # Without a look at the gateway's load: even a full one takes a stop, and a refusal names its id.
             with services.bodies.lease() as lease:
                 raw = inbox.pop()
-                message = await _aside(services, len(raw), infer_message, raw)
+                message = await services.aside(len(raw), infer_message, raw)
                 lease.take(len(raw))
                 del raw
                 await self._answer(message, scope)
@@ -125,7 +122,8 @@ class Stream:
 
         with ExitStack() as before:
             if asked.answer.id is not None:
-                key = _run_key(services, context, asked.answer.model, asked.answer.id)
+                name = endpoint_name(services, asked.answer.model)
+                key = RunKey.of(context, name, asked.answer.id)
                 before.enter_context(services.running.entry(key, stop))
             try:
                 await answer(asked, scope, services, self._emit, begun=before.close)
@@ -156,33 +154,28 @@ async def answer(
     """
     context = context_of(scope)
     call = asked.call(endpoint_name(services, asked.answer.model), _no_bytes, stream=asked.streaming)
-    with services.admission.permits(len(call.requests)):
-        try:
-            async with under_way(call, None, scope, services, status_of) as (attempt, deadline):
-                begun()
-                context.status = 200
-                answers = Answers(asked.answer, attempt.info)
+    with services.admission.permits(len(call.requests)), in_words_of(call.names):
+        async with under_way(call, None, scope, services, status_of) as (attempt, deadline):
+            begun()
+            context.status = 200
+            answers = Answers(asked.answer, attempt.info)
 
-                async def pass_on(step: Step) -> None:
-                    for _, delta in step:
-                        for response in answers.push(delta):
-                            await emit(response)
+            async def pass_on(step: Step) -> None:
+                for _, delta in step:
+                    for response in answers.push(delta):
+                        await emit(response)
 
-                if asked.streaming:
-                    failure = await follow(attempt, pass_on, context, services.metrics, deadline)
-                    if failure is not None:
-                        raise failure
-                    return
-                n = call.requests[0].n
-                choices = await collect(attempt, n, context, services.metrics, deadline)
-                if any(choice.finish is FinishReason.ABORT for choice in choices):
-                    await emit(_empty(asked, attempt.info.version or "1"))
-                else:
-                    await emit(answers.whole(choices, attempt.generation.usage))
-        except ServeError as error:
-            if error.param not in call.names:
-                raise
-            raise in_words_of(call.names, error) from error
+            if asked.streaming:
+                failure = await follow(attempt, pass_on, context, services.metrics, deadline)
+                if failure is not None:
+                    raise failure
+                return
+            n = call.requests[0].n
+            choices = await collect(attempt, n, context, services.metrics, deadline)
+            if any(choice.finish is FinishReason.ABORT for choice in choices):
+                await emit(_empty(asked, attempt.info.version or "1"))
+            else:
+                await emit(answers.whole(choices, attempt.generation.usage))
 
 
 async def _understood(
@@ -190,19 +183,11 @@ async def _understood(
 ) -> Inference | Stop:
     """Raises InvalidField or UnsupportedField."""
     understand = partial(_parsed, services.config.trtllm, can_stream)
-    return await _aside(services, message.ByteSize(), understand, message)
+    return await services.aside(message.ByteSize(), understand, message)
 
 
 def _parsed(config: TrtllmConfig, can_stream: bool, message: pb.ModelInferRequest) -> Inference | Stop:
     return parse(decoded(message), config, can_stream=can_stream)
-
-
-async def _aside(services: Services, size: int, work: Callable[[S], T], given: S) -> T:
-    """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
-    if size < OFF_LOOP_BYTES:
-        return work(given)
-    async with services.parsing:
-        return await asyncio.to_thread(work, given)
 
 
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:
@@ -216,11 +201,6 @@ def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRe
 def _empty(asked: Inference, version: str) -> InferResponse:
     """What closes a request that was stopped."""
     return InferResponse(model=asked.answer.model, version=version, id=asked.answer.id, outputs={})
-
-
-def _run_key(services: Services, context: RequestContext, model: str, id: str) -> RunKey:
-    key_id = context.caller.key_id if context.caller else ""
-    return RunKey(key_id, endpoint_name(services, model), id)
 
 
 def _no_bytes(id: str, info: ModelInfo) -> Renderer:
