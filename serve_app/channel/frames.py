@@ -73,12 +73,19 @@ class Beat(msgspec.Struct, tag=True, array_like=True):
     stats: EngineStats | None = None
 
 
+class Abort(msgspec.Struct, tag=True, array_like=True):
+    """Nobody reads this request any more: the gateway's answer to a delta that has no inbox."""
+
+    request_id: str
+
+
 FromReplica = Hello | Step | Piece | End | Beat
+FromGateway = Beat | Abort
 
 encoder = msgspec.msgpack.Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
 step_decoder: msgspec.msgpack.Decoder[Step] = msgspec.msgpack.Decoder(Step)
-from_gateway: msgspec.msgpack.Decoder[Beat] = msgspec.msgpack.Decoder(Beat)
+from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)
 request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(GenerateRequest)
 refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
 answer_decoder: msgspec.msgpack.Decoder[Refused | Step] = msgspec.msgpack.Decoder(Refused | Step)

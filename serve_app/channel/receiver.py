@@ -15,6 +15,7 @@ from serve_app.channel.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
     MAX_MESSAGE_BYTES,
+    Abort,
     Beat,
     End,
     Hello,
@@ -80,7 +81,7 @@ class Inbox:
             self._notify()
 
     def close(self) -> None:
-        """Take no more; late deltas of this request are dropped."""
+        """Take no more; a late delta of this request is dropped, and has its replica abort it."""
         self._receiver._inboxes.pop(self._key, None)
 
     def _push(self, delta: TokenDelta, peer: Link) -> None:
@@ -197,9 +198,12 @@ class Receiver:
         touched = set()
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
-            if inbox is not None:
-                inbox._push(delta, link)
-                touched.add(inbox)
+            if inbox is None:
+                # Given up, but the replica works on: cancelling a Serve call is best effort.
+                link.send(encoder.encode(Abort(delta.request_id)))
+                continue
+            inbox._push(delta, link)
+            touched.add(inbox)
         for inbox in touched:
             inbox._notify()
 

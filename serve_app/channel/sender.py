@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from serve_app.channel.frames import Beat, End, Hello, Ticket, encoder, from_gateway, step_frames
+from serve_app.channel.frames import Abort, Beat, End, Hello, Ticket, encoder, from_gateway, step_frames
 from serve_app.channel.link import MAX_BACKLOG_BYTES, Link
 from serve_app.errors import Unavailable
 from serve_app.types import EngineStats, TokenDelta
@@ -22,7 +22,7 @@ class Outlet:
     """The way to one gateway: a sink of deltas, and the requests that depend on it."""
 
     def __init__(self, gateway: str, beat: Callable[[], bytes], max_backlog_bytes: int) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        self._running: dict[str, asyncio.Task[None]] = {}
         self._gateway = gateway
         self.link = Link(
             on_frame=self._on_frame,
@@ -40,10 +40,9 @@ class Outlet:
         """Run `work`, which sends the request's deltas here, and mark its end.
 
         Raises Unavailable when the connection breaks first; `work` is cancelled then,
-        as it is when the caller is cancelled.
+        as it is when the caller is cancelled. Returns early when the gateway aborts it.
         """
-        task = asyncio.ensure_future(work)
-        self._running.add(task)
+        task = self._running[request_id] = asyncio.ensure_future(work)
         try:
             if self.link.closed:
                 task.cancel()
@@ -51,18 +50,21 @@ class Outlet:
             self.link.send(encoder.encode(End(request_id)))
         except asyncio.CancelledError:
             caller = asyncio.current_task()
-            if self.link.closed and (caller is None or not caller.cancelling()):
+            if caller is not None and caller.cancelling():
+                raise
+            if self.link.closed:
                 raise Unavailable(BROKEN, retry_after_s=1.0) from None
-            raise
         finally:
-            self._running.discard(task)
+            del self._running[request_id]
 
     def _on_frame(self, payload: bytes) -> None:
-        from_gateway.decode(payload)
+        message = from_gateway.decode(payload)
+        if isinstance(message, Abort) and message.request_id in self._running:
+            self._running[message.request_id].cancel()
 
     def _on_close(self, reason: str) -> None:
         logger.info("channel: gateway %s left (%s), %d requests", self._gateway, reason, len(self._running))
-        for task in tuple(self._running):
+        for task in tuple(self._running.values()):
             task.cancel()
 
 

@@ -153,6 +153,32 @@ async def test_a_cancelled_call_cancels_its_work_and_no_other(receiver: Receiver
     await asyncio.wait_for(runs[1], WAIT_S)
 
 
+async def test_a_request_that_nobody_reads_any_more_is_aborted_and_no_other(
+    receiver: Receiver, sender: Sender
+) -> None:
+    """Serve's own cancelling may get lost; the replica hears it from the channel."""
+    outlet = await sender.to(receiver.ticket)
+    given_up, kept = receiver.open("a"), receiver.open("b")
+    go = asyncio.Event()
+
+    async def endless() -> None:
+        while True:
+            outlet.send([delta("a", "x")])
+            await asyncio.sleep(0.005)
+
+    runs = [
+        asyncio.ensure_future(outlet.run(key, work)) for key, work in (("a", endless()), ("b", _wait(go)))
+    ]
+    await asyncio.wait_for(given_up.get(), WAIT_S)
+    given_up.close()
+    await asyncio.wait_for(runs[0], WAIT_S)  # ends quietly: nobody waits for what it says
+    assert not runs[1].done()
+    outlet.send([delta("b", "y")])
+    go.set()
+    await asyncio.wait_for(runs[1], WAIT_S)
+    assert await read_all(kept) == ["y"]
+
+
 async def _wait(event: asyncio.Event) -> None:
     await event.wait()
 
