@@ -103,6 +103,14 @@ GRAMMARS = {
     "a file": "%import .secrets (X)\nstart: X",
     "nul": 'start: "\x00"',
 }
+SLOW = {  # and like another one that is tried each time
+    "schema: all of different patterns",
+    "schema: 3,000 optional properties",
+    "schema: 3,000 required properties",
+    "schema: pattern properties",
+    "regex: 10^9 times",
+    "grammar: a million",
+}
 BOMBS = [
     *((f"schema: {name}", {"guided_json": value}) for name, value in SCHEMAS.items()),
     *((f"regex: {name}", {"guided_regex": value}) for name, value in REGEXES.items()),
@@ -189,7 +197,13 @@ async def others_stream(server: ModelServer) -> AsyncIterator[None]:
     assert answers > 0
 
 
-@pytest.mark.parametrize(("name", "fields"), BOMBS, ids=[name for name, _ in BOMBS])
+@pytest.mark.parametrize(
+    ("name", "fields"),
+    [
+        pytest.param(name, fields, id=name, marks=pytest.mark.full if name in SLOW else ())
+        for name, fields in BOMBS
+    ],
+)
 async def test_a_bomb_is_refused_or_runs_and_harms_no_other(server, name, fields):
     async with others_stream(server):
         finish, error = await end_of(server, fields)

@@ -161,6 +161,7 @@ async def test_f11_new_shares_under_load_lose_no_request(server: Deployed) -> No
     await settled(server)
 
 
+@pytest.mark.full
 async def test_f11_a_wrong_catalogue_is_refused_and_the_old_one_serves(server: Deployed) -> None:
     gateways = await server.gateways()
     right, half = server.raw, shared(server.raw, 50)

@@ -145,6 +145,7 @@ async def under_way(server: Deployed) -> Load:
     return Load(long, late, tasks)
 
 
+@pytest.mark.full
 async def test_a_killed_replica_breaks_what_it_had_begun_and_nothing_else(server: Deployed) -> None:
     load = await under_way(server)
     victim = load.long[0].pid
@@ -170,6 +171,7 @@ async def test_a_killed_replica_breaks_what_it_had_begun_and_nothing_else(server
     await until_complete(server)
 
 
+@pytest.mark.full
 async def test_a_killed_gateway_loses_its_own_requests_and_writes_down_none_of_them(server: Deployed) -> None:
     before = len(await settled(server))
     load = await under_way(server)

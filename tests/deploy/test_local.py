@@ -59,6 +59,7 @@ async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
         watch.sent += 1
 
 
+@pytest.mark.full
 async def test_a_model_that_is_deployed_anew_is_known_as_it_is_now(small: Deployed) -> None:
     async with unharmed(small) as watch, asyncio.timeout(WAIT_S):
         await whole(small.client, completion(DEMO))

@@ -104,6 +104,7 @@ async def test_a_gateway_that_finds_it_lists_it_and_watches_it_does_not_wake_it(
             assert (await sleeper.client.get(path)).status_code == 200
 
 
+@pytest.mark.full
 async def test_all_requests_that_came_while_it_slept_are_answered_and_it_sleeps_again(
     sleeper: Sleeper,
 ) -> None:

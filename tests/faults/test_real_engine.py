@@ -89,14 +89,14 @@ async def test_f2_a_client_that_leaves_in_the_middle_frees_its_sequence(
     assert 6 <= made < 6 * 300
 
 
+@pytest.mark.parametrize("count", [8, pytest.param(40, marks=pytest.mark.full)])
 async def test_f2_a_client_that_leaves_while_queued_or_in_prefill_is_forgotten(
-    server: Served, demo_chat: Cluster
+    server: Served, demo_chat: Cluster, count: int
 ) -> None:
     long_prompt = "one two three four five " * 60
     async with unharmed(server) as watch:
-        socks = [
-            await asyncio.to_thread(connect, demo_chat, body(long_prompt, max_tokens=9)) for _ in range(40)
-        ]
+        asked = body(long_prompt, max_tokens=9)
+        socks = [await asyncio.to_thread(connect, demo_chat, asked) for _ in range(count)]
         watch.sent += len(socks)
         # Every request reaches the gateway before its client leaves.
         async with asyncio.timeout(WAIT_S):
