@@ -28,6 +28,8 @@ COMMON: Final = {
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
     "RAY_DEDUP_LOGS": "0",
+    # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
+    "RAY_worker_niceness": "0",
 }
 
 
