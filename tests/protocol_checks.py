@@ -31,6 +31,7 @@ from serve_app.api.dialects import (
     openai_grammar,
     ovms_chat,
     ovms_completions,
+    ovms_rerank,
     trtllm_generate,
 )
 from serve_app.api.dialects.base import ErrorReply
@@ -68,6 +69,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "chat": {"": ovms_chat.ChatBody},
         "completions": {"": ovms_completions.CompletionBody},
         "embeddings": {"": openai_embeddings.EmbeddingFields},
+        "rerank": {"": ovms_rerank.RerankBody},
     },
 }
 NESTED: Final[Mapping[str, type[WireModel]]] = {"stream_options.": openai_fields.StreamOptions}

@@ -30,6 +30,7 @@ from serve_app.api.dialects.openai_embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
 from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
 from serve_app.api.dialects.ovms_embeddings import EmbeddingDialect as OvmsEmbeddings
+from serve_app.api.dialects.ovms_rerank import RerankDialect
 from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
@@ -116,12 +117,13 @@ def build_app(
         Family.OVMS: EmbedRoute(OvmsEmbeddings(config.ovms), services),
         Family.DATABRICKS: TaskRoute(Task.EMBEDDINGS, services),
     }
+    ranks: dict[Family, ASGIApp] = {Family.OVMS: EmbedRoute(RerankDialect(config.ovms), services)}
     entries = [
         Entry("GET", "/livez", Live(), None),
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
-        *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts, vectors)),
+        *(e for base in OPENAI_STYLE for e in _openai_style(base, services, chats, texts, vectors, ranks)),
         *(Entry(*each, Scope.INFERENCE) for each in kserve_routes(services, ready)),
         *_databricks(services),
         *_questions(services),
@@ -146,6 +148,7 @@ def _openai_style(
     chats: dict[Family, ASGIApp],
     texts: dict[Family, ASGIApp],
     vectors: dict[Family, ASGIApp],
+    ranks: dict[Family, ASGIApp],
 ) -> Iterator[Entry]:
     """The routes that OpenAI's protocol and those made after it have below their `base`."""
     directory, backend = services.directory, services.backend
@@ -154,6 +157,7 @@ def _openai_style(
     yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
     yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
     yield Entry("POST", f"{base}/embeddings", vectors, Scope.INFERENCE)
+    yield Entry("POST", f"{base}/rerank", ranks, Scope.INFERENCE)
 
 
 def _databricks(services: Services) -> Iterator[Entry]:
