@@ -53,7 +53,7 @@ build/models/%: $(STAMP)
 
 # In a pool of its own: another copy of the protocol, as clients bring one, must not meet ours.
 protocol: $(STAMP)
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. serve_app/rpc/kserve.proto serve_app/rpc/health.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. serve_app/rpc/*.proto
 	sed -i 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' serve_app/rpc/*_pb2.py
 
 clean:

@@ -19,10 +19,14 @@ from serve_app.rpc import health_pb2
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.call import RpcCall
 from serve_app.rpc.infer import model_infer, model_stream_infer
+from serve_app.rpc.reflection import reflect
 from serve_app.types import Scope
 
 SERVICE: Final = "inference.GRPCInferenceService"
 HEALTH: Final = "/grpc.health.v1.Health/Check"
+REFLECTION: Final = tuple(
+    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")
+)
 
 Answer = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
 
@@ -125,6 +129,7 @@ def _page(name: str, answer: Answer) -> tuple[str, Method]:
 METHODS: Final[Mapping[str, Method]] = MappingProxyType(
     {
         HEALTH: Method(None, _health),  # as /readyz: orchestrators have no key
+        **dict.fromkeys(REFLECTION, Method(Scope.INFERENCE, reflect)),
         f"/{SERVICE}/ModelInfer": Method(Scope.INFERENCE, model_infer),
         f"/{SERVICE}/ModelStreamInfer": Method(Scope.INFERENCE, model_stream_infer),
         **dict(

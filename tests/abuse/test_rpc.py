@@ -17,7 +17,7 @@ from serve_app.accounts.keys import new_key
 from serve_app.limits import MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc import call as rpc_call
 from serve_app.rpc import kserve_pb2 as pb
-from serve_app.rpc.methods import HEALTH, METHODS, SERVICE
+from serve_app.rpc.methods import HEALTH, METHODS, REFLECTION, SERVICE
 from serve_app.types import Scope
 from tests.fakes_backend import FakeBackend
 from tests.fakes_metering import ListJournal
@@ -28,10 +28,11 @@ KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
 KEYS = f"{LINE} {SCRAPER_LINE}"
 INFER, STREAM = f"/{SERVICE}/ModelInfer", f"/{SERVICE}/ModelStreamInfer"
+STREAMS = (STREAM, *REFLECTION)  # no message is no mistake there
 CLOSED = {path: method for path, method in METHODS.items() if method.scope is not None}
 UNKNOWN = [
     f"/{SERVICE}/SystemSharedMemoryStatus", f"/{SERVICE}/modelinfer", f"/{SERVICE}/", f"/{SERVICE}",
-    "/inference.Other/ModelInfer", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    "/inference.Other/ModelInfer", "/grpc.reflection.v2.ServerReflection/ServerReflectionInfo",
     "/ray.serve.RayServeAPIService/Healthz", "/livez", "/v1/models", "/", f"/{SERVICE}/ModelInfer/",
     f"//{SERVICE}/ModelInfer", f"/{SERVICE}/../{SERVICE}/ModelInfer",
     "/grpc.health.v1.Health/Watch", "/grpc.health.v1.Health/check",
@@ -118,7 +119,7 @@ async def wire(keys: str = KEYS, host: str = "127.0.0.1", **config: Any) -> Asyn
 
 def test_every_method_names_the_scope_it_needs() -> None:
     (service,) = pb.DESCRIPTOR.services_by_name.values()
-    assert CLOSED.keys() == {f"/{SERVICE}/{method.name}" for method in service.methods}
+    assert CLOSED.keys() == {f"/{SERVICE}/{method.name}" for method in service.methods} | {*REFLECTION}
     assert all(method.scope in Scope for method in CLOSED.values())
     assert METHODS.keys() - CLOSED.keys() == {HEALTH}
     assert METHODS[HEALTH].scope is None
@@ -247,7 +248,7 @@ async def test_no_bytes_break_a_method(path: str) -> None:
             assert code not in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN), (bytes(raw), details)
             assert len(details.encode()) < MAX_ERROR_BYTES
         code, _, _ = await w.ask(path)  # no message at all
-        assert code is (grpc.StatusCode.OK if path == STREAM else grpc.StatusCode.INVALID_ARGUMENT)
+        assert code is (grpc.StatusCode.OK if path in STREAMS else grpc.StatusCode.INVALID_ARGUMENT)
         await w.check()
 
 

@@ -8,10 +8,12 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from serve_app.rpc import kserve_pb2 as ours
-from serve_app.rpc.methods import HEALTH, METHODS, SERVICE
+from serve_app.rpc import reflection_pb2
+from serve_app.rpc.methods import HEALTH, METHODS, REFLECTION, SERVICE
 
 service_pb2 = pytest.importorskip("tritonclient.grpc.service_pb2")
 model_config_pb2 = pytest.importorskip("tritonclient.grpc.model_config_pb2")
+public_reflection = pytest.importorskip("grpc_reflection.v1alpha.reflection_pb2")
 
 # Configurations of models: we have the fields that we report. Of everything else we have all.
 PARTS = {"ModelConfig", "ModelInput", "ModelOutput"}
@@ -78,7 +80,19 @@ def test_the_service_has_every_public_method_that_is_served() -> None:
 
     served = {m.name: kind(m) for m in public.methods if not m.name.startswith(UNSERVED)}
     assert {method.name: kind(method) for method in own.methods} == served
-    assert set(METHODS) == {HEALTH, *(f"/{SERVICE}/{name}" for name in served)}
+    assert set(METHODS) == {HEALTH, *REFLECTION, *(f"/{SERVICE}/{name}" for name in served)}
+
+
+@pytest.mark.parametrize("name", sorted(reflection_pb2.DESCRIPTOR.message_types_by_name))
+def test_a_message_of_reflection_is_the_public_one_of_either_version(name: str) -> None:
+    def bare(message: Descriptor) -> list[tuple[Any, ...]]:
+        return [
+            tuple(v.replace("v1alpha", "v1") if isinstance(v, str) else v for v in shape(field))
+            for field in message.fields
+        ]
+
+    public = public_reflection.DESCRIPTOR.message_types_by_name[name]
+    assert bare(reflection_pb2.DESCRIPTOR.message_types_by_name[name]) == bare(public)
 
 
 def test_both_copies_live_in_one_process() -> None:

@@ -1,0 +1,81 @@
+"""gRPC's server reflection: the services and messages there are, for clients that bring no .proto."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+import grpc
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+
+from serve_app.api.generate import Services
+from serve_app.errors import BodyTooLarge, InvalidBody, ReadTimeout
+from serve_app.limits import MAX_BODY_READ_S
+from serve_app.rpc import health_pb2, kserve_pb2
+from serve_app.rpc import reflection_pb2 as pb
+from serve_app.rpc.call import RpcCall
+
+MAX_QUESTION_BYTES: Final = 8_192  # the name of a file or a symbol
+
+_FILES: Final[tuple[Any, ...]] = tuple(
+    m.DESCRIPTOR for m in (kserve_pb2, health_pb2, pb)
+)  # none imports another
+_SERVICES: Final = sorted(s.full_name for file in _FILES for s in file.services_by_name.values())
+_POOL: Final = DescriptorPool()  # each of them has a pool of its own
+for _file in _FILES:
+    _POOL.AddSerializedFile(_file.serialized_pb)
+
+
+async def reflect(call: RpcCall, services: Services) -> None:
+    """Answer questions until the client has no more. Raises ServeError."""
+    while (raw := await _next(call)) is not None:
+        if len(raw) > MAX_QUESTION_BYTES:
+            raise BodyTooLarge(f"the message must not exceed {MAX_QUESTION_BYTES} bytes")
+        try:
+            question = pb.ServerReflectionRequest.FromString(raw)
+        except DecodeError:
+            raise InvalidBody("the message is not a ServerReflectionRequest") from None
+        await call.write(answer(question).SerializeToString())
+
+
+async def _next(call: RpcCall) -> bytes | None:
+    try:
+        async with asyncio.timeout(MAX_BODY_READ_S):
+            return await call.read()
+    except TimeoutError:
+        raise ReadTimeout(f"no message arrived within {MAX_BODY_READ_S:.0f} s") from None
+
+
+def answer(question: Any) -> Any:
+    """The ServerReflectionResponse to a ServerReflectionRequest."""
+    reply = pb.ServerReflectionResponse(valid_host=question.host, original_request=question)
+    kind = question.WhichOneof("message_request")
+    try:
+        if kind == "list_services":
+            reply.list_services_response.service.extend(pb.ServiceResponse(name=name) for name in _SERVICES)
+        elif kind == "file_by_filename":
+            _tell(reply, _POOL.FindFileByName(question.file_by_filename))
+        elif kind == "file_containing_symbol":
+            _tell(reply, _file_of(question.file_containing_symbol))
+        elif kind == "all_extension_numbers_of_type":
+            found = _POOL.FindMessageTypeByName(question.all_extension_numbers_of_type)
+            reply.all_extension_numbers_response.base_type_name = found.full_name  # none has extensions
+        else:
+            raise KeyError(kind)
+    except KeyError:
+        reply.error_response.error_code = grpc.StatusCode.NOT_FOUND.value[0]
+        reply.error_response.error_message = "there is no such service, file or symbol"
+    return reply
+
+
+def _file_of(symbol: str) -> Any:
+    """The file that declares a service, a method or a message. Raises KeyError."""
+    try:
+        return _POOL.FindFileContainingSymbol(symbol)
+    except KeyError:  # the pool does not count methods as symbols, and clients do
+        return _POOL.FindMethodByName(symbol).containing_service.file
+
+
+def _tell(reply: Any, file: Any) -> None:
+    reply.file_descriptor_response.file_descriptor_proto.append(file.serialized_pb)
