@@ -104,7 +104,7 @@ class FakeBackend:
     usage: Usage | None = None  # told with every delta, instead of what was delivered
     reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
-    questions: list[Question[Any]] = field(default_factory=list)
+    questions: list[Any] = field(default_factory=list)
     running: int = 0
     aborted: list[str] = field(default_factory=list)
     closed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -1,8 +1,10 @@
 """Every hostile body against every route that reads one."""
 
 import json
+from typing import cast
 
 import pytest
+from starlette.routing import Route
 
 from serve_app.api.app import ByFamily
 from serve_app.api.asking import QuestionRoute
@@ -48,7 +50,7 @@ async def test_the_routes_are_found():
         paths = await post_routes(g)
         apps = [
             getattr(route.app, "_app", None)
-            for route in g.app.routes
+            for route in cast(list[Route], g.app.routes)
             if "POST" in route.methods and not route.path.startswith("/v2/repository/")
         ]
         generating = [app for app in apps if isinstance(app, ROUTES)]

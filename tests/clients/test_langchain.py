@@ -120,7 +120,7 @@ async def test_log_probabilities_are_there(url: str) -> None:
 async def test_embeddings_rank_what_is_meant_alike() -> None:
     async with demo_server(EMBED) as url:
         # Otherwise LangChain cuts texts with the tokenizer of a model of OpenAI's, and sends its ids.
-        embeddings = OpenAIEmbeddings(
+        embeddings = OpenAIEmbeddings(  # type: ignore[call-arg]  # by their aliases
             base_url=f"{url}/v1", api_key="unused", model=EMBED, check_embedding_ctx_length=False
         )
         texts = ["What is the capital of France?", "What is two plus three?"]

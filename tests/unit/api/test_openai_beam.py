@@ -11,6 +11,7 @@ from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.config import MindieConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping
+from tests.conformance.fields import Bounds
 from tests.gateway import chat_body, completion_body, gateway
 
 
@@ -90,7 +91,7 @@ def test_early_stopping(value, rule):
     assert request.beam.early_stopping is rule
 
 
-BOUNDS = {
+BOUNDS: Bounds = {
     "use_beam_search": ([True, False], [1, "true"]),
     "length_penalty": (
         [-limits.MAX_LENGTH_PENALTY, 0, limits.MAX_LENGTH_PENALTY],

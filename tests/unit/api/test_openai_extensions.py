@@ -9,6 +9,7 @@ from serve_app.api.dialects.openai_chat import ChatDialect
 from serve_app.api.dialects.openai_completions import CompletionDialect
 from serve_app.errors import InvalidBody, InvalidField
 from serve_app.types import ProcessorCall
+from tests.conformance.fields import Bounds
 from tests.gateway import chat_body, completion_body
 
 
@@ -57,7 +58,7 @@ def test_a_lower_priority_runs_earlier(parse, given, engine):
 
 
 BIG = "x" * limits.MAX_PROCESSOR_ARGUMENT_CHARS
-BOUNDS = {
+BOUNDS: Bounds = {
     "no_repeat_ngram_size": ([0, 2.0, limits.MAX_NO_REPEAT_NGRAM], [-1, limits.MAX_NO_REPEAT_NGRAM + 1, "2"]),
     "typical_p": ([0.001, 1], [0, -1, 1.001, "1"]),
     "watermark": ([True, False], [1, "true"]),

@@ -18,7 +18,7 @@ CITY = {
     "required": ["name", "people"],
     "additionalProperties": False,
 }
-DIALECTS = {
+DIALECTS: dict[str, Any] = {
     "chat": (ChatDialect(), {"messages": [{"role": "user", "content": "Hi"}]}),
     "completions": (CompletionDialect(), {"prompt": "Hi"}),
 }

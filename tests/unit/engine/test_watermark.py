@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from serve_app.config import WATERMARK_KEY
-from serve_app.engine.logits import NEVER, Edits, apply_edits
+from serve_app.engine.logits import Edits, apply_edits
+from serve_app.engine.ranking import NEVER
 from serve_app.engine.sampler import Sampler
 from serve_app.engine.sequence import Sequence
 from serve_app.engine.watermark import DELTA, detect, green
