@@ -50,7 +50,8 @@ from serve_app.types import Scope
 
 logger = logging.getLogger(__name__)
 
-OPENAI_STYLE: Final = ("/v1", "/v3", "/v3/v1")  # OpenAI's and MindIE's, then OpenVINO Model Server's
+OVMS_STYLE: Final = ("/v3", "/v3/v1")  # OpenVINO Model Server's
+OPENAI_STYLE: Final = ("/v1", *OVMS_STYLE)  # OpenAI's and MindIE's, and those made after them
 
 
 class Entry(NamedTuple):
@@ -123,7 +124,8 @@ def build_app(
         Entry("GET", "/readyz", ready, None),
         Entry("GET", "/health", ready, None),
         Entry("GET", "/metrics", MetricsPage(metrics), Scope.METRICS),
-        *(e for base in OPENAI_STYLE for e in _openai_style(base, services, chats, texts, vectors, ranks)),
+        *(entry for base in OPENAI_STYLE for entry in _openai_style(base, services, chats, texts, vectors)),
+        *(Entry("POST", f"{base}/rerank", ranks, Scope.INFERENCE) for base in OVMS_STYLE),
         *(Entry(*each, Scope.INFERENCE) for each in kserve_routes(services, ready)),
         *_databricks(services),
         *_questions(services),
@@ -148,7 +150,6 @@ def _openai_style(
     chats: dict[Family, ASGIApp],
     texts: dict[Family, ASGIApp],
     vectors: dict[Family, ASGIApp],
-    ranks: dict[Family, ASGIApp],
 ) -> Iterator[Entry]:
     """The routes that OpenAI's protocol and those made after it have below their `base`."""
     directory, backend = services.directory, services.backend
@@ -157,7 +158,6 @@ def _openai_style(
     yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
     yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
     yield Entry("POST", f"{base}/embeddings", vectors, Scope.INFERENCE)
-    yield Entry("POST", f"{base}/rerank", ranks, Scope.INFERENCE)
 
 
 def _databricks(services: Services) -> Iterator[Entry]:
