@@ -115,9 +115,11 @@ def test_without_a_name_there_must_be_one_model(invoke, serve):
 class Terminal:
     """`serve-app chat` on a pseudo-terminal of its own."""
 
-    # A terminal controls only processes that took it, so that Ctrl-C reaches them.
+    # A terminal controls only processes that took it, so that Ctrl-C reaches them; and jobs in the
+    # background, of which these tests may be one, are started deaf to it.
     PROGRAM = (
-        "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from serve_app.cli.main import main; main()"
     )
 
