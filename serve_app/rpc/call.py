@@ -54,14 +54,19 @@ class RpcCall:
 
     async def read_only(self, most: int = MAX_TENSOR_BODY_BYTES) -> bytes:
         """The message of a call that has one. Raises InvalidBody, ReadTimeout or BodyTooLarge."""
+        raw = await self.read_soon(most)
+        if raw is None:
+            raise InvalidBody("the call has no message")
+        return raw
+
+    async def read_soon(self, most: int) -> bytes | None:
+        """As `read`, of at most `most` bytes. Raises ReadTimeout or BodyTooLarge."""
         try:
             async with asyncio.timeout(MAX_BODY_READ_S):
                 raw = await self.read()
         except TimeoutError:
             raise ReadTimeout(f"the message did not arrive within {MAX_BODY_READ_S:.0f} s") from None
-        if raw is None:
-            raise InvalidBody("the call has no message")
-        if len(raw) > most:
+        if raw is not None and len(raw) > most:
             raise BodyTooLarge(f"the message must not exceed {most} bytes")
         return raw
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Final
 
 import grpc
@@ -10,41 +9,29 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
 from serve_app.api.generate import Services
-from serve_app.errors import BodyTooLarge, InvalidBody, ReadTimeout
-from serve_app.limits import MAX_BODY_READ_S
+from serve_app.errors import InvalidBody
 from serve_app.rpc import health_pb2, kserve_pb2
 from serve_app.rpc import reflection_pb2 as pb
 from serve_app.rpc.call import RpcCall
 
 MAX_QUESTION_BYTES: Final = 8_192  # the name of a file or a symbol
 
-_FILES: Final[tuple[Any, ...]] = tuple(
-    m.DESCRIPTOR for m in (kserve_pb2, health_pb2, pb)
-)  # none imports another
+# None imports another, and each has a pool of its own.
+_FILES: Final[tuple[Any, ...]] = tuple(module.DESCRIPTOR for module in (kserve_pb2, health_pb2, pb))
 _SERVICES: Final = sorted(s.full_name for file in _FILES for s in file.services_by_name.values())
-_POOL: Final = DescriptorPool()  # each of them has a pool of its own
+_POOL: Final = DescriptorPool()
 for _file in _FILES:
     _POOL.AddSerializedFile(_file.serialized_pb)
 
 
 async def reflect(call: RpcCall, services: Services) -> None:
     """Answer questions until the client has no more. Raises ServeError."""
-    while (raw := await _next(call)) is not None:
-        if len(raw) > MAX_QUESTION_BYTES:
-            raise BodyTooLarge(f"the message must not exceed {MAX_QUESTION_BYTES} bytes")
+    while (raw := await call.read_soon(MAX_QUESTION_BYTES)) is not None:
         try:
             question = pb.ServerReflectionRequest.FromString(raw)
         except DecodeError:
             raise InvalidBody("the message is not a ServerReflectionRequest") from None
         await call.write(answer(question).SerializeToString())
-
-
-async def _next(call: RpcCall) -> bytes | None:
-    try:
-        async with asyncio.timeout(MAX_BODY_READ_S):
-            return await call.read()
-    except TimeoutError:
-        raise ReadTimeout(f"no message arrived within {MAX_BODY_READ_S:.0f} s") from None
 
 
 def answer(question: Any) -> Any:
