@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,8 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 kB as JSON
 
 _encode: Final = msgspec.json.Encoder().encode
+
+ValueT = TypeVar("ValueT")
 
 
 class Encoding(StrEnum):
@@ -67,6 +69,13 @@ class EmbedDialect(Protocol):
         ...
 
     def render_error(self, error: ServeError) -> ErrorReply: ...
+
+
+def required(name: str, value: ValueT | None) -> ValueT:
+    """`value`, which must be there and not be empty. Raises InvalidField."""
+    if not value:
+        raise InvalidField(f"{name}: is required", param=name)
+    return value
 
 
 def parse_inputs(value: Any, *, token_ids: bool = True) -> tuple[str | tuple[int, ...], ...]:

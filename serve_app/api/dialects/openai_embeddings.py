@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from serve_app import limits
 from serve_app.api.body import WireModel, parse_body
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.embeddings import EmbedCall, Encoding, answer, parse_inputs
+from serve_app.api.dialects.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
 from serve_app.api.dialects.openai_errors import render_error
 from serve_app.api.fields import Integer, Number, Text
 from serve_app.errors import InvalidField, ServeError
@@ -56,9 +56,7 @@ class EmbeddingDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
         """As `EmbedDialect.parse`."""
         body = parse_body(EmbeddingBody, raw)
-        model = body.model if endpoint is None else endpoint
-        if model is None:
-            raise InvalidField("model: is required", param="model")
+        model = required("model", body.model if endpoint is None else endpoint)
         return EmbedCall(
             model=model,
             user=body.user,

@@ -7,11 +7,11 @@ from functools import partial
 
 from serve_app.api.body import parse_body
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.embeddings import EmbedCall, Encoding, answer, parse_inputs
+from serve_app.api.dialects.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
 from serve_app.api.dialects.openai_embeddings import EmbeddingFields
 from serve_app.api.dialects.ovms_errors import render_error
 from serve_app.config import OvmsConfig
-from serve_app.errors import InvalidField, ServeError
+from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
@@ -24,9 +24,7 @@ class EmbeddingDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
         """As `EmbedDialect.parse`."""
         body = parse_body(EmbeddingFields, raw)
-        model = body.model if endpoint is None else endpoint
-        if model is None:
-            raise InvalidField("model: is required", param="model")
+        model = required("model", body.model if endpoint is None else endpoint)
         return EmbedCall(
             model=model,
             user=body.user,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -16,18 +16,16 @@ import numpy as np
 from serve_app import limits
 from serve_app.api.body import WireModel, parse_body
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.embeddings import EmbedCall
+from serve_app.api.dialects.embeddings import EmbedCall, required
 from serve_app.api.dialects.ovms_errors import render_error
 from serve_app.api.fields import Boolean, Integer, Text, Texts
 from serve_app.config import OvmsConfig
-from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.errors import PromptTooLong, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 MAX_DOCUMENTS: Final = limits.MAX_EMBED_INPUTS - 1  # the query is embedded with them
 
 _encode: Final = msgspec.json.Encoder().encode
-
-ValueT = TypeVar("ValueT")
 
 
 class RerankBody(WireModel):
@@ -49,9 +47,9 @@ class RerankDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
         """As `EmbedDialect.parse`. The first vector that it asks for is the query's."""
         body = parse_body(RerankBody, raw)
-        model = _required("model", body.model if endpoint is None else endpoint)
-        documents = _required("documents", body.documents)
-        inputs = (_required("query", body.query), *documents)
+        model = required("model", body.model if endpoint is None else endpoint)
+        documents = required("documents", body.documents)
+        inputs = (required("query", body.query), *documents)
         if sum(map(len, inputs)) > limits.MAX_PROMPT_CHARS:
             raise PromptTooLong(
                 f"documents: must hold at most {limits.MAX_PROMPT_CHARS} characters in all, with the query",
@@ -67,13 +65,6 @@ class RerankDialect:
 
     def render_error(self, error: ServeError) -> ErrorReply:
         return render_error(error, malformed_json=self._config.malformed_json_status)
-
-
-def _required(name: str, value: ValueT | None) -> ValueT:
-    """`value`, which must be there and not be empty."""
-    if not value:
-        raise InvalidField(f"{name}: is required", param=name)
-    return value
 
 
 def _render(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import httpx
@@ -34,6 +35,13 @@ BOUNDS: Bounds = {
     "top_n": ([1, 2, 2**31 - 1, None], [0, -1, 1.5, "1", True]),
     "return_documents": ([True, False, None], [1, "true"]),
 }
+
+
+@pytest.fixture(scope="module")
+def demo_embed() -> Iterator[str]:
+    """The address of a server with the demo model that embeds."""
+    with local_model(ModelConfig(name="demo-embed", dtype="float32", threads=1)) as url:
+        yield url
 
 
 async def ask(g: Gateway, **fields: Any) -> Any:
@@ -84,21 +92,19 @@ async def test_return_documents_adds_the_document_with_its_text() -> None:
     assert all(result["document"] == {"text": DOCUMENTS[result["index"]]} for result in found)
 
 
-async def test_equal_documents_stay_in_their_order() -> None:
-    with demo_embed() as url:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            body = {"model": "demo-embed", "query": QUERY, "documents": ["a", DOCUMENTS[1], "a", "a"]}
-            found = (await client.post(PATH, json=body)).json()["results"]
+async def test_equal_documents_stay_in_their_order(demo_embed: str) -> None:
+    async with httpx.AsyncClient(base_url=demo_embed, timeout=60) as client:
+        body = {"model": "demo-embed", "query": QUERY, "documents": ["a", DOCUMENTS[1], "a", "a"]}
+        found = (await client.post(PATH, json=body)).json()["results"]
     assert [result["index"] for result in found] == [1, 0, 2, 3]
 
 
-async def test_a_model_that_embeds_ranks_by_meaning() -> None:
-    with demo_embed() as url:
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            body = {"model": "demo-embed", "query": QUERY, "documents": DOCUMENTS}
-            alone = (await client.post("/v3/v1/rerank", json=body)).json()
-            crowd = await asyncio.gather(*(client.post(PATH, json=body) for _ in range(8)))
-            long = await client.post(PATH, json={**body, "documents": ["word " * 2_000]})
+async def test_a_model_that_embeds_ranks_by_meaning(demo_embed: str) -> None:
+    async with httpx.AsyncClient(base_url=demo_embed, timeout=60) as client:
+        body = {"model": "demo-embed", "query": QUERY, "documents": DOCUMENTS}
+        alone = (await client.post("/v3/v1/rerank", json=body)).json()
+        crowd = await asyncio.gather(*(client.post(PATH, json=body) for _ in range(8)))
+        long = await client.post(PATH, json={**body, "documents": ["word " * 2_000]})
     best, *rest = alone["results"]
     assert best["index"] == 1
     assert best["relevance_score"] > 0.7 > 0.5 > max(result["relevance_score"] for result in rest)
@@ -121,7 +127,3 @@ async def test_errors_have_this_protocols_shape() -> None:
         ]:
             assert answer.status_code == status
             assert answer.json()["error"]
-
-
-def demo_embed() -> Any:
-    return local_model(ModelConfig(name="demo-embed", dtype="float32", threads=1))
