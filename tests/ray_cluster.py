@@ -46,6 +46,7 @@ def _configure() -> None:
             "RAY_AUTH_TOKEN_PATH": str(environment.token_file(folder / "token")),
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
             "OMP_NUM_THREADS": "1",
+            "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.1",  # tests start and change a lot, and wait for it
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
     )
