@@ -174,6 +174,31 @@ def test_a_row_is_the_same_bit_for_bit_in_any_chunk_batch_and_number_of_threads(
     assert torch.equal(again, whole[2099:])
 
 
+@pytest.mark.parametrize("options", [{}, {"window": 21}], ids=["full", "window"])
+@pytest.mark.parametrize(
+    ("heads", "dims", "size"),
+    [(2, (32, 32), 16), (6, (64, 64), 32), (10, (64, 48), 16), (16, (128, 80), 64)],
+    ids=["1 row", "3 rows", "5 rows", "8 rows"],
+)
+def test_decoding_gives_the_bits_of_a_prefill_for_any_number_of_rows(
+    heads: int,
+    dims: tuple[int, int],
+    size: int,
+    options: dict[str, object],
+    kernels: str,
+    dtype: torch.dtype,
+) -> None:
+    """A decode has one row for each query head of a group and has a path of its own where there are tiles."""
+    if kernels == "off":
+        pytest.skip("plain torch may round differently")
+    sequences = Sequences([150, 150], heads=heads, dims=dims, size=size, dtype=dtype)
+    whole = sequences.run(sequences.cache(CpuAttention()), {0: (0, 150)}, **options)[0]
+    backend = sequences.cache(CpuAttention())
+    sequences.run(backend, {0: (0, 1), 1: (0, 149)}, **options)
+    steps = [sequences.run(backend, {0: (at, at + 1), 1: (149, 150)}, **options)[0] for at in range(1, 150)]
+    assert torch.equal(torch.cat(steps), whole[1:])
+
+
 def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, dtype: torch.dtype) -> None:
     sequences = Sequences([40, 40], kv_heads=6, dtype=dtype)
     backend = sequences.cache(CpuAttention())

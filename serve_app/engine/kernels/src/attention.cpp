@@ -8,6 +8,7 @@
 #include <cmath>
 #include <vector>
 
+#include "attention_few.h"
 #include "attention_tiles.h"
 #include "attention_vectors.h"
 #include "pool.h"
@@ -19,7 +20,10 @@ constexpr float INF = __builtin_inff();
 constexpr long TILE = 64;    // keys whose scores are held at once, at least one block; on tile registers twice as many
 constexpr long PART = 1024;  // keys summed on their own, then merged in order: what threads may share
 constexpr long ROWS = 96;    // (token, head) rows that one task works on, a multiple of 16
-constexpr long FEW = 8;      // rows up to which keys and values are read where they lie, not widened first
+constexpr long FEW = 8;      // rows up to which keys and values are read where they lie, not copied first
+
+// What becomes of scores: float32, the same rounded to bfloat16, or tiles of that.
+enum class Weights { FLOATS, ROUNDED, TILED };
 
 // Into the second-level cache, where there is room for a tile while another is worked on.
 template <class T>
@@ -106,22 +110,27 @@ struct Worker {
       };
       for (long d = 0; d < c.key_dim; d += LANES) {
         const F16 q = a.wide_query ? load_at((const float*)a.query, d) : load_at((const bf16*)a.query, d);
-        if (c.tiles)
-          store(query_tiles + tile_offset(r, d, c.key_dim), q);
-        else
+        if (!c.tiles)
           store_some(query + r * c.key_dim + d, q, std::min(LANES, c.key_dim - d));
+        else if (t.rows <= FEW)
+          store(query + r * c.key_dim + d, rounded(q));
+        else
+          store(query_tiles + tile_offset(r, d, c.key_dim), q);
       }
     }
   }
 
   // Mask the scores of keys key0 .. key0 + tile - 1, turn them into weights and rescale what was summed so far.
-  // For tiles the weights go to tiles of their own.
-  template <bool TILES>
+  // They stay where the scores are, or go to tiles of their own.
+  template <Weights FORM>
   void soften(const Task& t, long key0, long keys, State s) {
-    const long unit = TILES ? BF16_INPUTS : LANES, padded = (keys + unit - 1) / unit * unit;
+    const long unit = FORM == Weights::TILED ? BF16_INPUTS : LANES, padded = (keys + unit - 1) / unit * unit;
     for (long r = 0; r < t.rows; r++) {
       const auto put_weights = [&](long k, F16 p) {
-        TILES ? store(weights + tile_offset(r, k, padded), p) : store(&scores[r * tile] + k, p);
+        if (FORM == Weights::TILED)
+          store(weights + tile_offset(r, k, padded), p);
+        else
+          store(&scores[r * tile] + k, FORM == Weights::ROUNDED ? rounded(p) : p);
       };
       const long pos = positions[r], lo = std::max(0L, first_visible(pos) - key0);
       const long hi = std::min(keys, pos + 1 - key0);
@@ -193,7 +202,7 @@ struct Worker {
       else
         for (long k = tile; k < tile + std::min(tile, after); k += size)
           prefetch(key_block(key0 + k), size * c.key_dim);
-      soften<false>(t, key0, keys, s);
+      soften<Weights::FLOATS>(t, key0, keys, s);
       const long seen = unseen(t, key0);
       for (long k = 0; k < keys; k += size) {
         const long lo = std::max(0L, seen - k), hi = std::min(size, keys - k);
@@ -213,23 +222,17 @@ struct Worker {
   void run_part_on_tiles(const Task& t, long part, State s) {
     s.reset(t.rows, c.value_pad);
     const long size = c.block_size, dim = c.key_dim;
-    const bool few = t.rows <= FEW;
     const auto key_block = [&](long key) { return c.key_block<bf16>(block_of(t, key), t.head); };
     const auto value_block = [&](long key) { return c.value_block<bf16>(block_of(t, key), t.head); };
     const TileScope scope(t.rows);
-    tiles_of(t, part, [&](long key0, long keys, long after) {
-      if (few)
-        for (long k = 0; k < keys; k += size) prefetch(value_block(key0 + k), std::min(size, keys - k) * c.value_pad);
+    tiles_of(t, part, [&](long key0, long keys, long) {
       const long panels = (keys + LANES - 1) / LANES;
       for (long j = 0; j < panels; j++) {
         const long key = key0 + j * LANES;
         key_panel(key_block(key) + key % size, size, dim, key_panels + j * dim * LANES);
       }
-      if (few)
-        for (long k = tile; k < tile + std::min(tile, after); k += size)
-          prefetch(key_block(key0 + k), size * dim);
       tile_products<false>(t.rows, query_tiles, key_panels, panels, dim, scores, tile);
-      soften<true>(t, key0, keys, s);
+      soften<Weights::TILED>(t, key0, keys, s);
       const long inputs = (keys + BF16_INPUTS - 1) / BF16_INPUTS * BF16_INPUTS, seen = unseen(t, key0);
       for (long k = 0; k < inputs; k += LANES) {
         const bf16* const rows = k < keys ? value_block(key0 + k) + (key0 + k) % size * c.value_pad : nullptr;
@@ -242,8 +245,50 @@ struct Worker {
     });
   }
 
-  void run_part(const Task& t, long part, State s) {
-    if (c.tiles)
+  // The same for rows so few that copying keys and values to tiles would be most of the work. Block by block, while
+  // the next one is on its way: `later` after the last.
+  void run_part_of_few(const Task& t, long part, State s, const bf16* later) {
+    s.reset(t.rows, c.value_pad);
+    const long size = c.block_size, width = c.value_pad;
+    const auto key_block = [&](long key) { return c.key_block<bf16>(block_of(t, key), t.head); };
+    const auto value_block = [&](long key) { return c.value_block<bf16>(block_of(t, key), t.head); };
+    tiles_of(t, part, [&](long key0, long keys, long after) {
+      for (long k = 0; k < keys; k += size) {
+        const bf16* const next = k + size < keys ? key_block(key0 + k + size) : value_block(key0);
+        const long some = (std::min(size, keys - k) + LANES - 1) / LANES * LANES;
+        few_scores(t.rows, query, c.key_dim, key_block(key0 + k), size, some, next, scores + k, tile);
+      }
+      soften<Weights::ROUNDED>(t, key0, keys, s);
+      const long seen = unseen(t, key0);
+      for (long step = seen / BF16_INPUTS * BF16_INPUTS; step < keys; step += BF16_INPUTS) {
+        // Of a pair that is half outside the inner one stands for both: the other has no weight.
+        const long first = std::max(step, seen / 2 * 2), last = std::min(step + BF16_INPUTS, (keys + 1) / 2 * 2);
+        const bf16* rows[BF16_INPUTS];
+        for (long k = first; k < last;) {
+          const bf16* const lanes = value_block(key0 + k) + (key0 + k) / LANES * LANES % size * width;
+          for (const long end = std::min(last, (k / LANES + 1) * LANES); k < end; k++)
+            rows[k - first] = lanes + std::clamp(k, seen, keys - 1) % LANES * width;
+        }
+        const long block = step / size * size;
+        const bf16* const next = block + size < keys ? value_block(key0 + block + size)
+                                 : after > 0         ? key_block(key0 + tile)
+                                                     : later;
+        few_sums(t.rows, scores + first, tile, rows, last - first, width, ahead(value_block(key0 + block), next), s.out);
+      }
+    });
+  }
+
+  // The block of keys that a task reads first.
+  const bf16* first_keys(const Task& t) const {
+    const long from = first_visible(position(t, 0)) / tile * tile;
+    return c.key_block<bf16>(block_of(t, std::max(from, std::max(0L, t.part) * PART)), t.head);
+  }
+
+  // `next`: what this thread is likely to do next, or null.
+  void run_part(const Task& t, long part, State s, const Task* next) {
+    if (c.tiles && t.rows <= FEW)
+      run_part_of_few(t, part, s, next ? first_keys(*next) : nullptr);
+    else if (c.tiles)
       run_part_on_tiles(t, part, s);
     else
       c.wide ? run_part<float>(t, part, s) : run_part<bf16>(t, part, s);
@@ -266,12 +311,12 @@ struct Worker {
     }
   }
 
-  void run(const Task& t) {
+  void run(const Task& t, const Task* next) {
     load_query(t);
     const long from = first_visible(position(t, 0)) / PART, to = position(t, t.rows - 1) / PART;
-    run_part(t, from, state);
+    run_part(t, from, state, next);
     for (long part = from + 1; part <= to; part++) {
-      run_part(t, part, part_state);
+      run_part(t, part, part_state, next);
       state.merge(part_state, t.rows, c.value_pad);
     }
     finish(t, state);
@@ -293,8 +338,12 @@ extern "C" void attend(const Attention* attention, const Cache* cache, int threa
       for (long first = 0; first < rows; first += ROWS)
         tasks.push_back({s, h, first, std::min(ROWS, rows - first), -1, 0});
   }
+  // Threads take tasks in turn, so this is the one that whoever does task i will do next.
+  const auto after = [threads](const std::vector<Task>& all, size_t i) {
+    return i + threads < all.size() ? &all[i + threads] : nullptr;
+  };
   if (!long_ones || (long)tasks.size() >= 4 * threads) {
-    parallel(tasks.size(), threads, [&](long i) { Worker(a, c).run(tasks[i]); });
+    parallel(tasks.size(), threads, [&](long i) { Worker(a, c).run(tasks[i], after(tasks, i)); });
     return;
   }
   // Few tasks and long contexts: every part is a task of its own, then merged in the same order as above.
@@ -316,7 +365,7 @@ extern "C" void attend(const Attention* attention, const Cache* cache, int threa
   parallel(parts.size(), threads, [&](long i) {
     Worker worker(a, c);
     worker.load_query(parts[i]);
-    worker.run_part(parts[i], parts[i].part, state_of(i));
+    worker.run_part(parts[i], parts[i].part, state_of(i), after(parts, i));
   });
   parallel(tasks.size(), threads, [&](long i) {
     for (size_t j = begins[i] + 1; j < begins[i + 1]; j++)

@@ -55,6 +55,12 @@ INLINE void store(bf16* p, F16 v) {
 #endif
 }
 
+INLINE F16 rounded(F16 v) {
+  bf16 rounded[LANES];
+  store(rounded, v);
+  return load(rounded);
+}
+
 // Two neighbouring numbers, sixteen times.
 INLINE U16 splat_pair(const bf16* p) {
   uint32_t word;
