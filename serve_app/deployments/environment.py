@@ -34,6 +34,7 @@ COMMON: Final = {
     # a third of what an idle cluster takes from the cores that models compute on.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",
     "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "1000",
+    "RAY_LOG_MONITOR_MANY_FILES_THRESHOLD": "0",  # new log files are looked for twice a second, not ten times
 }
 
 

@@ -57,12 +57,12 @@ class FusedLayer(nn.Module):
             self._down: self._site(mlp, "down_proj"),
         }
         self._gelu = type(mlp.act_fn) is GELUTanh
-        self._norm_in, self._eps = _norm(layer.input_layernorm)
-        self._norm_mid, self._eps_mid = _norm(layer.post_attention_layernorm)
+        self._norm_in, self._eps = norm_of(layer.input_layernorm)
+        self._norm_mid, self._eps_mid = norm_of(layer.post_attention_layernorm)
         self._norms: tuple[torch.Tensor, torch.Tensor] | None = None
         self._eps_head = 0.0
         if hasattr(attention, "q_norm"):
-            (q_norm, self._eps_head), (k_norm, _) = _norm(attention.q_norm), _norm(attention.k_norm)
+            (q_norm, self._eps_head), (k_norm, _) = norm_of(attention.q_norm), norm_of(attention.k_norm)
             self._norms = q_norm, k_norm
 
     def describe(self) -> LayerStruct | None:
@@ -163,6 +163,11 @@ class FusedStack(nn.Module):
         cos, sin = (
             factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in position_embeddings
         )
+        self.run(residual, cos, sin)
+        return residual[None]
+
+    def run(self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """residual [T, N] float32, updated in place; cos and sin [T, D / 2] float32."""
         step = current()
         layers = self._bind(step) if step.adapters is None else None
         if layers is not None:
@@ -170,7 +175,6 @@ class FusedStack(nn.Module):
         else:
             for layer in self._fused():
                 layer(residual, cos, sin)
-        return residual[None]
 
     def sites(self) -> Iterator[Site]:
         """What adapters can change."""
@@ -196,7 +200,7 @@ def _native_caches(step: ActiveStep) -> tuple[NativeCache, ...] | None:
     return step.backend.native_caches if isinstance(step.backend, CpuAttention) else None
 
 
-def _norm(norm: Any) -> tuple[torch.Tensor, float]:
+def norm_of(norm: Any) -> tuple[torch.Tensor, float]:
     """Weight in float32 and epsilon."""
     return norm.weight.detach().float().contiguous(), float(norm.variance_epsilon)
 

@@ -1,8 +1,8 @@
 """Makes a transformers model fast on a CPU: its decoder layers become one fused stack, its linears packed.
 
-Embedding, rotary factors, final norm and head remain transformers' own. Only layer
-classes known to have exactly the structure of a fused layer are replaced, and only
-after the fused layer gave the original's results on a random batch.
+Only layer classes known to have exactly the structure of a fused layer are replaced, and
+only after the fused layer gave the original's results on a random batch. So is the
+forward around them; where it is not, embedding, rotary factors and norm are transformers' own.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import ForwardContext
 from serve_app.engine.decoder import AttentionCall, FusedLayer, FusedStack
+from serve_app.engine.direct import DirectForward
 from serve_app.engine.forward import ATTENTION_NAME, active
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
@@ -32,6 +33,8 @@ from serve_app.engine.linear import PackedLinear, pack_linears
 log = logging.getLogger(__name__)
 
 LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
+
+TOKENS: Final = 5  # of the batches on which results are compared
 
 # Of the largest output of a layer; the original rounds to its type after every operation.
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
@@ -49,6 +52,8 @@ def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = T
     packed = pack_linears(model)
     if isinstance(packed_head := model.get_output_embeddings(), PackedLinear) and packed_head is not head:
         packed_head.wide_output = True
+    if fused:
+        _shorten(model)
     log.info("CPU: %d fused layers, %d packed linears, %s", fused, packed, dtype)
     return model
 
@@ -75,6 +80,33 @@ def fuse_layers(model: PreTrainedModel) -> int:
         fused: Any = FusedStack(layers, kernels)
         model.get_decoder().layers = nn.ModuleList([fused])
     return count
+
+
+def _shorten(model: PreTrainedModel) -> None:
+    """Give a model of fused layers the direct forward, if that says the same on a random batch."""
+    kernels = native()
+    direct = DirectForward.of(model, kernels) if kernels is not None else None
+    if direct is None:
+        return
+    config = model.config.get_text_config()
+    ids = torch.randint(config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(TOKENS)
+    inputs: dict[str, Any] = {
+        "input_ids": ids,
+        "position_ids": positions[None],
+        "use_cache": False,
+        "logits_to_keep": positions,
+    }
+    with (
+        torch.inference_mode(),
+        active(_Observer(), _context(TOKENS)),
+    ):  # of no attention: layers have been compared
+        want, got = model(**inputs).logits.float(), direct(**inputs).logits.float()
+    error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))
+    if not error <= TOLERANCE[model.dtype]:
+        log.error("the direct forward of %s is off by %.1g: not used", type(model).__name__, error)
+        return
+    model.forward = direct
 
 
 def _known(layer: Any) -> bool:
@@ -138,9 +170,9 @@ def _error(model: PreTrainedModel, layer: Any, kernels: Native) -> float:
 
 
 def _random_states(model: PreTrainedModel, layer: Any) -> torch.Tensor:
-    """[1, 5, N] of the weights' type, the same each time."""
+    """[1, TOKENS, N] of the weights' type, the same each time."""
     size = model.config.get_text_config().hidden_size
-    states = torch.randn(1, 5, size, generator=torch.Generator().manual_seed(0))
+    states = torch.randn(1, TOKENS, size, generator=torch.Generator().manual_seed(0))
     return states.to(layer.mlp.up_proj.weight.dtype)
 
 
@@ -148,18 +180,22 @@ def _run(model: PreTrainedModel, layer: Any, backend: AttentionBackend, states: 
     """One layer on one short sequence, the way the model calls it."""
     tokens = states.shape[1]
     positions = torch.arange(tokens)
-    context = ForwardContext(
-        query_start=torch.tensor([0, tokens], dtype=torch.int32),
-        context_lens=torch.tensor([tokens], dtype=torch.int32),
-        block_tables=torch.zeros(1, 1, dtype=torch.int32),
-        slots=positions,
-        query_lens=(tokens,),
-        lens=(tokens,),
-        block_size=16,
-    )
     factors = model.get_decoder().rotary_emb(states, positions[None])
-    with active(backend, context):
+    with active(backend, _context(tokens)):
         out: torch.Tensor = layer(
             states, attention_mask=None, position_ids=positions[None], position_embeddings=factors
         )
     return out
+
+
+def _context(tokens: int) -> ForwardContext:
+    """Of one short sequence in the first block of a cache."""
+    return ForwardContext(
+        query_start=torch.tensor([0, tokens], dtype=torch.int32),
+        context_lens=torch.tensor([tokens], dtype=torch.int32),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32),
+        slots=torch.arange(tokens),
+        query_lens=(tokens,),
+        lens=(tokens,),
+        block_size=16,
+    )
