@@ -107,6 +107,7 @@ class Native:
             "write_cache": (P, P, P, P, L, I),
             "gated": (P, P, L, L, I, I),
             "widen": (P, P, L, I),
+            "highest": (P, P, P, L, L, I),
             "attend": (P, P, I),
             "decode": (P, P, L, P, I),
         }
@@ -179,6 +180,21 @@ class Native:
         out = torch.empty(x.shape, dtype=torch.float32)
         self._library.widen(x.data_ptr(), out.data_ptr(), x.numel(), torch.get_num_threads())
         return out
+
+    def highest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Largest value [R] float32 of each row of x [R, V] and the lowest id [R] int64 that has it.
+
+        Of a row with NaN, the first NaN and its id.
+        """
+        _check(x, torch.float32)
+        rows, width = x.shape
+        if not width:
+            raise ValueError("rows of nothing have no largest value")
+        values, ids = torch.empty(rows), torch.empty(rows, dtype=torch.int64)
+        self._library.highest(
+            *(x.data_ptr(), values.data_ptr(), ids.data_ptr(), rows, width, torch.get_num_threads())
+        )
+        return values, ids
 
     def add_rmsnorm(
         self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float

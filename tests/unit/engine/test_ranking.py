@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from serve_app.engine.kernels import SWITCH
 from serve_app.engine.ranking import highest, largest
 
 torch.set_num_threads(1)
@@ -39,6 +40,33 @@ def test_highest_shows_a_nan_anywhere(width: int) -> None:
     x[1, width - 2] = float("nan")
     value, _ = highest(x)
     assert value.isnan().tolist() == [False, True]
+
+
+@given(
+    st.integers(1, 90),
+    st.lists(st.sampled_from([0.0, 1.5, -2.0, float("-inf"), float("inf"), float("nan")]), max_size=6),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=200, deadline=None)
+def test_highest_is_the_same_with_and_without_kernels(width: int, odd: list[float], seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, width, generator=random)
+    for number in odd:
+        row, place = (int(torch.randint(size, (), generator=random)) for size in x.shape)
+        x[row, place] = number
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "off")
+        plain, plain_ids = highest(x)
+    value, ids = highest(x)
+    torch.testing.assert_close(value, plain, rtol=0, atol=0, equal_nan=True)
+    sound = ~plain.isnan()
+    assert torch.equal(ids[sound], plain_ids[sound])
+    assert x[torch.arange(3), ids].isnan().equal(~sound)
+
+
+def test_highest_of_a_row_of_which_nothing_is_left_is_its_first_token() -> None:
+    value, ids = highest(torch.full((2, 70), float("-inf")))
+    assert (value.tolist(), ids.tolist()) == ([float("-inf")] * 2, [0, 0])
 
 
 def test_largest_of_a_row_with_few_possible_tokens_keeps_ids_inside_it() -> None:

@@ -67,9 +67,41 @@ void write_token(const Cache& cache, const float* key, long key_head, const floa
   }
 }
 
+// The largest of x [n] and the first place that has it; NaN, and a place that has one, if there is any.
+void find_largest(const float* x, long n, float* value, int64_t* place) {
+  const long whole = n / LANES * LANES;
+  F16 best = splat(-__builtin_inff());
+  I16 unordered = {};
+  for (long i = 0; i < whole; i += LANES) {
+    const F16 v = load(x + i);
+    best = max(best, v);
+    unordered |= v != v;
+  }
+  float top = max(best);
+  bool nan = false;
+  for (long i = 0; i < LANES; i++) nan |= unordered[i] != 0;
+  for (long i = whole; i < n; i++) {
+    top = std::max(top, x[i]);
+    nan |= x[i] != x[i];
+  }
+  long i = 0;
+  if (nan)
+    while (x[i] == x[i]) i++;
+  else
+    while (x[i] != top) i++;
+  *value = x[i], *place = i;
+}
+
 }  // namespace
 
 extern "C" {
+
+// Of each row of x [t, n], n at least 1.
+void highest(const float* x, float* values, int64_t* places, long t, long n, int threads) {
+  parallel_rows(t, n, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) find_largest(x + row * n, n, values + row, places + row);
+  });
+}
 
 // residual [t, n] += delta (if any); out = RMSNorm(residual) * weight.
 void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
