@@ -97,10 +97,12 @@ def _shorten(model: PreTrainedModel) -> None:
         "use_cache": False,
         "logits_to_keep": positions,
     }
-    with (
-        torch.inference_mode(),
-        active(_Observer(), _context(TOKENS)),
-    ):  # of no attention: layers have been compared
+    heads = config.num_key_value_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layers = (LayerSpec(heads, size, size),) * config.num_hidden_layers
+    backend = CpuAttention()
+    backend.allocate(layers, 1, 16, model.dtype, torch.device("cpu"))
+    with torch.inference_mode(), active(backend, _context(TOKENS)):
         want, got = model(**inputs).logits.float(), direct(**inputs).logits.float()
     error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))
     if not error <= TOLERANCE[model.dtype]:

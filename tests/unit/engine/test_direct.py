@@ -83,10 +83,19 @@ def test_layers_that_are_not_fused_keep_their_own() -> None:
     assert not is_direct(CohereForCausalLM(CohereConfig(**options, bos_token_id=0, eos_token_id=1)).eval())
 
 
-def test_one_that_says_something_else_is_not_used(
+def test_one_with_another_norm_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(direct, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
+    assert not is_direct(llama())
+    assert "direct forward of LlamaForCausalLM is off" in caplog.text
+
+
+def test_one_with_other_positions_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = RotaryTable.at
+    monkeypatch.setattr(RotaryTable, "at", lambda self, positions, end: right(self, positions * 2, 2 * end))
     assert not is_direct(llama())
     assert "direct forward of LlamaForCausalLM is off" in caplog.text
 

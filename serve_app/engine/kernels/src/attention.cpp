@@ -314,9 +314,9 @@ struct Worker {
   void run(const Task& t, const Task* next) {
     load_query(t);
     const long from = first_visible(position(t, 0)) / PART, to = position(t, t.rows - 1) / PART;
-    run_part(t, from, state, next);
+    run_part(t, from, state, from < to ? nullptr : next);
     for (long part = from + 1; part <= to; part++) {
-      run_part(t, part, part_state, next);
+      run_part(t, part, part_state, part < to ? nullptr : next);
       state.merge(part_state, t.rows, c.value_pad);
     }
     finish(t, state);
