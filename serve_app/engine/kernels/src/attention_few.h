@@ -2,11 +2,13 @@
 // taken in the order of the tile registers, so that a row gets the same bits here and there; but for subnormals, which
 // tiles take for 0.
 #pragma once
+#include <type_traits>
+
 #include "panels.h"
 
 namespace {
 
-constexpr long AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
+constexpr int AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
 
 // What is to be on its way into the second-level cache while something as large is read: `distance` bytes after it.
 // Caches lie anywhere, so the distance between two of their blocks is known as a number only.
@@ -95,7 +97,7 @@ void sums_of_rows(const float* p, long p_row, const bf16* const* rows, long coun
 template <class F>
 INLINE void rows_at_once(long rows, F&& task) {
   long r = 0;
-  for (; r + AT_ONCE <= rows; r += AT_ONCE) task(std::integral_constant<int, 3>{}, r);
+  for (; r + AT_ONCE <= rows; r += AT_ONCE) task(std::integral_constant<int, AT_ONCE>{}, r);
   if (rows - r == 2) task(std::integral_constant<int, 2>{}, r);
   if (rows - r == 1) task(std::integral_constant<int, 1>{}, r);
 }
