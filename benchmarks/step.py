@@ -1,10 +1,11 @@
 """Time of one engine step on a CPU, in process: no server, no scheduler, no sampler.
 
-    python benchmarks/step.py MODEL [--paths fused packed hf] [--threads 2] [--repeats 20]
+    python benchmarks/step.py MODEL [--paths fused packed hf] [--threads 2] [--repeats 20] [--disturb 6]
 
 MODEL is a local folder; `benchmarks/make_model.py` writes one with random weights. Decode rows
 are steps of B sequences with 192 tokens of context each, prefill rows are whole prompts. Paths: hf is
 transformers' module with our paged attention, packed adds packed linears, fused adds fused layers.
+With --disturb N, N other processes wake up every 3 to 9 ms for 0.15 ms of work, as idle servers do.
 Prints a Markdown table of medians and minima. On a shared machine the minimum says more than the median, and
 with --threads 1 the CPU time more than both; with more threads it includes their waiting for work.
 """
@@ -12,11 +13,15 @@ with --threads 1 the CPU time more than both; with more threads it includes thei
 from __future__ import annotations
 
 import argparse
+import contextlib
 import datetime
+import multiprocessing
 import platform
+import random
 import statistics
 import sys
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import torch
@@ -80,6 +85,29 @@ def time_step(runner: ModelRunner, batch: Batch, repeats: int) -> list[tuple[flo
     return times
 
 
+def disturb() -> None:
+    """Wake up for a moment, again and again."""
+    while True:
+        time.sleep(random.uniform(0.003, 0.009))
+        end = time.perf_counter() + 150e-6
+        while time.perf_counter() < end:
+            pass
+
+
+@contextlib.contextmanager
+def disturbed(count: int) -> Iterator[None]:
+    """With `count` processes that do so."""
+    context = multiprocessing.get_context("fork")
+    others = [context.Process(target=disturb, daemon=True) for _ in range(count)]
+    for other in others:
+        other.start()
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
@@ -89,7 +117,13 @@ def main() -> None:
     parser.add_argument("--prefills", nargs="*", type=int, default=list(PREFILLS), metavar="TOKENS")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--disturb", type=int, default=0, metavar="PROCESSES")
     options = parser.parse_args()
+    with disturbed(options.disturb):  # before torch has threads
+        measure(options)
+
+
+def measure(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     has = cpu_flags()

@@ -116,6 +116,7 @@ class Native:
             function.argtypes, function.restype = arguments, None
         self._library = library
         self._arena = Arena()
+        library.tasks_taken_over.argtypes, library.tasks_taken_over.restype = (), L
         library.product_rank.argtypes, library.product_rank.restype = (L,), I
         ranks = {product: library.product_rank(product) for product in Product}
         # What this machine can do with weights of a type, the fastest first.
@@ -123,6 +124,10 @@ class Native:
             torch.float32: (Product.FLOATS,),
             torch.bfloat16: tuple(sorted(filter(ranks.get, ranks), key=ranks.__getitem__, reverse=True)),
         }
+
+    def tasks_taken_over(self) -> int:
+        """How often, in this process, a thread has done the task of one that the system had put aside."""
+        return int(self._library.tasks_taken_over())
 
     def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, zero-padded.

@@ -214,8 +214,11 @@ def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, dtyp
 def test_a_copied_block_holds_the_same(kernels: str) -> None:
     sequences = Sequences([30])
     backend = sequences.cache(CpuAttention())
-    before = sequences.run(backend, {0: (0, 30)})[0]
+    sequences.run(backend, {0: (0, 30)})
+    before = sequences.run(backend, {0: (29, 30)})[
+        0
+    ]  # of one row, as after it: plain torch sums by the shape
     last = sequences.tables[0][1]
     backend.copy_blocks([(last, 0)])
     sequences.tables[0][1] = 0
-    assert torch.equal(sequences.run(backend, {0: (29, 30)})[0], before[29:])
+    assert torch.equal(sequences.run(backend, {0: (29, 30)})[0], before)

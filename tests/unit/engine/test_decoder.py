@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence as Seq
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,6 +35,8 @@ from serve_app.engine.kernels.structs import Product
 from serve_app.engine.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
+
+REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
@@ -157,6 +160,24 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: 
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[5]]), whole)
+
+
+def test_threads_that_are_put_aside_are_replaced_and_change_nothing(dtype: torch.dtype) -> None:
+    """Three threads a core: at any time most are in the middle of a task and have no core."""
+    model, loaded = build("llama", dtype, hidden_size=288, intermediate_size=1024), native()
+    assert loaded is not None
+    expected = logits(runner(model, CpuAttention(), dtype))
+    threads, before = torch.get_num_threads(), loaded.tasks_taken_over()
+    try:
+        torch.set_num_threads(min(64, 3 * (os.cpu_count() or 1)))
+        for _ in range(REPEATS):
+            got = logits(runner(model, CpuAttention(), dtype))
+            assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+            if loaded.tasks_taken_over() - before >= ENOUGH:
+                return
+    finally:
+        torch.set_num_threads(threads)
+    pytest.fail(f"{loaded.tasks_taken_over() - before} tasks were taken over, not {ENOUGH}")
 
 
 def test_two_threads_may_run_steps_of_one_model_at_the_same_time() -> None:

@@ -60,7 +60,6 @@ struct State {
 
 struct Task {
   long sequence, head, first, rows, part;  // rows of (token, head of the group); part -1: all
-  long scratch;                            // index of its partial state, if part >= 0
 };
 
 long state_row(const Cache& c) { return c.value_pad + 2; }
@@ -311,65 +310,85 @@ struct Worker {
     }
   }
 
-  void run(const Task& t, const Task* next) {
+  void run(const Task& t, const Task* next, Turn& turn) {
+    if (t.rows > FEW && !turn.mine()) return;
     load_query(t);
     const long from = first_visible(position(t, 0)) / PART, to = position(t, t.rows - 1) / PART;
     run_part(t, from, state, from < to ? nullptr : next);
-    for (long part = from + 1; part <= to; part++) {
+    for (long part = from + 1; part <= to && !turn.lost(); part++) {
       run_part(t, part, part_state, part < to ? nullptr : next);
       state.merge(part_state, t.rows, c.value_pad);
     }
-    finish(t, state);
+    if (turn.taken() || turn.mine()) finish(t, state);
   }
 };
 
+// What there is to do. With few tasks and long contexts every part is a task of its own, and those of one task are
+// merged afterwards in the order in which one thread would have taken them; without, there are no parts.
+struct Work {
+  std::vector<Task> tasks, parts;
+  std::vector<size_t> begins;  // of each task's parts, and the end of the last
+
+  Work(const Attention& a, const Cache& c, int threads) {
+    const long group = a.heads / c.kv_heads;
+    bool long_ones = false;
+    tasks.reserve(a.sequences * c.kv_heads);
+    for (long s = 0; s < a.sequences; s++) {
+      const long rows = (a.start[s + 1] - a.start[s]) * group;
+      long_ones |= a.length[s] > PART;
+      for (long h = 0; h < c.kv_heads; h++)
+        for (long first = 0; first < rows; first += ROWS)
+          tasks.push_back({s, h, first, std::min(ROWS, rows - first), -1});
+    }
+    if (!long_ones || (long)tasks.size() >= 4 * threads) return;
+    const Worker ruler(a, c);
+    for (const Task& t : tasks) {
+      begins.push_back(parts.size());
+      const long from = ruler.first_visible(ruler.position(t, 0)) / PART, to = ruler.position(t, t.rows - 1) / PART;
+      for (long part = from; part <= to; part++) {
+        parts.push_back(t);
+        parts.back().part = part;
+      }
+    }
+    begins.push_back(parts.size());
+  }
+};
+
+long part_room(const Cache& c) { return whole_lines(ROWS * state_row(c)); }
+
 }  // namespace
 
-extern "C" void attend(const Attention* attention, const Cache* cache, int threads) {
-  const Attention& a = *attention;
-  const Cache& c = *cache;
-  const long group = a.heads / c.kv_heads;
-  std::vector<Task> tasks;
-  bool long_ones = false;
-  for (long s = 0; s < a.sequences; s++) {
-    const long rows = (a.start[s + 1] - a.start[s]) * group;
-    long_ones |= a.length[s] > PART;
-    for (long h = 0; h < c.kv_heads; h++)
-      for (long first = 0; first < rows; first += ROWS)
-        tasks.push_back({s, h, first, std::min(ROWS, rows - first), -1, 0});
-  }
+long attention_room(const Attention& a, const Cache& c, int threads) {
+  if (std::none_of(a.length, a.length + a.sequences, [](long length) { return length > PART; })) return 0;
+  return Work(a, c, threads).parts.size() * part_room(c);
+}
+
+void attend(const Attention& a, const Cache& c, float* room, int threads) {
+  const Work work(a, c, threads);
+  const std::vector<Task>&tasks = work.tasks, &parts = work.parts;
   // Threads take tasks in turn, so this is the one that whoever does task i will do next.
   const auto after = [threads](const std::vector<Task>& all, size_t i) {
     return i + threads < all.size() ? &all[i + threads] : nullptr;
   };
-  if (!long_ones || (long)tasks.size() >= 4 * threads) {
-    parallel(tasks.size(), threads, [&](long i) { Worker(a, c).run(tasks[i], after(tasks, i)); });
-    return;
-  }
-  // Few tasks and long contexts: every part is a task of its own, then merged in the same order as above.
-  std::vector<Task> parts;
-  std::vector<size_t> begins;
-  Worker ruler(a, c);
-  for (const Task& t : tasks) {
-    begins.push_back(parts.size());
-    const long from = ruler.first_visible(ruler.position(t, 0)) / PART, to = ruler.position(t, t.rows - 1) / PART;
-    for (long part = from; part <= to; part++) {
-      parts.push_back(t);
-      parts.back().part = part;
-    }
-  }
-  begins.push_back(parts.size());
-  const long size = ROWS * state_row(c);
-  std::vector<float> scratch(parts.size() * size);
-  auto state_of = [&](size_t i) { return state_at(&scratch[i * size]); };
+  if (parts.empty())
+    return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
+      Worker(a, c).run(tasks[i], after(tasks, i), turn);
+    });
+  const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c)); };
   parallel(parts.size(), threads, [&](long i) {
     Worker worker(a, c);
     worker.load_query(parts[i]);
     worker.run_part(parts[i], parts[i].part, state_of(i), after(parts, i));
   });
   parallel(tasks.size(), threads, [&](long i) {
-    for (size_t j = begins[i] + 1; j < begins[i + 1]; j++)
-      state_of(begins[i]).merge(state_of(j), tasks[i].rows, c.value_pad);
-    Worker(a, c).finish(tasks[i], state_of(begins[i]));
+    for (size_t j = work.begins[i] + 1; j < work.begins[i + 1]; j++)
+      state_of(work.begins[i]).merge(state_of(j), tasks[i].rows, c.value_pad);
+    Worker(a, c).finish(tasks[i], state_of(work.begins[i]));
   });
+}
+
+extern "C" void attend(const Attention* attention, const Cache* cache, int threads) {
+  static thread_local Scratch scratch;  // of the caller: two may attend at once
+  float* const room = scratch.take(attention_room(*attention, *cache, threads));
+  together(threads, [&] { attend(*attention, *cache, room, threads); });
 }

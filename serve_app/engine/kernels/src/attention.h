@@ -16,3 +16,8 @@ struct Attention {
 
 void attend(const Attention* attention, const Cache* cache, int threads);
 }
+
+// Floats that the function below needs for parts of long contexts.
+long attention_room(const Attention& attention, const Cache& cache, int threads);
+
+void attend(const Attention& attention, const Cache& cache, float* room, int threads);

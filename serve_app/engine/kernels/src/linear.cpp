@@ -33,23 +33,16 @@ const bf16* round_tiles(const float* x, bf16* to, long m, long k, int threads) {
   return to;
 }
 
-// Room for inputs rounded to bfloat16, of the caller: two may multiply at once.
-bf16* rounded(long m, long k) {
-  static thread_local Scratch scratch;
-  const long rows = (m + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
-  return (bf16*)scratch.take(rows * padded_inputs(k, false) / 2);
-}
-
 template <bool ADD, class Y>
-void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
+void multiply(const Linear& l, const float* x, Y* y, long m, float* room, int threads) {
   const long n = l.outputs, k = l.inputs;
   const bf16* const w = (const bf16*)l.weight;
   switch (l.product) {
     case FLOATS: return multiply<ADD>(x, (const float*)l.weight, l.bias, y, m, n, k, threads);
     case WIDENED: return multiply<ADD>(x, w, l.bias, y, m, n, k, threads);
-    case PAIRS: return multiply<ADD>(round_rows(x, rounded(m, k), m, k, threads), w, l.bias, y, m, n, k, threads);
+    case PAIRS: return multiply<ADD>(round_rows(x, (bf16*)room, m, k, threads), w, l.bias, y, m, n, k, threads);
     case TILES: {
-      const bf16* const tiles = round_tiles(x, rounded(m, k), m, k, threads);
+      const bf16* const tiles = round_tiles(x, (bf16*)room, m, k, threads);
       return multiply_tiles<ADD>(tiles, w, l.bias, y, m, n, k, threads);
     }
   }
@@ -57,26 +50,31 @@ void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
 
 }  // namespace
 
-void project(const Linear& l, const float* x, float* y, long rows, int threads) {
-  multiply<false>(l, x, y, rows, threads);
+long rounding_room(const Linear& l, long rows) {
+  if (l.product != PAIRS && l.product != TILES) return 0;
+  return whole_lines((rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS * padded_inputs(l.inputs, false) / 2);
 }
 
-void add_projection(const Linear& l, const float* x, float* y, long rows, int threads) {
-  multiply<true>(l, x, y, rows, threads);
+void project(const Linear& l, const float* x, float* y, long rows, float* room, int threads) {
+  multiply<false>(l, x, y, rows, room, threads);
 }
 
-void project_gated(const Linear& l, const float* x, float* y, long m, bool gelu, int threads) {
+void add_projection(const Linear& l, const float* x, float* y, long rows, float* room, int threads) {
+  multiply<true>(l, x, y, rows, room, threads);
+}
+
+void project_gated(const Linear& l, const float* x, float* y, long m, bool gelu, float* room, int threads) {
   const long n = l.outputs / 2, k = l.inputs;
   const bf16* const w = (const bf16*)l.weight;
   switch (l.product) {
     case FLOATS: return multiply_gated(x, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads);
     case WIDENED: return multiply_gated(x, w, l.bias, y, m, n, k, gelu, threads);
     case PAIRS: {
-      const bf16* const rows = round_rows(x, rounded(m, k), m, k, threads);
+      const bf16* const rows = round_rows(x, (bf16*)room, m, k, threads);
       return multiply_gated(rows, w, l.bias, y, m, n, k, gelu, threads);
     }
     case TILES: {
-      const bf16* const tiles = round_tiles(x, rounded(m, k), m, k, threads);
+      const bf16* const tiles = round_tiles(x, (bf16*)room, m, k, threads);
       return multiply_gated_tiles(tiles, w, l.bias, y, m, n, k, gelu, threads);
     }
   }
@@ -114,6 +112,10 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
 
 // x [m, inputs] float32 (inputs even) -> y [m, outputs], float32 if `wide_out`.
 void linear(const Linear* l, const float* x, void* y, long m, int wide_out, int threads) {
-  wide_out ? multiply<false>(*l, x, (float*)y, m, threads) : multiply<false>(*l, x, (bf16*)y, m, threads);
+  static thread_local Scratch scratch;  // of the caller: two may multiply at once
+  float* const room = scratch.take(rounding_room(*l, m));
+  together(threads, [&] {
+    wide_out ? multiply<false>(*l, x, (float*)y, m, room, threads) : multiply<false>(*l, x, (bf16*)y, m, room, threads);
+  });
 }
 }

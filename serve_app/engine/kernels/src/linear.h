@@ -16,11 +16,14 @@ struct Linear {
   long product;
 };
 
+// Floats that the functions below need to round their inputs in.
+long rounding_room(const Linear& linear, long rows);
+
 // x [rows, inputs] -> y [rows, outputs]
-void project(const Linear& linear, const float* x, float* y, long rows, int threads);
+void project(const Linear& linear, const float* x, float* y, long rows, float* room, int threads);
 
 // The same, added to what y holds.
-void add_projection(const Linear& linear, const float* x, float* y, long rows, int threads);
+void add_projection(const Linear& linear, const float* x, float* y, long rows, float* room, int threads);
 
 // Outputs are gates and as many values, a multiple of sixteen each: y [rows, outputs / 2] = act(gate) * value.
-void project_gated(const Linear& linear, const float* x, float* y, long rows, bool gelu, int threads);
+void project_gated(const Linear& linear, const float* x, float* y, long rows, bool gelu, float* room, int threads);

@@ -32,9 +32,13 @@ void row_blocks(const bf16* x, long m, long k, F&& block) {
 template <bool ADD, class Y>
 void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
   const long panel = panel_size(w, k), steps = panel / TILE_SIZE;
-  parallel_panels((n + LANES - 1) / LANES, 2, threads, [&](long first, long last) {
+  parallel_panels((n + LANES - 1) / LANES, 2, threads, [&](long first, long last, Turn& turn) {
+    const bool kept = m <= KEPT_ROWS;
+    if (!kept && !turn.mine()) return;
     const TileScope scope(m);
     TileSums sums;
+    const long width = (last - first) * LANES;
+    float* const own = kept ? own_outputs(m * width) : nullptr;
     row_blocks(x, m, k, [&](long row, long count, const bf16* block) {
       for (long j = first; j < last; j += 2) {
         const long two = j + 1 < last;
@@ -45,7 +49,9 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
           for (long r = 0; r < count; r++) {
             Y* const at = y + (row + r) * n + (j + c) * LANES;
             const F16 v = sums.row(r, c) + b;
-            if (some == LANES)
+            if (kept)
+              store(own + (row + r) * width + (j + c - first) * LANES, v);
+            else if (some == LANES)
               store(at, ADD ? load(at) + v : v);
             else
               store_some(at, ADD ? load_some(at, some) + v : v, some);
@@ -53,23 +59,31 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
         }
       }
     });
+    if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
   });
 }
 
 void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float* y, long m, long n, long k, bool gelu,
                           int threads) {
   const long count = n / LANES, panel = panel_size(w, k), steps = panel / TILE_SIZE;
-  parallel_panels(count, 1, threads, [&](long first, long last) {
+  parallel_panels(count, 1, threads, [&](long first, long last, Turn& turn) {
+    const bool kept = m <= KEPT_ROWS;
+    if (!kept && !turn.mine()) return;
     const TileScope scope(m);
     TileSums sums;
+    const long width = (last - first) * LANES;
+    float* const to = kept ? own_outputs(m * width) : y + first * LANES;
+    const long stride = kept ? width : n;
     row_blocks(x, m, k, [&](long row, long size, const bf16* block) {
       for (long j = first; j < last; j++) {
         sums.compute(size, {block, w + j * panel, w + (j + count) * panel, steps}, row == 0);
         const F16 gate = bias_at(bias, j), up = bias_at(bias, j + count);
         for (long r = 0; r < size; r++)
-          store(y + (row + r) * n + j * LANES, gate_times_up(sums.row(r, 0) + gate, sums.row(r, 1) + up, gelu));
+          store(to + (row + r) * stride + (j - first) * LANES,
+                gate_times_up(sums.row(r, 0) + gate, sums.row(r, 1) + up, gelu));
       }
     });
+    if (kept && turn.mine()) hand_over<false>(to, m, width, y, n, first * LANES);
   });
 }
 

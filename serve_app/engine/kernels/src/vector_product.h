@@ -123,10 +123,21 @@ void row_tiles(long m, F&& tile) {
 // x [m, k] and k even; bias padded to whole panels.
 template <bool ADD, class X, class W, class Y>
 void multiply(const X* x, const W* w, const float* bias, Y* y, long m, long n, long k, int threads) {
-  parallel_panels((n + LANES - 1) / LANES, GROUP, threads, [&](long first, long last) {
+  const long panel = panel_size(w, k);
+  parallel_panels((n + LANES - 1) / LANES, GROUP, threads, [&](long first, long last, Turn& turn) {
+    if (m > KEPT_ROWS) {
+      if (!turn.mine()) return;
+      return row_tiles(m, [&](long row, long count) {
+        rows<ADD>(count, x + row * k, k, w, bias, y + row * n, n, first, last);
+      });
+    }
+    const long width = (last - first) * LANES;
+    float* const own = own_outputs(m * width);
     row_tiles(m, [&](long row, long count) {
-      rows<ADD>(count, x + row * k, k, w, bias, y + row * n, n, first, last);
+      rows<false>(count, x + row * k, k, w + first * panel, bias ? bias + first * LANES : nullptr, own + row * width,
+                  width, 0, last - first);
     });
+    if (turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
   });
 }
 
@@ -135,9 +146,13 @@ template <class X, class W>
 void multiply_gated(const X* x, const W* w, const float* bias, float* y, long m, long n, long k, bool gelu,
                     int threads) {
   const long count = n / LANES, panel = panel_size(w, k);
-  parallel_panels(count, GROUP, threads, [&](long first, long last) {
+  parallel_panels(count, GROUP, threads, [&](long first, long last, Turn& turn) {
     alignas(64) float both[2][MAX_ROWS * MAX_PANELS * LANES];
     const long width = (last - first) * LANES;
+    const bool kept = m <= KEPT_ROWS;
+    if (!kept && !turn.mine()) return;
+    float* const to = kept ? own_outputs(m * width) : y + first * LANES;
+    const long stride = kept ? width : n;
     row_tiles(m, [&](long row, long size) {
       for (long up = 0; up < 2; up++) {
         const long from = first + up * count;
@@ -146,9 +161,10 @@ void multiply_gated(const X* x, const W* w, const float* bias, float* y, long m,
       }
       for (long r = 0; r < size; r++)
         for (long i = 0; i < width; i += LANES)
-          store(y + (row + r) * n + first * LANES + i,
+          store(to + (row + r) * stride + i,
                 gate_times_up(load(both[0] + r * width + i), load(both[1] + r * width + i), gelu));
     });
+    if (kept && turn.mine()) hand_over<false>(to, m, width, y, n, first * LANES);
   });
 }
 
