@@ -5,7 +5,9 @@
 
 Both sides run the same `ModelConfig`. In process there is no HTTP, no JSON and no client:
 requests go straight to `ModelServer`. Rounds alternate, so that a slow minute of the
-machine hits both sides.
+machine hits both sides. With `--turns N` both are up all the time and take turns of a few
+seconds, the server's processes stopped during the other's: on a machine that is not quiet
+only this compares them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -25,6 +28,7 @@ from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 
+import psutil
 import yaml
 from load import MIXES, Mix, Prompts, Seen, drive, summary
 
@@ -36,6 +40,8 @@ from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 PORT = 18431
 NAME = "bench"
 SIDES = ("in-process", "http")
+CATCH_UP_S = 0.6  # after a stop Ray's processes do what is overdue
+TURN_REQUESTS = 2  # of a turn, or as many as run at once
 
 
 def model_config(args: argparse.Namespace) -> ModelConfig:
@@ -197,6 +203,47 @@ async def _side(
     return rows
 
 
+async def in_turns(
+    args: argparse.Namespace, config: ModelConfig, names: list[str]
+) -> list[dict[str, object]]:
+    """Rows of both sides, one a turn."""
+    rows = []
+    with served(config, *(["--no-haproxy"] if args.no_haproxy else [])) as url:
+        server = await ModelServer.start(config, lambda line: print(line, file=sys.stderr))
+        for name in names:
+            mix = MIXES[name]
+            prompts, count = iter(Prompts(args.model, mix, 0)), max(TURN_REQUESTS, mix.concurrency)
+            await in_process(server, prompts, mix, count)
+            await drive(url, NAME, prompts, mix, count)
+            for _ in range(args.turns):
+                with server_stopped():
+                    results, wall = await in_process(server, prompts, mix, count)
+                rows.append(summary(f"{args.label} in-process", name, mix, results, wall))
+                results, wall = await drive(url, NAME, prompts, mix, count)
+                rows.append(summary(f"{args.label} http", name, mix, results, wall))
+                print(f"{name:7} {rows[-2]['output_tok_s']:8} {rows[-1]['output_tok_s']:8} tok/s", flush=True)
+        await server.stop()
+    return rows
+
+
+@contextlib.contextmanager
+def server_stopped() -> Iterator[None]:
+    """No process of the server runs: all are children of this one."""
+    children = psutil.Process().children(recursive=True)
+
+    def send(number: signal.Signals) -> None:
+        for child in children:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.send_signal(number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        send(signal.SIGCONT)
+        time.sleep(CATCH_UP_S)
+
+
 def report(rows: list[dict[str, object]], names: list[str]) -> str:
     """A table of medians and of the ratio of the two sides."""
     lines = ["| mix | in process tok/s | through HTTP tok/s | ratio | TTFT p50 / p99 ms | ITL p50 / p99 ms |"]
@@ -230,14 +277,19 @@ def main() -> None:
     parser.add_argument("--mix", action="append", choices=sorted(MIXES), help="default: all")
     parser.add_argument("--side", choices=SIDES, nargs="+", default=SIDES, help="default: both")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument(
+        "--turns", type=int, default=0, help="instead of rounds: many short turns of both sides"
+    )
     parser.add_argument("--label", default="serve-app")
     parser.add_argument("--engine-process", action="store_true", help="step the engine in a child process")
     parser.add_argument("--no-haproxy", action="store_true", help="Ray Serve's own Python proxy in front")
     parser.add_argument("--out", type=Path, help="append the rows as JSON lines")
     args = parser.parse_args()
-    rows = measure(args)
-    print(f"\n{date.today()}, {platform.processor() or platform.machine()}, rounds {args.rounds}")
-    print(report(rows, args.mix or list(MIXES)))
+    names = args.mix or list(MIXES)
+    rows = asyncio.run(in_turns(args, model_config(args), names)) if args.turns else measure(args)
+    times = f"turns {args.turns}" if args.turns else f"rounds {args.rounds}"
+    print(f"\n{date.today()}, {platform.processor() or platform.machine()}, {times}")
+    print(report(rows, names))
     if args.out:
         with args.out.open("a") as out:
             out.writelines(json.dumps(row) + "\n" for row in rows)
