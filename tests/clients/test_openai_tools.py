@@ -243,3 +243,24 @@ def test_bad_tools_are_bad_requests_that_name_the_field(
             sdk.client.chat.completions.create(model=MODEL, messages=[HELLO], stream=stream, **options)
         assert caught.value.param == param
         assert param in caught.value.message
+
+
+@pytest.mark.parametrize("base", ["/v1", "/mindie/v1", "/v3", "/serving-endpoints"])
+def test_the_loop_of_a_client_goes_on_in_every_protocol(sdk: Sdk, base: str) -> None:
+    """The message that asks for a call is sent back as it came: whole, with nulls, and put together."""
+    client = sdk.client.with_options(base_url=str(sdk.client.base_url).replace("/v1/", base))
+    wanted: dict[str, Any] = {"model": MODEL, "tools": [WEATHER], "max_tokens": 80}
+    greedy = {"top_k": 1}  # a temperature of 0 is an error of MindIE's
+    (whole,) = client.chat.completions.create(messages=[QUESTION], extra_body=greedy, **wanted).choices
+    chunks = client.chat.completions.create(messages=[QUESTION], extra_body=greedy, stream=True, **wanted)
+    (streamed,) = put_together(list(chunks)).choices
+    pieces = {**streamed.message.to_dict(), "role": "assistant"}  # MindIE says it in every chunk
+    for turn in (whole.message.to_dict(), whole.message.model_dump(), pieces):
+        calls: Any = turn["tool_calls"]
+        assert [call["function"]["name"] for call in calls] == ["get_weather"]
+        answer = '{"temperature": 3, "condition": "snowy"}'
+        result = {"role": "tool", "tool_call_id": calls[0]["id"], "content": answer}
+        (final,) = client.chat.completions.create(
+            messages=[QUESTION, turn, result], extra_body=greedy, **wanted
+        ).choices
+        assert "3" in (final.message.content or "")

@@ -1,7 +1,7 @@
 """Chat messages of MindIE -> plain mappings for a chat template.
 
-Stricter than OpenAI's: every content is a string that is not empty, and all of them
-together have a limit in characters. What passes is flattened as OpenAI's messages are.
+Stricter than OpenAI's: a content must not be empty, but for that of an assistant who calls
+tools, and all contents together have a limit in characters.
 """
 
 from __future__ import annotations
@@ -21,25 +21,28 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
     """
     if not isinstance(value, list) or not value:
         raise InvalidField("messages: is required and must be a list of messages", param="messages")
-    chars = sum(_check(message, f"messages.{i}") for i, message in enumerate(value))
-    if chars > max_chars:
+    for i, message in enumerate(value):
+        _check(message, f"messages.{i}")
+    messages = flattened(value)
+    for i, message in enumerate(messages):
+        # An assistant's calls come back as they were sent, with an empty content.
+        if not message["content"] and "tool_calls" not in message:
+            raise _invalid(f"messages.{i}.content", "must not be empty")
+    if sum(len(message["content"]) for message in messages) > max_chars:
         raise PromptTooLong(f"messages: must hold at most {max_chars} characters", param="messages")
-    return flattened(value)
+    return messages
 
 
-def _check(message: Any, where: str) -> int:
-    """The number of characters of a message's content."""
+def _check(message: Any, where: str) -> None:
+    """What this protocol asks of a message, and OpenAI's does not."""
     if not isinstance(message, dict):
-        raise InvalidField(f"{where}: must be an object", param=where)
-    role, content = message.get("role"), message.get("content")
+        raise _invalid(where, "must be an object")
+    role = message.get("role")
     if role not in ROLES:
-        raise InvalidField(f"{where}.role: must be one of {', '.join(ROLES)}", param=f"{where}.role")
+        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
     if role == "tool" and not message.get("tool_call_id"):
-        raise InvalidField(f"{where}.tool_call_id: is required", param=f"{where}.tool_call_id")
-    if content is None and role == "assistant" and message.get("tool_calls"):
-        return 0
-    if not isinstance(content, str) or not content:
-        raise InvalidField(
-            f"{where}.content: is required and must be a string that is not empty", param=f"{where}.content"
-        )
-    return len(content)
+        raise _invalid(f"{where}.tool_call_id", "is required")
+
+
+def _invalid(where: str, what: str) -> InvalidField:
+    return InvalidField(f"{where}: {what}", param=where)

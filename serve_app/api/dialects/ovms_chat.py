@@ -11,10 +11,10 @@ from serve_app.api.body import parse_body
 from serve_app.api.dialects import openai_wire as openai
 from serve_app.api.dialects import ovms_wire as wire
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.openai_messages import parse_messages
 from serve_app.api.dialects.openai_tools import parse_offer
 from serve_app.api.dialects.ovms_errors import render_error
 from serve_app.api.dialects.ovms_fields import LARGE, SharedFields
-from serve_app.api.dialects.ovms_messages import parse_messages
 from serve_app.api.fields import Boolean, Integer
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
@@ -72,9 +72,7 @@ class ChatDialect:
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(
-                messages=parse_messages(body.messages, parts=self._config.is_current), tools=offer.tools
-            ),
+            prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
             tool_choice=offer.choice,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             **body.options(self._config),

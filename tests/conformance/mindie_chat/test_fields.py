@@ -178,7 +178,7 @@ def message(**fields: Any) -> dict[str, Any]:
     return {"role": "user", "content": "x", **fields}
 
 
-CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+CALL: dict[str, Any] = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
 @pytest.mark.parametrize(
@@ -187,6 +187,9 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
         [message(), message()],
         [message(role="assistant"), message(role="system"), message(role="user")],
         [message(), {"role": "assistant", "tool_calls": [CALL]}, message(role="tool", tool_call_id="c1")],
+        [message(), message(role="assistant", content="", tool_calls=[CALL])],
+        [message(), message(role="assistant", content=None, tool_calls=[CALL])],
+        [message(content=[{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])],
         [message(content="x" * 524_288)],
         [message(content="問" * 262_144), message(content="x" * 262_144)],
     ],
@@ -213,7 +216,11 @@ async def test_messages_that_are_accepted(messages: Any) -> None:
         [message(content=None)],
         [message(content="")],
         [message(content=5)],
-        [message(content=[{"type": "text", "text": "x"}])],
+        [message(content=[{"type": "text", "text": ""}])],
+        [message(content=[{"type": "image_url", "image_url": {"url": "x"}}])],
+        [message(content=[{"type": "text", "text": "x" * 524_289}])],
+        [message(role="assistant", content="", tool_calls=[])],
+        [message(content="", tool_calls=[CALL])],
         [message(role="tool")],
         [message(role="tool", tool_call_id="")],
         [{"role": "assistant"}],
@@ -228,6 +235,13 @@ async def test_messages_that_are_refused(messages: Any) -> None:
         assert answer.status_code == 422
         assert "messages" in answer.json()["error"]
         assert not g.backend.requests
+
+
+async def test_text_parts_are_joined_by_line_breaks() -> None:
+    async with gateway() as g:
+        parts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
+        assert (await post(g, messages=[message(content=parts)])).status_code == 200
+        assert (g.backend.last.prompt.messages or ())[0]["content"] == "a\nb"
 
 
 async def test_the_limit_on_characters_is_a_setting() -> None:

@@ -143,6 +143,8 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 
 SOUND = {
     "empty-content": [{"role": "user", "content": ""}],
+    "content-in-parts": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+    "empty-content-with-tool_calls": [USER, {"role": "assistant", "content": "", "tool_calls": [CALL]}],
     "system": [{"role": "system", "content": "Be brief."}, USER],
     "no-alternation": [USER, USER],
     "null-content-with-tool_calls": [
@@ -160,7 +162,7 @@ UNSOUND = {
     "content-null": [{"role": "user", "content": None}],
     "content-null-of-assistant": [USER, {"role": "assistant", "content": None}],
     "content-a-number": [{"role": "user", "content": 5}],
-    "content-in-parts": [{"role": "user", "content": [{"type": "text", "text": "x"}]}],
+    "content-an-image": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
 }
 
 
