@@ -10,7 +10,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
-from typing import Any, Final
+from types import NoneType
+from typing import Any, Final, get_args
 
 import numpy as np
 from pydantic import ValidationError
@@ -27,7 +28,6 @@ from serve_app.api.dialects import (
     openai_chat,
     openai_completions,
     openai_embeddings,
-    openai_fields,
     openai_grammar,
     ovms_chat,
     ovms_completions,
@@ -72,7 +72,6 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "rerank": {"": ovms_rerank.RerankBody},
     },
 }
-NESTED: Final[Mapping[str, type[WireModel]]] = {"stream_options.": openai_fields.StreamOptions}
 
 # Fields that a body reads beside those of its model.
 BESIDE: Final = {("OpenAI", "chat"): openai_grammar.FIELDS, ("OpenAI", "completions"): openai_grammar.FIELDS}
@@ -208,9 +207,19 @@ def known_fields(protocol: str, route: str, bodies: Mapping[str, type[WireModel]
     for prefix, body in bodies.items():
         for name in body.model_fields:
             found[prefix + name] = told_range(body, name)
-            for member in NESTED[f"{name}."].model_fields if f"{name}." in NESTED else ():
-                found[f"{prefix}{name}.{member}"] = told_range(NESTED[f"{name}."], member)
+            if name == "stream_options":
+                nested = nested_model(body, name)
+                found |= {
+                    f"{prefix}{name}.{member}": told_range(nested, member) for member in nested.model_fields
+                }
     return found
+
+
+def nested_model(body: type[WireModel], name: str) -> type[WireModel]:
+    """The model of a field that is an object, or absent."""
+    (model,) = (each for each in get_args(body.model_fields[name].annotation) if each is not NoneType)
+    assert issubclass(model, WireModel)
+    return model
 
 
 def is_free_form(name: str, bodies: Mapping[str, type[WireModel]]) -> bool:

@@ -33,11 +33,7 @@ class Generation:
         """Tokens of all prompts so far."""
         if len(self._usage) == 1:
             return self._usage[0]
-        return Usage(
-            prompt_tokens=sum(u.prompt_tokens for u in self._usage),
-            completion_tokens=sum(u.completion_tokens for u in self._usage),
-            cached_tokens=sum(u.cached_tokens for u in self._usage),
-        )
+        return Usage.total(self._usage)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
         """The deltas as they come. Raises ServeError; ends only when every choice ended."""

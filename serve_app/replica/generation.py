@@ -190,11 +190,12 @@ class Generation:
         if delta.index in self._prompt_sent:
             return delta
         self._prompt_sent.add(delta.index)
-        if not self.request.echo and self._prompt_logprobs is None:
+        request = self.request
+        if not request.echo and not request.prompt_ids and self._prompt_logprobs is None:
             return delta
         return replace(
             delta,
-            prompt_text=self._prompt_text if self.request.echo else None,
+            prompt_text=self._prompt_text if request.echo else None,
             prompt_token_ids=self._prompt_ids,
             prompt_logprobs=self._prompt_logprobs,
         )

@@ -88,6 +88,7 @@ class GenerateRequest:
     echo: bool = False  # the text starts with the prompt
     logprobs: int | None = None  # None: off; k: the chosen token and the k likeliest
     prompt_logprobs: int | None = None  # the same for every prompt token
+    prompt_ids: bool = False  # tell the prompt's token ids
     context_logits: bool = False  # raw logits after each prompt token, see TokenDelta.tensors
     generation_logits: bool = False  # and those that each output token was chosen from
     bias: Tensor | None = None  # FP32 (vocab,), finite: added to the logits before everything else

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -62,6 +63,16 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0  # over the choices returned, end tokens included
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
+
+    @classmethod
+    def total(cls, usages: Iterable[Usage]) -> Usage:
+        """Those of several requests together."""
+        prompt = completion = cached = 0
+        for usage in usages:
+            prompt += usage.prompt_tokens
+            completion += usage.completion_tokens
+            cached += usage.cached_tokens
+        return cls(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +137,7 @@ class TokenDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TextLogprob, ...] | None = None
     prompt_text: str | None = None  # first delta, when `echo`
-    prompt_token_ids: tuple[int, ...] | None = None  # first delta, when `echo` or prompt_logprobs
+    prompt_token_ids: tuple[int, ...] | None = None  # first delta, when asked for
     prompt_logprobs: tuple[TextLogprob, ...] | None = None  # first delta, one a prompt token
     finish: FinishReason | None = None
     stop: str | int | None = None  # the stop string or stop token that matched

@@ -46,6 +46,8 @@ SHARED: Final[Bounds] = {
     "user": (["", "ann", "x" * 512, None], ["x" * 513, 5]),
     "stream": BOOLEAN,
     "stream_options": ([None], [{}, {"include_usage": True}, 5]),
+    "return_token_ids": BOOLEAN,
+    "return_tokens_as_token_ids": BOOLEAN,
     "timeout": ([60, 3600, None], [0, -1, 3600.1, "1", True]),
     "response_format": ([{"type": "text"}, {"type": "json_object"}, None], [{"type": "xml"}, {}, 5]),
     "guided_regex": (["[a-z]+", None], ["", 5]),
@@ -77,6 +79,10 @@ TOGETHER: Final[dict[str, tuple[dict[str, Any], str | None]]] = {
     "early_stopping=5": ({"use_beam_search": True, "n": 2, "early_stopping": 5}, "early_stopping"),
     "include_usage": ({"stream": True, "stream_options": {"include_usage": True}}, None),
     "include_usage=1": ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
+    "continuous_usage_stats": ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
+    "continuous_usage_stats=1": (
+        {"stream": True, "stream_options": {"continuous_usage_stats": 1}}, "stream_options",
+    ),
     "prompt_logprobs-in-a-stream": ({"stream": True, "prompt_logprobs": 1}, "prompt_logprobs"),
     "two-forms": ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_choice"),
 }  # fmt: skip

@@ -273,6 +273,50 @@ class SharedRules:
         assert [last["usage"][name] for name in totals] == [usage[name] for name in totals]
 
     @module_loop
+    async def test_continuous_usage_stats_count_up_in_every_chunk(self, client: httpx.AsyncClient) -> None:
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        *chunks, last = await self.route.streamed(client, **VARIED, n=2, stream_options=options)
+        made = [chunk["usage"]["completion_tokens"] for chunk in chunks]
+        assert made == sorted(made)
+        assert len(set(made)) > 2
+        end = last["usage"]
+        assert chunks[-1]["usage"] == {name: end[name] for name in chunks[-1]["usage"]}
+        alone = {"continuous_usage_stats": True}  # which has no meaning by itself
+        assert all("usage" not in c for c in await self.route.streamed(client, stream_options=alone))
+
+    @module_loop
+    async def test_return_token_ids_are_those_of_prompt_and_output(self, client: httpx.AsyncClient) -> None:
+        options = {**VARIED, "n": 2, "return_token_ids": True}
+        found = await self.route.answer(client, **options)
+        ids = [choice["token_ids"] for choice in found["choices"]]
+        assert sum(map(len, ids)) == found["usage"]["completion_tokens"]
+        # On one of two levels: a chat has one prompt, and completions may have many.
+        (prompt,) = {tuple((found | choice)["prompt_token_ids"]) for choice in found["choices"]}
+        assert len(prompt) == found["usage"]["prompt_tokens"]
+        streamed: list[list[int]] = [[], []]
+        prompts: list[Any] = []
+        for chunk in await self.route.streamed(client, **options):
+            (choice,) = chunk["choices"]
+            streamed[choice["index"]] += choice.get("token_ids", [])
+            prompts += [(chunk | choice)["prompt_token_ids"]] if "prompt_token_ids" in chunk | choice else []
+        assert streamed == ids
+        assert prompts == [list(prompt)] * 2
+
+    @module_loop
+    async def test_prompt_logprobs_are_listed_by_id(self, client: httpx.AsyncClient) -> None:
+        found = await self.route.answer(client, prompt_logprobs=1, return_token_ids=True)
+        (choice,) = found["choices"]
+        first, *entries = (found | choice)["prompt_logprobs"]
+        assert first is None
+        ids = (found | choice)["prompt_token_ids"][1:]
+        assert len(entries) == len(ids) > 0
+        for token, entry in zip(ids, entries, strict=True):
+            assert all(list(each) == ["logprob", "rank", "decoded_token"] for each in entry.values())
+            assert str(token) in entry
+            assert entry[str(token)]["logprob"] <= 0
+            assert 1 in [each["rank"] for each in entry.values()]
+
+    @module_loop
     async def test_beams_are_the_best_of_their_width(self, client: httpx.AsyncClient) -> None:
         options = {"use_beam_search": True, "best_of": 4, "max_tokens": 8}
         many = await self.route.texts(client, **options, n=4)

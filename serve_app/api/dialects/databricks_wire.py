@@ -49,7 +49,7 @@ class ChunkWriter:
         self._usage[prompt] = delta.usage
         usage = self._no_usage
         if not self._open and self._include_usage is None:
-            usage = b',"usage":' + encode(usage_fields(self._total()))
+            usage = b',"usage":' + encode(usage_fields(Usage.total(self._usage.values())))
         reason = FINISH[delta.finish or FinishReason.LENGTH].encode()
         return b'%b%d,%b,"finish_reason":"%b"}]%b}\n\n' % (self._opening, index, members, reason, usage)
 
@@ -62,10 +62,3 @@ class ChunkWriter:
     def broken(self, error: ServeError) -> bytes:
         """What closes a stream that failed."""
         return sse(broken(error)) + DONE
-
-    def _total(self) -> Usage:
-        return Usage(
-            prompt_tokens=sum(usage.prompt_tokens for usage in self._usage.values()),
-            completion_tokens=sum(usage.completion_tokens for usage in self._usage.values()),
-            cached_tokens=sum(usage.cached_tokens for usage in self._usage.values()),
-        )

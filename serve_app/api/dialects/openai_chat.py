@@ -20,6 +20,8 @@ from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
 
+_PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content of a choice
+
 # What an answer does not look back at; its body lives as long as the answer does.
 _NOT_ANSWERED: Final = (
     "messages",
@@ -137,29 +139,37 @@ class ChatRenderer:
         self._body = body
         self._legacy = legacy
         self._open: dict[int, bytes] = {}  # a choice's chunks up to their delta's content
-        # An answer with usage has the member in every chunk, and null in all but the last.
-        self._tail = b'}],"usage":null}\n\n' if body.include_usage else b"}]}\n\n"
-        self._text_tail = b'},"logprobs":null,"finish_reason":null' + self._tail
+        self._end = wire.chunk_end(include_usage=body.include_usage)
+        self._plain = _PLAIN + self._end
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         index = delta.index
         opening = self._open.get(index)
+        end, plain = self._end, self._plain
+        if self._body.continuous_usage:
+            end = wire.chunk_end_with(delta.usage)
+            plain = _PLAIN + end
         events = b""
         if opening is None:
             start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
-            events = start + b'"role":"assistant","content":""' + self._text_tail
+            tail = plain
+            if self._body.return_token_ids:
+                tail = _PLAIN + wire.with_prompt_ids(end, delta.prompt_token_ids or ())
+            events = start + b'"role":"assistant","content":""' + tail
             opening = self._open[index] = start
-        tail = self._text_tail
-        if self._body.logprobs and delta.logprobs:
-            logprobs = wire.encode(_logprobs(delta.logprobs))
-            tail = b'},"logprobs":' + logprobs + b',"finish_reason":null' + self._tail
-        always = tail is not self._text_tail
-        for content in wire.delta_members(delta, legacy=self._legacy, always=always):
+        tail = plain
+        logprobs = delta.logprobs if self._body.logprobs else None
+        ids = delta.token_ids if self._body.return_token_ids else ()
+        if logprobs or ids:
+            listed = wire.encode(self._logprobs(logprobs)) if logprobs else b"null"
+            member = b',"token_ids":' + wire.encode(ids) if ids else b""
+            tail = b'},"logprobs":' + listed + b',"finish_reason":null' + member + end
+        for content in wire.delta_members(delta, legacy=self._legacy, always=tail is not plain):
             events += opening + content + tail
-            tail = self._text_tail  # log-probabilities are of the whole step, and are sent once
+            tail = plain  # what belongs to the whole step is sent once
         if delta.finish is not None:
             reason = self._finish(delta.finish).encode()
-            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + self._tail
+            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + end
         return events
 
     def _finish(self, finish: FinishReason) -> str:
@@ -174,18 +184,27 @@ class ChatRenderer:
         return wire.broken(error)
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
-        return wire.encode({**self._head.fields, "choices": rendered, "usage": wire.usage_fields(usage)})
+        listed = list(choices)
+        fields = {
+            **self._head.fields,
+            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
+            "usage": wire.usage_fields(usage),
+        }
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = listed[0].prompt_token_ids
+        return wire.encode(fields)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         fields: dict[str, Any] = {
             "index": index,
             "message": self._message(choice),
-            "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
+            "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
             "finish_reason": self._finish(choice.finish) if choice.finish else None,
         }
-        if self._body.prompt_logprobs is not None:
-            fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs)
+        if self._body.return_token_ids:
+            fields["token_ids"] = choice.token_ids
         return fields
 
     def _message(self, choice: Choice) -> dict[str, Any]:
@@ -199,6 +218,7 @@ class ChatRenderer:
             message["tool_calls"] = [wire.tool_call_fields(call) for call in choice.calls]
         return message
 
-
-def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
-    return {"content": [wire.token_with_alternatives(token) for token in tokens], "refusal": None}
+    def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+        if self._body.return_tokens_as_token_ids:
+            tokens = map(wire.named_by_id, tokens)
+        return {"content": [wire.token_with_alternatives(token) for token in tokens], "refusal": None}

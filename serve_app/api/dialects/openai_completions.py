@@ -137,24 +137,38 @@ class CompletionRenderer:
         self._body = body
         self._n = body.n or 1
         self._open = b"data: " + self._head.open() + b',"choices":[{"index":'
-        self._tail = b'}],"usage":null}\n\n' if body.include_usage else b"}]}\n\n"
+        self._end = wire.chunk_end(include_usage=body.include_usage)
+        self._usage: dict[int, Usage] = {}  # so far, of each prompt
         self._logprobs: dict[int, LegacyLogprobs] = {}
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         index = prompt * self._n + delta.index
         text = (delta.prompt_text or "") + delta.text
         logprobs = self._delta_logprobs(index, delta)
-        if not text and logprobs is None and delta.finish is None:
+        ids = self._token_ids(delta) if self._body.return_token_ids else b""
+        if not text and not ids and logprobs is None and delta.finish is None:
             return b""
         reason = b"null" if delta.finish is None else b'"%b"' % wire.FINISH[delta.finish].encode()
-        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b' % (
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b' % (
             self._open,
             index,
             wire.encode(text),
             b"null" if logprobs is None else wire.encode(logprobs),
             reason,
-            self._tail,
+            ids,
+            self._end if not self._body.continuous_usage else self._end_with(prompt, delta.usage),
         )
+
+    def _end_with(self, prompt: int, usage: Usage) -> bytes:
+        """The end of a chunk that tells the usage of all prompts so far."""
+        self._usage[prompt] = usage
+        return wire.chunk_end_with(Usage.total(self._usage.values()))
+
+    def _token_ids(self, delta: TokenDelta) -> bytes:
+        """The members that tell a chunk's ids, and with a choice's first chunk those of the prompt."""
+        prompt, ids = delta.prompt_token_ids, delta.token_ids
+        members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
+        return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")
 
     def _delta_logprobs(self, index: int, delta: TokenDelta) -> dict[str, Any] | None:
         if self._body.logprobs is None:
@@ -163,8 +177,12 @@ class CompletionRenderer:
         tokens = (*prompt, *(delta.logprobs or ()))
         if not tokens:
             return None
-        running = self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs))
-        return running.add(tokens)
+        if index not in self._logprobs:
+            self._logprobs[index] = self._new_logprobs(self._body.logprobs)
+        return self._logprobs[index].add(tokens)
+
+    def _new_logprobs(self, num_top: int) -> LegacyLogprobs:
+        return LegacyLogprobs(num_top, by_id=bool(self._body.return_tokens_as_token_ids))
 
     def end(self, usage: Usage) -> bytes:
         return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
@@ -180,7 +198,7 @@ class CompletionRenderer:
         logprobs = None
         if self._body.logprobs is not None:
             prompt = (choice.prompt_logprobs or ()) if self._body.echo else ()
-            logprobs = LegacyLogprobs(self._body.logprobs).add((*prompt, *choice.logprobs))
+            logprobs = self._new_logprobs(self._body.logprobs).add((*prompt, *choice.logprobs))
         fields: dict[str, Any] = {
             "index": index,
             "text": (choice.prompt_text or "") + choice.text,
@@ -188,5 +206,8 @@ class CompletionRenderer:
             "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
         }
         if self._body.prompt_logprobs is not None:
-            fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs)
+            fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs or ())
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = choice.prompt_token_ids
+            fields["token_ids"] = choice.token_ids
         return fields

@@ -48,6 +48,12 @@ class StreamOptions(WireModel):
     include_usage: Annotated[bool | None, Boolean] = None
 
 
+class UsageOptions(StreamOptions):
+    """OpenAI's options of a stream, and vLLM's."""
+
+    continuous_usage_stats: Annotated[bool | None, Boolean] = None
+
+
 class SharedFields(BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
@@ -92,7 +98,9 @@ class SharedFields(BeamFields):
     )
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     stream: Annotated[bool | None, Boolean] = None
-    stream_options: StreamOptions | None = None
+    stream_options: UsageOptions | None = None
+    return_token_ids: Annotated[bool | None, Boolean] = None
+    return_tokens_as_token_ids: Annotated[bool | None, Boolean] = None
     timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:
@@ -143,6 +151,11 @@ class SharedFields(BeamFields):
     def include_usage(self) -> bool:
         return self.stream_options is not None and bool(self.stream_options.include_usage)
 
+    @property
+    def continuous_usage(self) -> bool:
+        """Whether every chunk of a stream tells the usage so far."""
+        return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
+
     def sampling(self, max_tokens: int | None) -> SamplingParams:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
         given = {name: value for name, value in fields.items() if value is not None}
@@ -171,5 +184,6 @@ class SharedFields(BeamFields):
             "skip_special_tokens": self.skip_special_tokens is not False,
             "bad_words": self.bad_words or (),
             "stream": bool(self.stream),
+            "prompt_ids": bool(self.return_token_ids),
             "grammar": parse_grammar(self.__pydantic_extra__ or {}),
         }

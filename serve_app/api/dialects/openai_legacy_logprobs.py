@@ -6,19 +6,20 @@ import codecs
 from collections.abc import Iterable
 from typing import Any
 
-from serve_app.api.dialects.openai_wire import logprob_value
+from serve_app.api.dialects.openai_wire import logprob_value, name_by_id
 from serve_app.types import TextLogprob
 
 
 class LegacyLogprobs:
     """Follows one choice, because an offset depends on all tokens before it."""
 
-    def __init__(self, num_top: int, offset: int = 0) -> None:
+    def __init__(self, num_top: int, offset: int = 0, *, by_id: bool = False) -> None:
         """`num_top` alternatives are listed, and the chosen token where it is not among them.
 
-        `offset` is how many characters of the choice are before the first token.
+        `offset` is how many characters of the choice are before the first token. `by_id` names tokens by id.
         """
         self._num_top = num_top
+        self._name = name_by_id if by_id else _name
         self._offset = offset
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
@@ -29,7 +30,7 @@ class LegacyLogprobs:
         tops: list[dict[str, float] | None] = []
         offsets: list[int] = []
         for token in tokens:
-            names.append(_name(token))
+            names.append(self._name(token))
             offsets.append(self._offset)
             self._offset += len(self._decoder.decode(token.data))
             if token.logprob is None:
@@ -42,11 +43,11 @@ class LegacyLogprobs:
 
     def _top(self, token: TextLogprob, logprob: float) -> dict[str, float]:
         found = {
-            _name(other): logprob_value(other.logprob)
+            self._name(other): logprob_value(other.logprob)
             for other in token.top[: self._num_top]
             if other.logprob is not None
         }
-        found.setdefault(_name(token), logprob_value(logprob))
+        found.setdefault(self._name(token), logprob_value(logprob))
         return found
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -121,6 +122,21 @@ def usage_chunk(head: Head, usage: Usage) -> bytes:
     return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
 
 
+def chunk_end(*, include_usage: bool) -> bytes:
+    """What ends the chunks of a stream behind a choice. With usage, it is null in all but the last."""
+    return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+
+
+def chunk_end_with(usage: Usage) -> bytes:
+    """The same of a chunk that tells the usage so far, as vLLM's `continuous_usage_stats` asks for."""
+    return b'}],"usage":%b}\n\n' % encode(usage_totals(usage))
+
+
+def with_prompt_ids(end: bytes, token_ids: tuple[int, ...]) -> bytes:
+    """The end of a chunk with a member that tells the ids of the prompt."""
+    return b'}],"prompt_token_ids":%b%b' % (encode(token_ids), end[2:])
+
+
 def logprob_value(value: float) -> float:
     """A finite log-probability."""
     return value if LOWEST_LOGPROB < value <= 0.0 else 0.0 if value > 0.0 else LOWEST_LOGPROB
@@ -139,6 +155,34 @@ def token_with_alternatives(token: TextLogprob) -> dict[str, Any]:
     return {**token_entry(token), "top_logprobs": [token_entry(other) for other in token.top]}
 
 
-def prompt_entries(tokens: tuple[TextLogprob, ...] | None) -> list[dict[str, Any] | None]:
-    """The extension `prompt_logprobs`: null where nothing predicts the token."""
-    return [None if t.logprob is None else token_with_alternatives(t) for t in tokens or ()]
+def name_by_id(token: TextLogprob) -> str:
+    """The token's name with vLLM's `return_tokens_as_token_ids`."""
+    return f"token_id:{token.token_id}"
+
+
+def named_by_id(token: TextLogprob) -> TextLogprob:
+    """The token and its alternatives under such names."""
+    return replace(token, text=name_by_id(token), top=tuple(map(named_by_id, token.top)))
+
+
+def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
+
+    An entry is null where nothing predicts the token. A rank is known of the likeliest, and null
+    beyond them.
+    """
+    return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
+
+
+def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
+    entries = {
+        str(other.token_id): _entry(other, other.logprob, rank)
+        for rank, other in enumerate(token.top, start=1)
+        if other.logprob is not None
+    }
+    entries.setdefault(str(token.token_id), _entry(token, logprob, None))
+    return entries
+
+
+def _entry(token: TextLogprob, logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": logprob_value(logprob), "rank": rank, "decoded_token": token.text}

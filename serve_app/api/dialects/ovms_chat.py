@@ -148,7 +148,7 @@ class ChatRenderer:
         listed = list(choices)
         more: dict[str, Any] = {}
         if self._body.prompt_logprobs is not None:
-            more["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
+            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
         return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:

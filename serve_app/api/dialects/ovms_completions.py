@@ -26,8 +26,17 @@ class CompletionBody(SharedFields):
     """A completion request. Answers are numbered by choice, so it holds one prompt."""
 
     prompt: Any = None
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
     echo: Annotated[bool | None, Boolean] = None
     logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+
+    def check(self, config: OvmsConfig) -> None:
+        super().check(config)
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidField(
+                f"max_tokens: must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo",
+                param="max_tokens",
+            )
 
     @property
     def wants_prompt_logprobs(self) -> int | None:
@@ -126,7 +135,7 @@ class CompletionRenderer:
         listed = list(choices)
         more: dict[str, Any] = {}
         if self._body.prompt_logprobs is not None:
-            more["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
+            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
         return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:

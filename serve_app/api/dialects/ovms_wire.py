@@ -1,4 +1,4 @@
-"""Pieces of OpenVINO Model Server's answers: the envelope, choices by token, prompts by token.
+"""Pieces of OpenVINO Model Server's answers: the envelope around its choices.
 
 Objects have the product's order of members, choices first. Knows neither bodies nor sockets.
 """
@@ -6,14 +6,13 @@ Objects have the product's order of members, choices first. Knows neither bodies
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import Any, Final
 
 from serve_app.api.dialects import openai_wire
-from serve_app.api.dialects.openai_wire import DONE, encode, logprob_value, sse
+from serve_app.api.dialects.openai_wire import DONE, encode, sse
 from serve_app.api.dialects.ovms_errors import error_object
 from serve_app.errors import ServeError
-from serve_app.types import ModelInfo, TextLogprob, Usage
+from serve_app.types import ModelInfo, Usage
 
 STREAM_TYPE: Final = "text/event-stream"
 
@@ -61,25 +60,3 @@ class Envelope:
 def broken(error: ServeError) -> bytes:
     """The end of a stream that failed: the error, then the terminator."""
     return sse(error_object(error)) + DONE
-
-
-def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]:
-    """The tokens of a prompt, each with its alternatives by id; null where nothing predicts the token.
-
-    A rank is known of the likeliest, and null beyond them.
-    """
-    return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
-
-
-def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
-    entries = {
-        str(other.token_id): _entry(other, other.logprob, rank)
-        for rank, other in enumerate(token.top, start=1)
-        if other.logprob is not None
-    }
-    entries.setdefault(str(token.token_id), _entry(token, logprob, None))
-    return entries
-
-
-def _entry(token: TextLogprob, logprob: float, rank: int | None) -> dict[str, Any]:
-    return {"logprob": logprob_value(logprob), "rank": rank, "decoded_token": token.text}

@@ -230,12 +230,15 @@ async def test_logprobs_are_the_same_streamed_and_whole(client: httpx.AsyncClien
 
 
 @module_loop
-async def test_prompt_logprobs_are_one_a_token_of_the_prompt(client: httpx.AsyncClient) -> None:
-    found = await ROUTE.answer(client, prompt_logprobs=1)
-    entries = found["choices"][0]["prompt_logprobs"]
-    assert len(entries) == found["usage"]["prompt_tokens"]
-    assert entries[0] is None
-    assert all(entry["logprob"] <= 0 for entry in entries[1:])
+async def test_return_tokens_as_token_ids_names_tokens_by_id(client: httpx.AsyncClient) -> None:
+    options = {**VARIED, "logprobs": True, "top_logprobs": 2, "return_token_ids": True}
+    named = await ROUTE.answer(client, **options, return_tokens_as_token_ids=True)
+    (choice,) = named["choices"]
+    entries = choice["logprobs"]["content"]
+    assert [entry["token"] for entry in entries] == [f"token_id:{each}" for each in choice["token_ids"]]
+    assert all(top["token"].startswith("token_id:") for entry in entries for top in entry["top_logprobs"])
+    (plain,) = (await ROUTE.answer(client, **options))["choices"]
+    assert [entry["bytes"] for entry in plain["logprobs"]["content"]] == [e["bytes"] for e in entries]
 
 
 @pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])

@@ -131,6 +131,28 @@ async def test_logprobs_are_the_same_streamed_and_whole(client: httpx.AsyncClien
         assert [value for part in parts if part for value in part[name]] == values
 
 
+@module_loop
+async def test_return_tokens_as_token_ids_names_tokens_by_id(client: httpx.AsyncClient) -> None:
+    options = {**VARIED, "logprobs": 2, "return_token_ids": True, "return_tokens_as_token_ids": True}
+    (choice,) = (await ROUTE.answer(client, **options))["choices"]
+    lists = choice["logprobs"]
+    assert lists["tokens"] == [f"token_id:{each}" for each in choice["token_ids"]]
+    assert all(name.startswith("token_id:") for top in lists["top_logprobs"] for name in top)
+    parts = [event["choices"][0]["logprobs"] for event in await ROUTE.streamed(client, **options)]
+    assert [name for part in parts if part for name in part["tokens"]] == lists["tokens"]
+
+
+@module_loop
+async def test_ids_and_usage_of_several_prompts(client: httpx.AsyncClient) -> None:
+    prompts = [[5, 6, 7], [8, 9]]
+    found = await ROUTE.answer(client, prompt=prompts, return_token_ids=True)
+    assert [choice["prompt_token_ids"] for choice in found["choices"]] == prompts
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *_, before, last = await ROUTE.streamed(client, prompt=prompts, stream_options=options)
+    assert before["usage"]["prompt_tokens"] == last["usage"]["prompt_tokens"] == 5
+    assert before["usage"]["completion_tokens"] == last["usage"]["completion_tokens"]
+
+
 async def test_a_stream_byte_by_byte() -> None:
     async with gateway(FakeBackend(words=("Bl", "", "ü"))) as g:
         found = await g.post(COMPLETIONS, completion_body(stream=True))

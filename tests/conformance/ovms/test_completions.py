@@ -96,6 +96,13 @@ async def test_what_is_outside_is_refused_by_name(client: httpx.AsyncClient, fie
     assert field in answer.json()["error"]
 
 
+@module_loop
+async def test_max_tokens_of_zero_echoes_the_prompt_alone(client: httpx.AsyncClient) -> None:
+    (choice,) = await choices(client, max_tokens=0, echo=True, logprobs=1)
+    assert (choice["text"], choice["finish_reason"]) == ("The sea is", "length")
+    assert "".join(choice["logprobs"]["tokens"]) == "The sea is"
+
+
 async def test_the_bytes_of_a_stream() -> None:
     async with gateway() as g:
         found = await g.post(PATH, completion_body(stream=True))
