@@ -39,6 +39,7 @@ from serve_app.api.kserve_routes import kserve_routes
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
 from serve_app.api.models import ModelList, ModelPage
+from serve_app.api.route_guide import RouteGuide, asked
 from serve_app.api.serving_endpoints import InvocationRoute, TaskRoute
 from serve_app.api.tokenize import parse_detokenize, parse_tokenize
 from serve_app.api.watermark import parse_detect
@@ -71,9 +72,13 @@ class ByFamily:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises RouteNotFound for a protocol that has no such route."""
-        app = self.apps.get(context_of(scope).family)
+        family = context_of(scope).family
+        app = self.apps.get(family)
         if app is None:
-            raise RouteNotFound("this protocol has no such route")
+            raise RouteNotFound(
+                f"{asked(scope['method'], scope['path'])}: the protocol {family} has no such route; "
+                f"it is one of {', '.join(sorted(self.apps))}"
+            )
         await app(scope, receive, send)
 
 
@@ -133,7 +138,13 @@ def build_app(
     app = Starlette(
         routes=list(_routes(entries)),
         middleware=[
-            Middleware(Edge, metrics=metrics, v1=Family(config.v1_dialect), ids_are_echoed=ids_are_echoed),
+            Middleware(
+                Edge,
+                metrics=metrics,
+                guide=RouteGuide((entry.method, entry.path) for entry in entries),
+                v1=Family(config.v1_dialect),
+                ids_are_echoed=ids_are_echoed,
+            ),
             Middleware(Authentication, accounts=accounts, peer_of=peer_of),
         ],
         # Starlette would answer these itself, in its own shape: `Edge` answers everything.
@@ -152,12 +163,17 @@ def _openai_style(
     vectors: dict[Family, ASGIApp],
 ) -> Iterator[Entry]:
     """The routes that OpenAI's protocol and those made after it have below their `base`."""
-    directory, backend = services.directory, services.backend
-    yield Entry("GET", f"{base}/models", ModelList(directory, backend), Scope.INFERENCE)
-    yield Entry("GET", f"{base}/models/{{name:path}}", ModelPage(directory, backend), Scope.INFERENCE)
+    yield from _models(base, services)
     yield Entry("POST", f"{base}/chat/completions", chats, Scope.INFERENCE)
     yield Entry("POST", f"{base}/completions", texts, Scope.INFERENCE)
     yield Entry("POST", f"{base}/embeddings", vectors, Scope.INFERENCE)
+
+
+def _models(base: str, services: Services) -> Iterator[Entry]:
+    """The pages of OpenAI's clients that list models, below the `base` that they are given."""
+    directory, backend = services.directory, services.backend
+    yield Entry("GET", f"{base}/models", ModelList(directory, backend), Scope.INFERENCE)
+    yield Entry("GET", f"{base}/models/{{name:path}}", ModelPage(directory, backend), Scope.INFERENCE)
 
 
 def _databricks(services: Services) -> Iterator[Entry]:
@@ -171,6 +187,7 @@ def _databricks(services: Services) -> Iterator[Entry]:
     }
     for path, app in paths.items():
         yield Entry("POST", f"/serving-endpoints{path}", {Family.DATABRICKS: app}, Scope.INFERENCE)
+    yield from _models("/serving-endpoints", services)
 
 
 def _questions(services: Services) -> Iterator[Entry]:

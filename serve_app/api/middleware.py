@@ -16,10 +16,10 @@ from serve_app.api.context import RequestContext, header, open_context
 from serve_app.api.dialects.errors import render_error
 from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.ratelimit import ratelimit_headers
+from serve_app.api.route_guide import RouteGuide
 from serve_app.errors import (
     GenerationFailed,
     InvalidField,
-    MethodNotAllowed,
     RouteNotFound,
     ServeError,
 )
@@ -34,7 +34,6 @@ QUIET: Final = frozenset(  # asked every second, by machines
     {"/livez", "/readyz", "/health", "/metrics", "/grpc.health.v1.Health/Check"}
 )
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # that logs name
-NO_ROUTE: Final = "there is no such route"
 INTERNAL: Final = "an internal error occurred; the request may be retried"
 
 
@@ -45,12 +44,14 @@ class Edge:
         self,
         app: ASGIApp,
         metrics: Metrics,
+        guide: RouteGuide,
         *,
         v1: Family = Family.OPENAI,
         ids_are_echoed: bool = False,
     ) -> None:
         self._app = app
         self._metrics = metrics
+        self._guide = guide
         self._v1 = v1
         self._ids_are_echoed = ids_are_echoed
 
@@ -84,7 +85,7 @@ class Edge:
         except ClientGone:
             context.outcome = "cancelled"
         except Exception as error:
-            public = public_error(error)
+            public = self._of_router(error, scope) or public_error(error)
             if isinstance(public, GenerationFailed) and public is not error:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
@@ -95,6 +96,13 @@ class Edge:
             await reply(send_with_id, answer.status, headers, answer.body)
         finally:
             log_done(self._metrics, context, scope["method"], status)
+
+    def _of_router(self, error: Exception, scope: Scope) -> ServeError | None:
+        """What the router had to say, in words; None for any other error."""
+        if not isinstance(error, HTTPException):
+            return None
+        told = {404: self._guide.not_found, 405: self._guide.wrong_method}.get(error.status_code)
+        return told(scope["method"], scope["path"]) if told is not None else None
 
 
 def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
@@ -122,7 +130,7 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
 def _check(scope: Scope) -> None:
     if "\n" in scope["path"]:
         # The router's patterns end in `$`, which lets one trailing line break pass.
-        raise RouteNotFound(NO_ROUTE)
+        raise RouteNotFound("there is no such route")
     for name in REFUSED_HEADERS:
         if header(scope, name.encode()) is not None:
             raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
@@ -132,10 +140,6 @@ def public_error(error: Exception) -> ServeError:
     """What may be said of any exception."""
     if isinstance(error, ServeError):
         return error
-    if isinstance(error, HTTPException) and error.status_code == 404:
-        return RouteNotFound(NO_ROUTE)
-    if isinstance(error, HTTPException) and error.status_code == 405:
-        return MethodNotAllowed("this route does not have this method")
     return GenerationFailed(INTERNAL)
 
 

@@ -355,3 +355,17 @@ async def test_two_streams_of_one_client_do_not_mix():
         alone = [await one(n) for n in (1, 2, 3)]
         assert await asyncio.gather(*(one(n) for n in (1, 2, 3))) == alone
         await g.check()
+
+
+@pytest.mark.parametrize(
+    ("base", "readable"), [("/v1", True), ("/serving-endpoints", True), ("/v3", False), ("/mindie/v1", False)]
+)
+async def test_errors_of_other_protocols_tell_what_was_wrong(base, readable):
+    """In `str(error)` where the protocol has a member `message`; where its error is text, in `body`."""
+    async with sdk() as (_, client, _):
+        other = client.with_options(base_url=str(client.base_url).replace("/v1/", base))
+        with pytest.raises(openai.APIStatusError) as caught:
+            await other.chat.completions.create(model="demo", messages=HELLO, temperature=2.5)
+    told = str(caught.value) if readable else caught.value.body
+    assert isinstance(told, str)
+    assert "temperature: must be a number" in told

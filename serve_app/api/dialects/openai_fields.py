@@ -36,12 +36,9 @@ _SAME = (
 # A replica's names of fields -> ours, where they differ.
 _NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 
-# Known fields that would change the answer if they were ignored.
-_UNAVAILABLE = (
-    "tools",
-    "functions",
-    "function_call",
-)
+# Fields of chats that would change the answer of a completion if they were ignored.
+_OF_CHATS: Final = ("tools", "functions", "function_call")
+_CHAT: Final = "/v1/chat/completions"
 
 
 class StreamOptions(WireModel):
@@ -105,7 +102,7 @@ class SharedFields(BeamFields):
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""
-        self._check_available()
+        self._check_fields_of_chats()
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
             raise InvalidField("best_of: must be at least n", param="best_of")
@@ -123,18 +120,18 @@ class SharedFields(BeamFields):
             raise InvalidField("model: is required", param="model")
         return name
 
-    def _check_available(self) -> None:
+    def _check_fields_of_chats(self) -> None:
         extra = self.__pydantic_extra__ or {}
-        for name in _UNAVAILABLE:
+        for name in _OF_CHATS:
             if extra.get(name):
-                raise UnsupportedField(f"{name}: is not available on this server", param=name)
+                raise UnsupportedField(f"{name}: only chats have tools; use {_CHAT}", param=name)
         if extra.get("tool_choice") not in (None, "none", "auto"):
-            raise UnsupportedField("tool_choice: tools are not available on this server", param="tool_choice")
+            raise UnsupportedField(f"tool_choice: only chats have tools; use {_CHAT}", param="tool_choice")
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields with a value that nobody looks at, as the client spelt them."""
-        understood = (*GRAMMAR_FIELDS, "tool_choice", *_UNAVAILABLE)
+        understood = (*GRAMMAR_FIELDS, "tool_choice", *_OF_CHATS)
         extra = self.__pydantic_extra__ or {}
         unknown = [name for name, value in extra.items() if value is not None and name not in understood]
         return (*unknown, *self.meaningless)

@@ -1,0 +1,92 @@
+"""What a client is told that asked for a route nobody has: method, path, and what it perhaps meant.
+
+Knows the table of routes; neither bodies nor protocols.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Final
+from urllib.parse import quote
+
+from starlette.routing import compile_path
+
+from serve_app.errors import MethodNotAllowed, RouteNotFound
+
+MAX_SHOWN_CHARS: Final = 100  # of a path in a message
+MAX_COMPARED_CHARS: Final = 200  # beyond it, a path is like no other
+ALIKE: Final = 0.8  # of two paths, as difflib counts
+
+_METHOD: Final = re.compile(r"[A-Z]{1,10}")
+_BASES: Final = ("/v1", "/v3", "/serving-endpoints")  # which clients leave out of their base URL
+_CHATS: Final = "chats are answered by POST /v1/chat/completions"
+
+# APIs of other products that clients try, by the ends of their paths.
+_ELSEWHERE: Final = {
+    "/responses": f"OpenAI's Responses API is not served; {_CHATS}",
+    "/messages": f"Anthropic's Messages API is not served; {_CHATS}",
+    "/api/chat": f"Ollama's API is not served; {_CHATS}",
+    "/api/generate": "Ollama's API is not served; texts are completed by POST /v1/completions",
+    "/api/tags": "Ollama's API is not served; models are listed by GET /v1/models",
+}
+_MANAGEMENT: Final = "/api/2.0/serving-endpoints"
+_DECLARED: Final = (
+    "endpoints cannot be managed over this API: the server's deploy file declares them, "
+    "and GET /serving-endpoints/models lists them"
+)
+
+
+class RouteGuide:
+    """The table of routes, as somebody who lost the way is told of it."""
+
+    def __init__(self, routes: Iterable[tuple[str, str]]) -> None:
+        """`routes` are methods and paths, these as Starlette's templates."""
+        self._routes = [(method, path, compile_path(path)[0]) for method, path in routes]
+        self._plain = sorted({path for _, path, _ in self._routes if "{" not in path})
+
+    def not_found(self, method: str, path: str) -> RouteNotFound:
+        """The error of a path that no route has."""
+        hint = self._hint(path)
+        return RouteNotFound(f"{asked(method, path)}: there is no such route{'; ' + hint if hint else ''}")
+
+    def wrong_method(self, method: str, path: str) -> MethodNotAllowed:
+        """The error of a path that only routes of other methods have."""
+        allowed = ", ".join(sorted({known for known, _, pattern in self._routes if pattern.match(path)}))
+        return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
+
+    def _hint(self, path: str) -> str | None:
+        if path.startswith(_MANAGEMENT) or path.rstrip("/") == "/serving-endpoints":
+            return _DECLARED
+        for other in _variants(path):
+            if (method := self._method(other)) is not None:
+                return f"perhaps {asked(method, other)} was meant"
+        for end, what in _ELSEWHERE.items():
+            if path.rstrip("/").endswith(end):
+                return what
+        if len(path) > MAX_COMPARED_CHARS:
+            return None
+        for other in get_close_matches(path, self._plain, n=1, cutoff=ALIKE):
+            return f"perhaps {asked(self._method(other) or '', other)} was meant"
+        return None
+
+    def _method(self, path: str) -> str | None:
+        """The method of the first route with this path, if there is one."""
+        return next((method for method, _, pattern in self._routes if pattern.match(path)), None)
+
+
+def asked(method: str, path: str) -> str:
+    """A request's line as a message shows it: bounded, and without anything that is not plain."""
+    shown = quote(path[:MAX_SHOWN_CHARS], safe="/:@-._~")
+    cut = "..." if len(path) > MAX_SHOWN_CHARS else ""
+    return f"{method if _METHOD.fullmatch(method) else 'the method'} {shown}{cut}"
+
+
+def _variants(path: str) -> Iterator[str]:
+    """The same path as others write it: without a slash at its end, with a base, or with one base less."""
+    plain = re.sub("/{2,}", "/", path).rstrip("/").lower()
+    yield plain
+    for base in _BASES:
+        yield base + plain
+    yield plain[plain.find("/", 1) :]
