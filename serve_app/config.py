@@ -264,7 +264,9 @@ class GatewayConfig(Settings):
     mindie: MindieConfig = MindieConfig()
     ovms: OvmsConfig = OvmsConfig()
     trtllm: TrtllmConfig = TrtllmConfig()
-    keys_file: Path | None = Field(None, description="File with one hashed API key a line.")
+    keys_file: Path | None = Field(
+        None, description="File with one hashed API key a line, read again when it changes."
+    )
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."
     )

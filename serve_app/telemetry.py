@@ -90,6 +90,14 @@ class Metrics:
             registry=self.registry,
         ).set_function(lambda: float(is_refused()))
 
+    def keys_refused(self, is_refused: Callable[[], bool]) -> None:
+        """Ask `is_refused` at each scrape whether the newest list of keys was wrong."""
+        Gauge(
+            "serve_app_keys_refused",
+            "1 while a wrong key file was refused and the old keys are in force.",
+            registry=self.registry,
+        ).set_function(lambda: float(is_refused()))
+
     def in_flight(self, count: Callable[[], int]) -> None:
         """Read the number of prompts under way from `count` at each scrape."""
         self._in_flight.set_function(lambda: float(count()))

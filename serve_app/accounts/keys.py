@@ -6,14 +6,19 @@ One key a line (in the environment: separated by blanks), `#` starts a comment:
 
 `name` is 1-64 characters of [A-Za-z0-9._-] and shows in logs, scopes are those of
 `types.Scope`, `sha256` is the lower-case hex digest of the whole key. The file is named by
-`keys_file`, the variable is SERVE_APP_API_KEYS; both may be used. Keys are 256 random
-bits, so a plain digest is enough: there is nothing to guess from a dump of them.
+`keys_file` or SERVE_APP_API_KEYS_FILE, the variable is SERVE_APP_API_KEYS; both may be used.
+Keys are 256 random bits, so a plain digest is enough: there is nothing to guess from a dump
+of them.
+
+The file is read again when it changes, within KeyFile.CHECK_S. A file that then cannot be
+read or understood changes nothing, and is logged; one that holds no key shuts everybody out.
 
     $ serve-app keys new alice
     $ serve-app keys new prometheus --scopes metrics
 
 Covered: constant-time comparison, no key at rest, nobody but loopback without keys.
-Not covered: revocation without a restart, quotas, brute force (2**256 is enough).
+Not covered: ends of answers under way when their key is revoked, quotas, brute force
+(2**256 is enough).
 """
 
 from __future__ import annotations
@@ -21,18 +26,24 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import logging
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from pathlib import Path
+from typing import ClassVar, Final
 
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, Unauthenticated
 from serve_app.types import Caller, Scope
 
+logger = logging.getLogger(__name__)
+
 ENVIRONMENT: Final = "SERVE_APP_API_KEYS"
+ENVIRONMENT_FILE: Final = "SERVE_APP_API_KEYS_FILE"
 PREFIX: Final = "sk-"
 MAX_KEY_CHARS: Final = 256
 
@@ -49,18 +60,66 @@ class _Key:
     caller: Caller
 
 
-class StaticAccounts:
-    """The keys an operator wrote down; read once, at start."""
+class KeyFile:
+    """The keys of a file, which may change while the server runs."""
 
-    def __init__(self, config: GatewayConfig, environ: Mapping[str, str] = os.environ) -> None:
+    CHECK_S: ClassVar[float] = 1.0  # between two looks at the file
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        """Raises KeyFileError or OSError, also for a file without any key."""
+        self.refused = False  # the file's newest content is not understood, and not in force
+        self._path = path
+        self._clock = clock
+        self._looked_at = clock()
+        self._state = self._stat()
+        self._keys = self._read()
+        if not self._keys:
+            raise KeyFileError("the key file holds no key")
+
+    def keys(self) -> list[_Key]:
+        """Those of the file as it is now, or as it last was understood."""
+        now = self._clock()
+        if now - self._looked_at >= self.CHECK_S:
+            self._looked_at = now
+            self._look()
+        return self._keys
+
+    def _look(self) -> None:
+        try:
+            state = self._stat()
+            if state == self._state:
+                return
+            keys = self._read()
+        except (KeyFileError, OSError, UnicodeDecodeError) as error:
+            if not self.refused:
+                logger.error("the changed key file is not in force, the old keys are: %s", error)
+            self.refused = True
+            return
+        self._state, self._keys, self.refused = state, keys, False
+        logger.info("the key file has changed: %d keys are in force", len(keys))
+
+    def _stat(self) -> tuple[int, int, int]:
+        """What differs between two contents. Follows links: Kubernetes swaps one when a secret changes."""
+        found = self._path.stat()
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    def _read(self) -> list[_Key]:
+        return _parse(self._path.read_text(encoding="utf-8").splitlines(), "the key file, line")
+
+
+class StaticAccounts:
+    """The keys an operator wrote down, in a file and in the environment."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         """Raises KeyFileError or OSError: a server must not start open because a file is broken."""
-        self._keys: list[_Key] = []
-        if config.keys_file is not None:
-            lines = config.keys_file.read_text(encoding="utf-8").splitlines()
-            self._keys += _parse(lines, "the key file, line")
-            if not self._keys:
-                raise KeyFileError("the key file holds no key")
-        self._keys += _parse(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
+        path = config.keys_file or (Path(named) if (named := environ.get(ENVIRONMENT_FILE)) else None)
+        self._file = None if path is None else KeyFile(path, clock)
+        self._of_environment = _parse(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._open_to_all = config.allow_remote_without_keys
         # Without keys there is one tenant; its salt only has to differ from every key's.
         self._anonymous = Caller(
@@ -69,11 +128,17 @@ class StaticAccounts:
 
     @property
     def has_keys(self) -> bool:
-        return bool(self._keys)
+        """Whether callers need one. A file says so even when it no longer holds any."""
+        return self._file is not None or bool(self._of_environment)
+
+    @property
+    def refused(self) -> bool:
+        """Whether a changed key file is not in force, since it is not understood."""
+        return self._file is not None and self._file.refused
 
     def authenticate(self, authorization: str | None, peer: str | None) -> Caller:
         """See `api.backend.Accounts`. Without keys, peers beyond loopback are refused."""
-        if not self._keys:
+        if not self.has_keys:
             if self._open_to_all or is_loopback(peer):
                 return self._anonymous
             raise PermissionDenied(
@@ -87,7 +152,8 @@ class StaticAccounts:
             raise Unauthenticated("the Authorization header must be 'Bearer' and an API key")
         digest = _digest(key.strip())
         found: Caller | None = None
-        for known in self._keys:  # all of them, so that time tells nothing
+        of_file = [] if self._file is None else self._file.keys()
+        for known in (*of_file, *self._of_environment):  # all of them, so that time tells nothing
             if hmac.compare_digest(known.digest, digest):
                 found = known.caller
         if found is None:

@@ -104,6 +104,7 @@ def build_app(
         backend, directory, config, metrics, Meter(quota, journal), Admission(config.max_in_flight)
     )
     metrics.catalogue_refused(lambda: directory.refused)
+    metrics.keys_refused(lambda: accounts.refused)
     metrics.in_flight(lambda: services.admission.in_flight)
     ready = Ready(backend, directory, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()

@@ -89,6 +89,11 @@ class Journal(Protocol):
 class Accounts(Protocol):
     """Who may call."""
 
+    @property
+    def refused(self) -> bool:
+        """Whether the newest list of keys is wrong, and the one before it in force."""
+        ...
+
     def authenticate(self, authorization: str | None, peer: str | None) -> Caller:
         """The caller of a request with this Authorization header from this address.
 

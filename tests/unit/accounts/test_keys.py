@@ -110,3 +110,73 @@ def test_a_missing_or_empty_key_file_stops_the_start(tmp_path):
 
 def test_host_names_are_not_loopback_addresses():
     assert not is_loopback("localhost.")
+
+
+class Clock:
+    """Time that passes when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Changing:
+    """Accounts over a file that is written while they are in use."""
+
+    def __init__(self, path, *lines):
+        self.path, self.clock = path, Clock()
+        self.write(*lines)
+        self.accounts = StaticAccounts(GatewayConfig(keys_file=path), {}, self.clock)
+
+    def write(self, *lines):
+        other = self.path.with_suffix(".new")
+        other.write_text("\n".join(lines))
+        other.replace(self.path)  # as an editor and Kubernetes do
+
+    def admits(self, key):
+        self.clock.now += 1.0
+        try:
+            return self.accounts.authenticate(f"Bearer {key}", "127.0.0.1").key_id
+        except Unauthenticated:
+            return None
+
+
+def test_a_changed_file_is_in_force_without_a_restart(tmp_path):
+    (key_a, line_a), (key_b, line_b) = new_key("a"), new_key("b")
+    keys = Changing(tmp_path / "keys", line_a)
+    assert (keys.admits(key_a), keys.admits(key_b)) == ("a", None)
+    keys.write(line_a, line_b)
+    assert (keys.admits(key_a), keys.admits(key_b)) == ("a", "b")
+    keys.write(line_b)
+    assert (keys.admits(key_a), keys.admits(key_b)) == (None, "b")
+
+
+def test_a_file_that_is_not_understood_changes_nothing_until_it_is_mended(tmp_path, caplog):
+    (key_a, line_a), (key_b, line_b) = new_key("a"), new_key("b")
+    keys = Changing(tmp_path / "keys", line_a)
+    for breaks in (lambda: keys.write("nonsense"), keys.path.unlink, lambda: keys.path.write_bytes(b"\xff")):
+        breaks()
+        assert (keys.admits(key_a), keys.accounts.refused) == ("a", True)
+    assert [record.message.partition(":")[0] for record in caplog.records] == [
+        "the changed key file is not in force, the old keys are"
+    ]
+    keys.write(line_b)
+    assert (keys.admits(key_a), keys.admits(key_b), keys.accounts.refused) == (None, "b", False)
+
+
+def test_a_file_without_any_key_shuts_everybody_out(tmp_path):
+    key, line = new_key("a")
+    keys = Changing(tmp_path / "keys", line)
+    keys.write("# all are revoked")
+    assert keys.admits(key) is None
+    with pytest.raises(Unauthenticated):
+        keys.accounts.authenticate(None, "127.0.0.1")
+
+
+def test_the_environment_may_name_the_file(tmp_path):
+    key, line = new_key("a")
+    (tmp_path / "keys").write_text(line)
+    named = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS_FILE": str(tmp_path / "keys")})
+    assert named.authenticate(f"Bearer {key}", None).key_id == "a"
