@@ -42,8 +42,12 @@ def render(overlay: str, k8s: Path = K8S) -> list[Object]:
     return list(yaml.safe_load_all(done.stdout))
 
 
+def every(objects: list[Object], kind: str) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
 def only(objects: list[Object], kind: str) -> Object:
-    (found,) = [each for each in objects if each["kind"] == kind]
+    (found,) = every(objects, kind)
     return found
 
 

@@ -10,16 +10,17 @@ from collections.abc import Iterator
 
 import yaml
 
+from serve_app.accounts.keys import ENVIRONMENT, ENVIRONMENT_FILE
 from serve_app.deployments import build, environment
 from serve_app.deployments.deploy_file import problems
-from tests.k8s.manifests import Object, groups, only
+from tests.k8s.manifests import Object, every, groups, only
 
 PART = {"app.kubernetes.io/part-of": "serve-app"}
 PUBLIC = {8000, 8001}  # what anybody may reach
 # What KubeRay sets (token), what belongs to one machine alone (a drain of a second), and what our
 # launcher moves into a folder of its own, which a pod has anyway.
 NOT_IN_PODS = {"RAY_AUTH_MODE", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"}
-SECRETS = ("SERVE_APP_API_KEYS", "HF_TOKEN")
+SECRETS = (ENVIRONMENT, "HF_TOKEN")
 
 
 def broken(objects: list[Object]) -> Iterator[str]:
@@ -32,7 +33,7 @@ def broken(objects: list[Object]) -> Iterator[str]:
         if name != "head":
             yield from _worker(name, group)
     yield from _policy(only(objects, "NetworkPolicy"), service)
-    yield from _budget(only(objects, "PodDisruptionBudget"), service)
+    yield from _budgets(every(objects, "PodDisruptionBudget"), service)
 
 
 def _deploy_file(service: Object, config: Object) -> Iterator[str]:
@@ -122,8 +123,20 @@ def _worker(name: str, group: Object) -> Iterator[str]:
         )
     if spec.get("terminationGracePeriodSeconds", 30) <= drain:
         yield f"{where}: terminationGracePeriodSeconds: the node drains for {drain:g} s first; write more"
-    if "SERVE_APP_API_KEYS" not in {each["name"] for each in container["env"]}:
-        yield f"{where}: env: without keys nobody is served; write SERVE_APP_API_KEYS with a secretKeyRef"
+    values = {each["name"]: each.get("value") for each in container["env"]}
+    keys, mounts = values.get(ENVIRONMENT_FILE), {each["mountPath"] for each in _mounted(spec, "secret")}
+    if keys is None or keys.rpartition("/")[0] not in mounts:
+        yield (
+            f"{where}: env: without keys nobody is served; write {ENVIRONMENT_FILE} with a path below "
+            f"where a secret is mounted ({sorted(mounts)})"
+        )
+
+
+def _mounted(spec: Object, kind: str) -> Iterator[Object]:
+    """The mounts of a pod's volumes of this kind."""
+    names = {each["name"] for each in spec.get("volumes", []) if kind in each}
+    (container,) = spec["containers"]
+    yield from (each for each in container.get("volumeMounts", []) if each["name"] in names)
 
 
 def _policy(policy: Object, service: Object) -> Iterator[str]:
@@ -141,16 +154,14 @@ def _policy(policy: Object, service: Object) -> Iterator[str]:
             yield f"NetworkPolicy: opens {opened} to everybody; write a `from`, or only port {sorted(PUBLIC)}"
 
 
-def _budget(budget: Object, service: Object) -> Iterator[str]:
-    labels = budget["spec"]["selector"]["matchLabels"]
-    selected = [
-        name
-        for name, group in groups(service).items()
-        if labels.items() <= group["template"]["metadata"]["labels"].items()
-    ]
-    if selected != ["cpu"]:
-        yield f"PodDisruptionBudget: selects {selected}, not the gateways; write the labels of group cpu"
-    if not isinstance(budget["spec"].get("minAvailable"), int):
+def _budgets(budgets: list[Object], service: Object) -> Iterator[str]:
+    """Each group has a budget of its own. (One for a group that an overlay removes selects nobody.)"""
+    wanted = [budget["spec"]["selector"]["matchLabels"].items() for budget in budgets]
+    for name, group in groups(service).items():
+        labels = group["template"]["metadata"]["labels"]
+        if sum(each <= labels.items() for each in wanted) != 1:
+            yield f"PodDisruptionBudget: group {name} needs one of its own; write the labels of group {name}"
+    if not all(isinstance(budget["spec"].get("minAvailable"), int) for budget in budgets):
         yield "PodDisruptionBudget: a RayCluster has no scale; write a whole number as `minAvailable`"
 
 

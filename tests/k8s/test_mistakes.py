@@ -41,6 +41,19 @@ MISTAKES = {
     "a key of a budget": (BUDGET, "minAvailable: 1", "minimumAvailable: 1", "did you mean 'minAvailable'?"),
     "a percentage in a budget": (BUDGET, "minAvailable: 1", "minAvailable: 50%", "write a whole number"),
     "a budget for nobody": (BUDGET, "component: cpu", "component: gateway", "write the labels of group cpu"),
+    "no budget for the head": (
+        BUDGET,
+        "component: head",
+        "component: heads",
+        "write the labels of group head",
+    ),
+    "no budget for the GPUs": (BUDGET, "component: gpu", "component: cpu", "write the labels of group"),
+    "keys that are not mounted": (
+        SERVICE,
+        "mountPath: /etc/serve-app/keys",
+        "mountPath: /keys",
+        "(['/keys'])",
+    ),
     "a port for everybody": (
         POLICY,
         "port: 8001}\n  - from: # Prom",

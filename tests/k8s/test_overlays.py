@@ -2,13 +2,16 @@
 
 import re
 import shlex
+import shutil
 import subprocess
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 import yaml
 
-from tests.k8s.manifests import K8S, OVERLAYS, ROOT, kubectl, only, render
+from serve_app.config import default_usage_dir
+from tests.k8s.manifests import K8S, OVERLAYS, ROOT, every, groups, kubectl, only, render
 from tests.k8s.rules import broken
 from tests.k8s.schemas import kuberay, wrong_shapes
 
@@ -32,6 +35,32 @@ def test_kuberay_knows_every_key(overlay: str) -> None:
     assert kuberay().is_valid(service)
     service["spec"]["rayClusterConfig"]["enableInTreeAutoscalling"] = True
     assert not kuberay().is_valid(service)
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_an_overlay_may_keep_weights_and_usage_on_volumes(overlay: str, tmp_path: Path) -> None:
+    k8s = shutil.copytree(K8S, tmp_path / "k8s")
+    with (k8s / "overlays" / overlay / "kustomization.yaml").open("a") as file:
+        file.write("components: [../../components/volumes]\n")
+    objects = render(overlay, k8s)
+    assert list(wrong_shapes(objects)) == []
+    assert list(broken(objects)) == []
+    claims = {claim["metadata"]["name"] for claim in every(objects, "PersistentVolumeClaim")}
+    for name, group in groups(only(objects, "RayService")).items():
+        pod = group["template"]["spec"]
+        claimed = {
+            each["name"]: each["persistentVolumeClaim"]["claimName"]
+            for each in pod["volumes"]
+            if "persistentVolumeClaim" in each
+        }
+        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        assert set(claimed.values()) == (set() if name == "head" else claims)
+        if name != "head":
+            # Where the server writes them: below the home of the image's user.
+            home = re.findall(r"^ENV HOME=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)[0]
+            usage = default_usage_dir({"XDG_STATE_HOME": f"{home}/.local/state"})
+            assert {Path(mounts[each]) for each in claimed} == {usage, Path(home, ".cache/huggingface")}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)
