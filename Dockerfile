@@ -6,9 +6,10 @@
 # it), which saves gigabytes of CUDA libraries:
 #   docker build --target cpu --build-arg TORCH_PIP_FLAGS="--index-url ..." -t serve-app:0.1.0-cpu .
 
-# The tag follows security updates of Debian. For builds that repeat to the byte, write the digest
-# that `docker buildx imagetools inspect python:3.11-slim-bookworm` shows: python@sha256:...
-ARG PYTHON_IMAGE=python:3.11-slim-bookworm
+# One release of Python; the tag still follows security updates of Debian. For builds that repeat to the
+# byte, name the digest that `docker buildx imagetools inspect` shows for it:
+#   docker build --build-arg PYTHON_IMAGE=python@sha256:... ...
+ARG PYTHON_IMAGE=python:3.11.14-slim-bookworm
 
 FROM ${PYTHON_IMAGE} AS base
 # g++: the CPU kernels are built for the processor they run on, so at a pod's first start and not here.
@@ -21,23 +22,28 @@ ENV PATH=/opt/venv/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     PYTHONDONTWRITEBYTECODE=1
 
-FROM base AS source
+# What requirements.lock names, by hash (`make lock` writes it). torch has a layer and flags of its own,
+# and brings nothing but the libraries of its build; the wheel of this project then needs nothing more.
+FROM base AS locked
 RUN python -m venv /opt/venv
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
-COPY serve_app ./serve_app
+COPY requirements.lock ./
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps --require-hashes -r requirements.lock
 
-# torch first and alone, so that its flags and its layer are its own.
-FROM source AS build-cpu
+FROM locked AS build-cpu
 ARG TORCH=torch==2.13.0
 ARG TORCH_PIP_FLAGS=
 RUN --mount=type=cache,target=/root/.cache/pip pip install ${TORCH_PIP_FLAGS} "${TORCH}"
-RUN --mount=type=cache,target=/root/.cache/pip pip install .
+COPY pyproject.toml README.md LICENSE ./
+COPY serve_app ./serve_app
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps . && pip check
 
-FROM source AS build-cuda
+FROM locked AS build-cuda
 ARG TORCH=torch==2.13.0
 RUN --mount=type=cache,target=/root/.cache/pip pip install "${TORCH}"
-RUN --mount=type=cache,target=/root/.cache/pip pip install .
+COPY pyproject.toml README.md LICENSE ./
+COPY serve_app ./serve_app
+RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps . && pip check
 
 FROM base AS runtime
 # The home is the one folder, besides /tmp, that is written to: kernels, weights, usage journal.

@@ -12,12 +12,19 @@ BENCH_FLAGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# What the image installs: every version and hash but those of torch and the libraries of its builds.
+LOCK := requirements.lock
+LOCK_TOOL := .venv-lock/.installed
+OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
+	nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand \
+	nvidia-cusolver nvidia-cusparse nvidia-cusparselt-cu13 nvidia-nccl-cu13 nvidia-nvjitlink \
+	nvidia-nvshmem-cu13 nvidia-nvtx
 # A client that wants older packages than the server has.
 LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 
-.PHONY: serve test test-all test-gpu lint bench bench-gpu protocol clean
+.PHONY: serve test test-all test-gpu lint lock bench bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
@@ -41,6 +48,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check serve_app tests benchmarks
 	$(BIN)/mypy
 
+# After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).
+lock: $(LOCK_TOOL)
+	.venv-lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	  --no-annotate --no-header $(OF_TORCH:%=--no-emit-package %) --output-file $(LOCK) --quiet $(LOCK_FLAGS)
+
 bench: $(STAMP) build/models/smol135
 	$(BIN)/python benchmarks/step.py build/models/smol135 --paths fused packed hf
 	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 $(BENCH_FLAGS)
@@ -57,7 +69,7 @@ protocol: $(STAMP)
 	sed -i 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' serve_app/rpc/*_pb2.py
 
 clean:
-	rm -rf $(VENV) $(dir $(LITELLM))
+	rm -rf $(VENV) $(dir $(LITELLM)) $(dir $(LOCK_TOOL))
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
@@ -71,4 +83,9 @@ $(STAMP): pyproject.toml
 $(LITELLM):
 	@$(PYTHON) -m venv $(dir $@)
 	@$(dir $@)bin/python -m pip install --quiet "litellm>=1.80" mcp  # which litellm imports and does not ask for
+	@touch $@
+
+$(LOCK_TOOL):
+	@$(PYTHON) -m venv $(dir $@)
+	@$(dir $@)bin/python -m pip install --quiet "uv>=0.9"
 	@touch $@
