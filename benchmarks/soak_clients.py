@@ -37,7 +37,8 @@ FORM: Final = {
 BAD: Final = (
     b"", b"null", b"[]", b'{"model":', b'{"model":"demo-chat","messages":5}', b"\xff" * 100, b"[" * 200_000,
     b'{"model":"demo-chat","messages":[{"role":"user","content":"x"}],"n":1e9}',
-    b'{"model":"nobody","messages":[{"role":"user","content":"x"}],"n":0}', b'{"x":"' + b"y" * 9_000_000 + b'"}',
+    b'{"model":"nobody","messages":[{"role":"user","content":"x"}],"n":0}',
+    b'{"x":"' + b"y" * 9_000_000 + b'"}',
 )  # fmt: skip
 REFUSED: Final = (400, 404, 405, 413, 422, 429, 503)
 PATHS: Final = (
