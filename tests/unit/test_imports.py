@@ -21,10 +21,11 @@ ARROWS: dict[str, set[str]] = {
     "channel": BASE | {"config"},
     "engine": BASE | {"config"},
     "models": BASE | {"config"},
-    "text": BASE,
+    "json_schema": set(),
+    "text": BASE | {"json_schema"},
     "endpoints": BASE | {"config"},
     "accounts": BASE | {"config"},
-    "api": BASE | {"config", "telemetry", "endpoints"},
+    "api": BASE | {"config", "telemetry", "endpoints", "json_schema"},
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE

@@ -1,0 +1,78 @@
+"""Whether no value can match two of some schemas, as far as their types and tags show."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, Final
+
+from serve_app.json_schema.references import References
+from serve_app.json_schema.vocabulary import Schema
+
+_MAX_OPTIONS: Final = 64
+_MAX_TAGS: Final = 16  # members that are compared of two objects
+_DEPTH: Final = 2
+_ALL: Final = frozenset({"string", "number", "boolean", "null", "object", "array"})
+
+
+def exclusive(options: list[Any], references: References) -> bool:
+    """True only when it is certain."""
+    if len(options) > _MAX_OPTIONS:
+        return False
+    resolved = [references.resolved(option) for option in options]
+    return all(_differ(a, b, references, _DEPTH) for a, b in combinations(resolved, 2))
+
+
+def _differ(a: Any, b: Any, references: References, depth: int) -> bool:
+    if not isinstance(a, dict) or not isinstance(b, dict):
+        return a is False or b is False
+    if not _types(a) & _types(b):
+        return True
+    values_a, values_b = _values(a), _values(b)
+    if values_a is not None and values_b is not None:
+        return not any(x == y for x in values_a for y in values_b)
+    if _types(a) & _types(b) != {"object"} or depth == 0:
+        return False
+    return any(
+        _differ(
+            references.resolved(a["properties"][name]),
+            references.resolved(b["properties"][name]),
+            references,
+            depth - 1,
+        )
+        for name in _tags(a, b)
+    )
+
+
+def _types(schema: Schema) -> frozenset[str]:
+    values = _values(schema)
+    if values is not None:
+        return frozenset(_type_of(value) for value in values)
+    named = schema.get("type", list(_ALL))
+    names = named if isinstance(named, list) else [named]
+    # An integer is a number too.
+    return frozenset("number" if name == "integer" else name for name in names if isinstance(name, str))
+
+
+def _values(schema: Schema) -> list[Any] | None:
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) and len(values) <= _MAX_OPTIONS else None
+
+
+def _type_of(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds: dict[type, str] = {bool: "boolean", str: "string", list: "array", dict: "object"}
+    return kinds.get(type(value), "number")
+
+
+def _tags(a: Schema, b: Schema) -> list[str]:
+    """Members that both objects declare and must have."""
+    sides = []
+    for schema in (a, b):
+        properties, required = schema.get("properties"), schema.get("required")
+        if not isinstance(properties, dict) or not isinstance(required, list):
+            return []
+        sides.append([name for name in required if isinstance(name, str) and name in properties])
+    return [name for name in sides[0][:_MAX_TAGS] if name in sides[1]]

@@ -1,0 +1,93 @@
+"""The keywords of JSON Schema (drafts 4 to 2020-12), sorted by what a grammar does with them.
+
+The parser's side of the table is shown by tests, keyword by keyword.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+class UnusableSchema(ValueError):
+    """A schema that cannot be read; the message says why, and begins with what is at fault."""
+
+
+# Enforced as they stand. An `allOf` or `anyOf` is as good as its members.
+ENFORCED: Final = frozenset(
+    {
+        *("type", "enum", "const", "$ref", "allOf", "anyOf"),
+        *("properties", "patternProperties", "additionalProperties", "required"),
+        *("items", "prefixItems", "additionalItems", "minItems", "maxItems"),
+        *("minLength", "maxLength", "pattern"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    }
+)
+# Say nothing about which values are valid: annotations, names, and OpenAPI's additions.
+NOTES: Final = frozenset(
+    {
+        *("title", "description", "default", "examples", "example", "$comment", "deprecated"),
+        *("readOnly", "writeOnly", "contentEncoding", "contentMediaType", "contentSchema"),
+        *("$schema", "$id", "id", "$anchor", "$dynamicAnchor", "$recursiveAnchor", "$vocabulary"),
+        *("$defs", "definitions", "discriminator", "nullable", "xml", "externalDocs"),
+    }
+)
+# Enforced of strings; any other format is one that the parser does not know.
+FORMATS: Final = frozenset(
+    {"date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uri", "uuid"}
+)
+# OpenAPI's names for the widths of numbers, which assert nothing in JSON Schema.
+NUMBER_FORMATS: Final = frozenset({"int32", "int64", "float", "double"})
+
+IN_PLACE_LISTS: Final = ("allOf", "anyOf", "oneOf")
+IN_PLACE: Final = ("not", "if", "then", "else")
+IN_PLACE_MAPS: Final = ("dependentSchemas", "dependencies")
+_LISTS: Final = (*IN_PLACE_LISTS, "prefixItems")
+DEFINITIONS: Final = ("$defs", "definitions")
+CONDITIONS: Final = ("dependentRequired", *IN_PLACE_MAPS)
+_MAPS: Final = ("properties", "patternProperties", *DEFINITIONS, *IN_PLACE_MAPS)
+_SINGLE: Final = (
+    *("items", "additionalItems", "additionalProperties", "propertyNames", "contains"),
+    *("unevaluatedItems", "unevaluatedProperties", *IN_PLACE),
+)
+
+
+def subschemas(schema: Schema) -> Iterator[tuple[str, Any, Any]]:
+    """(keyword, key or index below it or None, subschema) of every schema directly inside."""
+    for keyword in _SINGLE:
+        if isinstance(schema.get(keyword), dict | bool):
+            yield keyword, None, schema[keyword]
+    for keyword in _LISTS:
+        if isinstance(schema.get(keyword), list):
+            yield from ((keyword, i, each) for i, each in enumerate(schema[keyword]))
+    if isinstance(schema.get("items"), list):  # until 2019-09: what prefixItems is today
+        yield from (("items", i, each) for i, each in enumerate(schema["items"]))
+    for keyword in _MAPS:
+        if isinstance(schema.get(keyword), dict):
+            yield from (
+                (keyword, name, each)
+                for name, each in schema[keyword].items()
+                if isinstance(each, dict | bool)
+            )
+
+
+def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:
+    """Whether `schema` says anything about a value by other keywords than `besides`."""
+    return any(key not in NOTES and key not in besides for key in schema)
+
+
+def check_form(schema: Schema) -> None:
+    """Raise UnusableSchema where a keyword that holds schemas or names is not of its form."""
+    for keyword in (*_MAPS, "dependentRequired"):
+        if not isinstance(schema.get(keyword, {}), dict):
+            raise UnusableSchema(f"{keyword} must be an object")
+    for keyword in (*_LISTS, "enum"):
+        if not isinstance(schema.get(keyword, []), list):
+            raise UnusableSchema(f"{keyword} must be a list")
+    names = schema.get("required", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UnusableSchema("required must be a list of names")
