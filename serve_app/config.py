@@ -164,6 +164,11 @@ class ModelConfig(Settings):
     reasoning_format: Literal["auto", "none", "think", "magistral"] = Field(
         "auto", description="How the model marks what it thinks; auto: as its chat template shows."
     )
+    compact_json: bool = Field(
+        False,
+        description="JSON under a grammar has no whitespace between its tokens, unless the request allows "
+        "some; false: as the model writes it.",
+    )
     task: Literal["auto", "generate", "embed"] = Field(
         "auto", description="What the model does; auto: as its files show."
     )

@@ -37,6 +37,7 @@ class RequestContext:
     entity: str = "unknown"  # the served entity that answered, or was tried last
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
     status: int = 0  # of the answer; 0: nothing was sent
+    ignored: tuple[str, ...] = ()  # fields of the request that nothing comes of
     budgets: tuple[Budget, ...] = ()  # the caller's, after this request's claim
     first_token_s: float | None = None  # from arrival
     queue_s: float | None = None  # in the engine

@@ -37,8 +37,10 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 OFF_LOOP_BYTES: Final = 256 * 1024
-MAX_IGNORED_NAMES: Final = 20  # listed in X-Ignored-Fields
-_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+IGNORED_FIELDS: Final = "x-ignored-fields"
+MAX_IGNORED_NAMES: Final = 20  # listed in that header
+_SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")  # each part of a name with dots
+_MAX_NAME_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ async def under_way(
     deadline = asyncio.get_running_loop().time() + limit
     endpoint, adapter = services.directory.resolve(call.model, services.backend)
     context.endpoint = endpoint.name
+    context.ignored = call.ignored
     entities = choose(endpoint, call, entity, scope, context, services.backend)
     requests = _complete(call, context, limit, adapter)
 
@@ -224,10 +227,19 @@ def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
 
 
 def answer_headers(ignored: Sequence[str], content_type: str) -> dict[str, str]:
-    """Those of every answer; `ignored`: fields of the body that nobody understood."""
+    """Those of every answer; `ignored`: fields of the body that nothing comes of."""
     headers = {"content-type": content_type}
     if ignored:
-        names = [name if _SAFE_NAME.fullmatch(name) else "?" for name in ignored[:MAX_IGNORED_NAMES]]
-        more = ["..."] if len(ignored) > MAX_IGNORED_NAMES else []
-        headers["x-ignored-fields"] = ", ".join(names + more)
+        headers[IGNORED_FIELDS] = listed(ignored)
     return headers
+
+
+def listed(ignored: Sequence[str]) -> str:
+    """Names of fields as a header has them: the first ones, and `?` for what may not stand there."""
+    names = [_safe(name) for name in ignored[:MAX_IGNORED_NAMES]]
+    return ", ".join([*names, "..."] if len(ignored) > MAX_IGNORED_NAMES else names)
+
+
+def _safe(name: str) -> str:
+    parts = (part if _SAFE_NAME.fullmatch(part) else "?" for part in name.split("."))
+    return ".".join(parts)[:_MAX_NAME_CHARS]

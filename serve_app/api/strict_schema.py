@@ -1,8 +1,9 @@
-"""The subset of JSON Schema that `strict` allows, as OpenAI and Databricks draw it.
+"""What `strict` asks of a schema: that an answer is guaranteed to match it.
 
-Inside it an answer is guaranteed to match: every keyword is one that decoding
-enforces, and no property is left open. Outside of `strict` a schema is followed as
-far as possible instead. Knows neither requests nor grammars.
+Everywhere each keyword must be one that decoding enforces. OpenAI's protocol allows a subset
+only, in which every object is closed and has all of its properties. Without `strict` a schema is
+followed as far as possible, and the keywords that are not enforced are named. Knows neither
+requests nor grammars.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, Final
 
 from serve_app import limits
 from serve_app.errors import InvalidField
+from serve_app.json_schema import UnusableSchema, adapt
 
 TYPES: Final = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 FORMATS: Final = frozenset(
@@ -28,8 +30,29 @@ KEYWORDS: Final = _NOTES | {
 _MAX_PATH_CHARS: Final = 200
 
 
-def check_strict(schema: dict[str, Any], param: str) -> None:
-    """Raise InvalidField, which names the place in the schema, for what `strict` does not allow."""
+def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: bool) -> tuple[str, ...]:
+    """Places in `schema` of the keywords that are not enforced, each as `properties.tags.uniqueItems`.
+
+    Raises InvalidField for a schema that cannot be read, and with `strict` for such a keyword;
+    `subset`: `strict` also means OpenAI's subset.
+    """
+    if strict and subset:
+        check_subset(schema, param)
+    try:
+        lost = adapt(schema).lost
+    except UnusableSchema as error:
+        raise InvalidField(f"{param}: the schema cannot be used: {error}", param=param) from error
+    if lost and strict:
+        raise InvalidField(
+            f"{param}: with strict, the schema must not use {lost[0][:_MAX_PATH_CHARS]}, "
+            "which cannot be guaranteed",
+            param=param,
+        )
+    return lost
+
+
+def check_subset(schema: dict[str, Any], param: str) -> None:
+    """Raise InvalidField, which names the place in the schema, for what is outside of OpenAI's subset."""
     if schema.get("type") != "object" or "anyOf" in schema:
         raise InvalidField(f"{param}: with strict, the schema's root must be of type object", param=param)
     properties = 0

@@ -61,7 +61,12 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         engine, model = load_engine(config, progress)
         facts, steps = engine_facts(engine, model), partial(AdaptingLoop, engine, make_loader(engine, config))
     tokenizer = load_tokenizer(config, Path(facts.folder))
-    answers = AnswerFormat.find(tokenizer, tools=config.tool_format, reasoning=config.reasoning_format)
+    answers = AnswerFormat.find(
+        tokenizer,
+        tools=config.tool_format,
+        reasoning=config.reasoning_format,
+        compact_json=config.compact_json,
+    )
     encoder = PromptEncoder.of(tokenizer, answers)
     info = ModelInfo(
         name=config.name,

@@ -204,7 +204,8 @@ class GrammarProcess:
 
 
 def _key(grammar: Grammar) -> bytes:
-    return hashlib.sha256(f"{grammar.kind.value}\0{grammar.text}".encode("utf-8", "surrogatepass")).digest()
+    spelled = f"{grammar.kind.value}\0{grammar.space}\0{grammar.text}"
+    return hashlib.sha256(spelled.encode("utf-8", "surrogatepass")).digest()
 
 
 def _size(answer: Answer) -> int:

@@ -121,8 +121,7 @@ class ModelServer:
             engine_request = replace(engine_request, adapter=adapter)
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         if (grammar := reader.grammar()) is not None:
-            field = GRAMMAR_FIELD if grammar is request.grammar else "tools"
-            engine_request = await self._constrained(engine_request, grammar, field)
+            engine_request = await self._constrained(engine_request, grammar, reader.grammar_field)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
         generation = Generation(

@@ -20,6 +20,7 @@ from serve_app.api.connection import WRITE_TIMEOUT_S
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.trtllm_errors import GRPC_STATUS, render_error
 from serve_app.api.dispatch import ANSWERED_BY
+from serve_app.api.generate import IGNORED_FIELDS, listed
 from serve_app.api.middleware import public_error
 from serve_app.api.ratelimit import ratelimit_headers
 from serve_app.errors import (
@@ -83,6 +84,8 @@ class RpcCall:
         headers = _told(context)
         if context.status == 200 and context.entity != "unknown":
             headers.append((ANSWERED_BY.encode(), context.entity.encode()))
+        if context.ignored:
+            headers.append((IGNORED_FIELDS.encode(), listed(context.ignored).encode()))
         self._rpc.set_trailing_metadata(_metadata(headers))
 
     async def abort(self, error: ServeError) -> None:

@@ -8,20 +8,19 @@ Knows neither tokens nor the parser's limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from serve_app.errors import InvalidField
+from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind
 
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
 
-# `{"a": 1,\n  "b": [..` and deeper: as much space in one place as a pretty printer needs, but no endless run.
-_SOME_SPACE: Final = r"[\x20\x0A\x0D\x09]{0,16}"
 _COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 _DATA: Final = ("enum", "const", "default", "examples")  # whose values are no schemas
@@ -30,16 +29,11 @@ _DATA: Final = ("enum", "const", "default", "examples")  # whose values are no s
 def serialise(grammar: Grammar) -> str:
     """`grammar` for llguidance. Raises InvalidField, which says what to change.
 
-    JSON by a schema is compact: no space between its tokens. Keywords of a schema that the parser does
-    not know are passed over, as JSON Schema has it for unknown keywords.
+    What a schema loses on the way is named by `json_schema.adapt`, which the dialects tell clients.
     """
     match grammar.kind:
-        case GrammarKind.JSON:
-            return LLMatcher.grammar_from_json_schema(
-                {"type": "object"}, overrides={"whitespace_pattern": _SOME_SPACE}
-            )
-        case GrammarKind.SCHEMA:
-            return _schema(grammar.text)
+        case GrammarKind.JSON | GrammarKind.SCHEMA:
+            return LLMatcher.grammar_from_json_schema(_json(schema_of(grammar)))
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:
@@ -59,20 +53,35 @@ def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
     )
 
 
-def _schema(text: str) -> str:
+def schema_of(grammar: Grammar) -> dict[str, Any]:
+    """The schema of a grammar of JSON, adapted, with the parser's options. Raises InvalidField."""
+    schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
+    return adapted(schema, SPACE if grammar.space is None else grammar.space)
+
+
+def adapted(schema: Mapping[str, Any], space: str) -> dict[str, Any]:
+    """A schema as the parser enforces it, with its options. Raises InvalidField."""
+    try:
+        return {**adapt(dict(schema)).schema, "x-guidance": {"whitespace_pattern": space, "lenient": True}}
+    except UnusableSchema as error:
+        raise refused(f"the schema cannot be used: {error}") from error
+
+
+def _read(text: str) -> dict[str, Any]:
     schema = json.loads(text)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise refused("the schema must be an object; `false` allows no answer")
-    schema.pop("x-guidance", None)  # the parser's own options: they are ours
     for keyword, target in _references(schema):
         if not isinstance(target, str) or not target.startswith("#"):
             raise refused(f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched')
+    return schema
+
+
+def _json(schema: dict[str, Any]) -> str:
     try:
-        return LLMatcher.grammar_from_json_schema(
-            json.dumps(schema), overrides={"whitespace_flexible": False, "lenient": True}
-        )
+        return json.dumps(schema, allow_nan=False)
     except ValueError as error:
         raise refused("the schema holds a number or a string that JSON cannot carry") from error
 

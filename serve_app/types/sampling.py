@@ -91,3 +91,4 @@ class Grammar:
 
     kind: GrammarKind
     text: str = ""
+    space: str | None = None  # of JSON: a regex of what may stand between tokens; None: the model's setting

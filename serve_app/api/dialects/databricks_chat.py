@@ -13,7 +13,7 @@ from serve_app.api.dialects.databricks_errors import render_error
 from serve_app.api.dialects.databricks_fields import GenerationFields, ReasoningEffort, Target, parse_fields
 from serve_app.api.dialects.databricks_messages import parse_messages
 from serve_app.api.dialects.databricks_tools import parse_offer
-from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_grammar import parse_form
 from serve_app.api.dialects.openai_wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.fields import Boolean, Integer
 from serve_app.endpoints.endpoint import Endpoint, Task
@@ -80,12 +80,13 @@ class ChatDialect:
         offer = parse_offer(
             body.tools, body.tool_choice, found.databricks, parallel=body.parallel_tool_calls is not False
         )
+        form = parse_form({"response_format": body.response_format})
         request = GenerateRequest(
             id="",
             model=found.name,
             prompt=Prompt(messages=_opened(messages, found.databricks.system_prompt), tools=offer.tools),
             tool_choice=offer.choice,
-            grammar=parse_grammar({"response_format": body.response_format}),
+            grammar=form.grammar,
             sampling=body.sampling(body.max_tokens or body.max_completion_tokens),
             n=body.choices,
             stop=body.stop or (),
@@ -99,7 +100,11 @@ class ChatDialect:
             requests=(request,),
             stream=stream,
             timeout_s=None,
-            ignored=() if body.reasoning_effort is None else ("reasoning_effort",),
+            ignored=(
+                *(() if body.reasoning_effort is None else ("reasoning_effort",)),
+                *form.ignored,
+                *offer.ignored,
+            ),
             renderer=partial(
                 ChatRenderer,
                 stream=stream,

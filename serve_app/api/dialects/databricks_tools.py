@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from serve_app.api.dialects.openai_tools import ToolOffer, parse_tools
-from serve_app.api.strict_schema import check_strict
 from serve_app.endpoints.endpoint import Databricks
 from serve_app.errors import InvalidField
 
@@ -16,12 +15,11 @@ def parse_offer(tools: Any, choice: Any, settings: Databricks, *, parallel: bool
         raise InvalidField("tool_choice: only together with tools, unless it is none", param="tool_choice")
     offer = parse_tools(tools, choice, parallel=parallel, max_tools=settings.max_tools)
     for i, tool in enumerate(offer.tools):
-        _check(tool["function"], tools[i]["function"], f"tools.{i}.function", settings)
+        _check(tool["function"], f"tools.{i}.function", settings)
     return offer
 
 
-def _check(function: dict[str, Any], given: dict[str, Any], where: str, settings: Databricks) -> None:
-    """`function` as it was understood, `given` as the client wrote it."""
+def _check(function: dict[str, Any], where: str, settings: Databricks) -> None:
     if settings.strict_tools and "description" not in function:
         raise InvalidField(f"{where}.description: is required", param=f"{where}.description")
     parameters = f"{where}.parameters"
@@ -30,5 +28,3 @@ def _check(function: dict[str, Any], given: dict[str, Any], where: str, settings
         raise InvalidField(
             f"{parameters}: must have at most {settings.max_tool_properties} properties", param=parameters
         )
-    if function.get("strict") and given.get("parameters") is not None:
-        check_strict(given["parameters"], parameters)

@@ -16,7 +16,7 @@ from serve_app.api.dialects.mindie_messages import parse_messages
 from serve_app.api.dialects.mindie_wire import FINISH, STREAM_TYPE, encode
 from serve_app.api.dialects.openai_beam import beam_names, beam_width
 from serve_app.api.dialects.openai_fields import StreamOptions
-from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_grammar import parse_form
 from serve_app.api.dialects.openai_tools import parse_tools
 from serve_app.api.dialects.openai_wire import token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.templating import parse_variables
@@ -122,6 +122,7 @@ class ChatDialect:
         model = endpoint or body.model or ""
         beam = Beam(width=beam_width(body.n, body.best_of)) if body.use_beam_search else None
         offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
+        form = parse_form({"response_format": body.response_format})
         request = GenerateRequest(
             id="",
             model=model,
@@ -131,7 +132,7 @@ class ChatDialect:
                 templating=Templating(variables=parse_variables(body.chat_template_kwargs)),
             ),
             tool_choice=offer.choice,
-            grammar=parse_grammar({"response_format": body.response_format}),
+            grammar=form.grammar,
             sampling=body.sampling(body.max_tokens, max(body.top_k or 0, 0)),
             n=body.n or 1,
             best_of=None if beam else body.best_of,
@@ -151,7 +152,7 @@ class ChatDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=body.timeout,
-            ignored=(),  # by this protocol in silence
+            ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(
                 ChatRenderer,
                 body=body.without("messages", "tools", "response_format", "chat_template_kwargs"),

@@ -73,6 +73,7 @@ class ChatBody(SharedFields, TemplatingFields):
             functions=self.functions,
             function_call=self.function_call,
             parallel=self.parallel_tool_calls is not False,
+            subset=True,
         )
 
     @property
@@ -96,7 +97,7 @@ class ChatDialect:
         body = parse_body(ChatBody, raw)
         body.check()
         model = body.endpoint(endpoint)
-        offer = body.offer()
+        offer, form = body.offer(), body.form()
         request = GenerateRequest(
             id="",
             model=model,
@@ -107,7 +108,7 @@ class ChatDialect:
             sampling=body.sampling(body.token_limit),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             prompt_logprobs=body.prompt_logprobs,
-            **body.options(),
+            **body.options(form.grammar),
         )
         return Call(
             model=model,
@@ -116,7 +117,7 @@ class ChatDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=body.timeout,
-            ignored=body.ignored,
+            ignored=(*body.ignored, *form.ignored, *offer.ignored),
             renderer=partial(
                 ChatRenderer,
                 body=body.without(*_NOT_ANSWERED),

@@ -89,7 +89,8 @@ class CompletionDialect:
         body.check()
         model = body.endpoint(endpoint)
         max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
-        sampling, options = body.sampling(max_tokens), body.options()
+        form = body.form()
+        sampling, options = body.sampling(max_tokens), body.options(form.grammar)
         requests = tuple(
             GenerateRequest(
                 id="",
@@ -110,7 +111,7 @@ class CompletionDialect:
             requests=requests,
             stream=bool(body.stream),
             timeout_s=body.timeout,
-            ignored=body.ignored,
+            ignored=(*body.ignored, *form.ignored),
             renderer=partial(
                 CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias", "logits_processors")
             ),

@@ -8,11 +8,11 @@ from serve_app import limits
 from serve_app.api.body import WireModel
 from serve_app.api.dialects.openai_beam import BeamFields, beam_names
 from serve_app.api.dialects.openai_grammar import FIELDS as GRAMMAR_FIELDS
-from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.openai_processors import Processors
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.types import ProcessorCall, SamplingParams
+from serve_app.types import Grammar, ProcessorCall, SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -131,7 +131,7 @@ class SharedFields(BeamFields):
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields with a value that nobody looks at, as the client spelt them."""
-        understood = (*GRAMMAR_FIELDS, "tool_choice", *_OF_CHATS)
+        understood = (*GRAMMAR_FIELDS, WHITESPACE, "tool_choice", *_OF_CHATS)
         extra = self.__pydantic_extra__ or {}
         unknown = [name for name, value in extra.items() if value is not None and name not in understood]
         return (*unknown, *self.meaningless)
@@ -165,10 +165,14 @@ class SharedFields(BeamFields):
             max_tokens=max_tokens,
         )
 
-    def options(self) -> dict[str, Any]:
+    def form(self) -> Form:
+        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        return parse_form(self.__pydantic_extra__ or {}, subset=True)
+
+    def options(self, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that are equal for every prompt of the body.
 
-        Raises InvalidField for a form of the output, or a search, that cannot be.
+        Raises InvalidField for a search that cannot be.
         """
         beam = self.beam(self.n, self.best_of)
         return {
@@ -182,5 +186,5 @@ class SharedFields(BeamFields):
             "bad_words": self.bad_words or (),
             "stream": bool(self.stream),
             "prompt_ids": bool(self.return_token_ids),
-            "grammar": parse_grammar(self.__pydantic_extra__ or {}),
+            "grammar": grammar,
         }

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
+from serve_app.api.strict_schema import lost_keywords
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode
@@ -31,6 +32,7 @@ class ToolOffer:
     tools: tuple[dict[str, Any], ...]
     choice: ToolChoice
     legacy: bool = False  # offered as functions: an answer has one `function_call`
+    ignored: tuple[str, ...] = ()  # keywords of parameters that a call must match, and may not
 
     @property
     def names(self) -> dict[str, str]:
@@ -39,9 +41,12 @@ class ToolOffer:
 
 
 def parse_offer(
-    *, tools: Any, tool_choice: Any, functions: Any, function_call: Any, parallel: bool
+    *, tools: Any, tool_choice: Any, functions: Any, function_call: Any, parallel: bool, subset: bool = False
 ) -> ToolOffer:
-    """What a body offers in either form, but not in both. Raises InvalidField or UnsupportedField."""
+    """What a body offers in either form, but not in both; `subset`: `strict` means OpenAI's.
+
+    Raises InvalidField or UnsupportedField.
+    """
     if tools:
         for name, value in (("functions", functions), ("function_call", function_call)):
             if value:
@@ -49,25 +54,47 @@ def parse_offer(
     elif functions and tool_choice is not None:
         raise _invalid("tool_choice", "goes with tools; functions have function_call")
     if functions or (function_call is not None and not tools):
-        return parse_functions(functions, function_call)
-    return parse_tools(tools, tool_choice, parallel=parallel)
+        return parse_functions(functions, function_call, subset=subset)
+    return parse_tools(tools, tool_choice, parallel=parallel, subset=subset)
 
 
-def parse_tools(tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS) -> ToolOffer:
+def parse_tools(
+    tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS, subset: bool = False
+) -> ToolOffer:
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
-    offered = _offered(tools, "tools", _function_of_tool, max_tools)
-    return ToolOffer(offered, _choice(choice, "tool_choice", offered, _named_tool, parallel=parallel))
+    offered = _offered(tools, "tools", _function_of_tool, max_tools, subset)
+    chosen = _choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
+    return ToolOffer(offered, chosen, ignored=_not_enforced(offered, chosen, "tools.{}.function"))
 
 
-def parse_functions(functions: Any, call: Any) -> ToolOffer:
+def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
     """What the deprecated `functions` and `function_call` say. Raises as `parse_tools`."""
-    offered = _offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS)
+    offered = _offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS, subset)
     choice = _choice(call, "function_call", offered, lambda value: value, parallel=False)
-    return ToolOffer(offered, choice, legacy=True)
+    ignored = _not_enforced(offered, choice, "functions.{}")
+    return ToolOffer(offered, choice, legacy=True, ignored=ignored)
+
+
+def _not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str) -> tuple[str, ...]:
+    """Keywords of parameters that calls are not made to match, where calls are forced at all."""
+    if choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
+        return ()
+    found: list[str] = []
+    for i, tool in enumerate(offered):
+        function = tool["function"]
+        if choice.name in (None, function["name"]):
+            where = f"{place.format(i)}.parameters"
+            lost = lost_keywords(function["parameters"], where, strict=False, subset=False)
+            found += [f"{where}.{keyword}" for keyword in lost]
+    return tuple(found)
 
 
 def _offered(
-    value: Any, field: str, function_of: Callable[[Any, str], tuple[Any, str]], max_tools: int
+    value: Any,
+    field: str,
+    function_of: Callable[[Any, str], tuple[Any, str]],
+    max_tools: int,
+    subset: bool,
 ) -> tuple[dict[str, Any], ...]:
     if value is None:
         return ()
@@ -79,7 +106,7 @@ def _offered(
         function, where = function_of(item, f"{field}.{i}")
         if not isinstance(function, dict):
             raise _invalid(where, "must be an object")
-        checked = _function(function, where)
+        checked = _function(function, where, subset)
         if checked["name"] in names:
             raise _invalid(f"{where}.name", "must differ from the names of the other tools")
         names.add(checked["name"])
@@ -98,7 +125,7 @@ def _function_of_tool(item: Any, where: str) -> tuple[Any, str]:
     return item.get("function"), f"{where}.function"
 
 
-def _function(function: dict[str, Any], where: str) -> dict[str, Any]:
+def _function(function: dict[str, Any], where: str, subset: bool) -> dict[str, Any]:
     name, description = function.get("name"), function.get("description")
     parameters, strict = function.get("parameters"), function.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -109,6 +136,8 @@ def _function(function: dict[str, Any], where: str) -> dict[str, Any]:
         raise _invalid(f"{where}.strict", "must be true or false")
     if parameters is not None:
         _check_schema(parameters, f"{where}.parameters")
+        if strict:
+            lost_keywords(parameters, f"{where}.parameters", strict=True, subset=subset)
     return {
         "name": name,
         **({} if description is None else {"description": description}),

@@ -69,13 +69,14 @@ class ChatDialect:
             function_call=body.function_call,
             parallel=body.parallel_tool_calls is not False,
         )
+        form = body.form()
         request = GenerateRequest(
             id="",
             model=model,
             prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
             tool_choice=offer.choice,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-            **body.options(self._config),
+            **body.options(self._config, form.grammar),
         )
         return Call(
             model=model,
@@ -84,7 +85,7 @@ class ChatDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=None,
-            ignored=(),  # by this protocol in silence
+            ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(
                 ChatRenderer,
                 body=body.without(*LARGE, "messages", "tools", "functions"),

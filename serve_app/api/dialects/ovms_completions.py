@@ -66,7 +66,8 @@ class CompletionDialect:
         body = parse_body(CompletionBody, raw)
         body.check(self._config)
         model = endpoint or body.model or ""
-        options = {**body.options(self._config), "prompt_logprobs": body.wants_prompt_logprobs}
+        form = body.form()
+        options = {**body.options(self._config, form.grammar), "prompt_logprobs": body.wants_prompt_logprobs}
         request = GenerateRequest(
             id="",
             model=model,
@@ -82,7 +83,7 @@ class CompletionDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=None,
-            ignored=(),  # by this protocol in silence
+            ignored=form.ignored,  # unknown fields are, by this protocol, in silence
             renderer=partial(CompletionRenderer, body=body.without(*LARGE, "prompt"), model=model),
             names=body.names,
         )

@@ -14,12 +14,12 @@ from pydantic import PlainValidator
 from serve_app import limits
 from serve_app.api.dialects.openai_beam import BeamFields, beam_names
 from serve_app.api.dialects.openai_fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.dialects.openai_grammar import parse_grammar
+from serve_app.api.dialects.openai_grammar import Form, parse_form
 from serve_app.api.dialects.openai_processors import Processors
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts, as_integer, refusal
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
-from serve_app.types import Beam, EarlyStopping, Overflow, ProcessorCall, SamplingParams
+from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, ProcessorCall, SamplingParams
 
 MAX_SEED: Final = 2**32 - 1
 MAX_STOP_STRINGS: Final = 16
@@ -181,7 +181,11 @@ class SharedFields(BeamFields):
             processors=self.logits_processors or (),
         )
 
-    def options(self, config: OvmsConfig) -> dict[str, Any]:
+    def form(self) -> Form:
+        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        return parse_form({"response_format": self.response_format})
+
+    def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that have the same meaning in both bodies.
 
         Raises InvalidField for a form of the output that cannot be.
@@ -202,7 +206,7 @@ class SharedFields(BeamFields):
             "truncate_prompt": self.truncate_prompt_tokens,
             "overflow": Overflow.CLAMP,
             "stream": bool(self.stream),
-            "grammar": parse_grammar({"response_format": self.response_format}),
+            "grammar": grammar,
             "reasoning": False,  # the protocol has no place for thoughts but the text
         }
 

@@ -21,6 +21,7 @@ from typing import Final
 from serve_app.api.dialects.base import Call, Renderer
 from serve_app.api.dialects.trtllm_batch import check_alike, rows_of
 from serve_app.api.dialects.trtllm_fit import Fit
+from serve_app.api.dialects.trtllm_guides import read_guide
 from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
 from serve_app.api.dialects.trtllm_outputs import Answer, wanted_outputs
 from serve_app.api.dialects.trtllm_request import NO_TEXT, PromptText, generate_request
@@ -81,6 +82,7 @@ class Inference:
     answer: Answer
     fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest]
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+    ignored: tuple[str, ...] = ()  # keywords of a schema that an answer may not match
 
     def call(self, endpoint: str, renderer: Callable[[str, ModelInfo], Renderer], *, stream: bool) -> Call:
         """The call at `endpoint`, which the model's name means; `stream`: its transport is told of deltas."""
@@ -92,7 +94,7 @@ class Inference:
             requests=self.requests,
             stream=stream,
             timeout_s=self.timeout_s,
-            ignored=(),  # unknown tensors are refused, unknown parameters passed over
+            ignored=self.ignored,  # unknown tensors are refused, unknown parameters passed over
             renderer=renderer,
             names=self.names,
             fit=self.fit,
@@ -120,8 +122,10 @@ def parse(
     _check_stream(row, streaming, can_stream, len(rows))
     outputs = wanted_outputs(row, request.outputs, request.model)
     priority = engine_priority(request.parameters)
+    forms = [read_guide(each) for each in rows]
     requests = tuple(
-        generate_request(each, text, config, priority=priority, streaming=streaming) for each in rows
+        generate_request(each, text, config, grammar=form.grammar, priority=priority, streaming=streaming)
+        for each, form in zip(rows, forms, strict=True)
     )
     pad_id = _pad_id(row)
     answer = Answer(
@@ -142,6 +146,7 @@ def parse(
         answer=answer,
         fit=Fit(Row({}, names), pad_id),
         names={ours: names.get(tensor, tensor) for ours, tensor in _TENSORS.items()},
+        ignored=tuple(dict.fromkeys(name for form in forms for name in form.ignored)),
     )
 
 

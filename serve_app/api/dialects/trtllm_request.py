@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from serve_app import limits
-from serve_app.api.dialects.trtllm_guides import read_guide
 from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
 from serve_app.api.dialects.trtllm_row import Row
 from serve_app.api.dialects.trtllm_words import read_words
@@ -23,6 +22,7 @@ from serve_app.types import (
     Draft,
     EarlyStopping,
     GenerateRequest,
+    Grammar,
     Prompt,
     PromptTable,
     SamplingParams,
@@ -47,7 +47,13 @@ NO_TEXT: Final = PromptText()
 
 
 def generate_request(
-    row: Row, text: PromptText, config: TrtllmConfig, *, priority: int, streaming: bool
+    row: Row,
+    text: PromptText,
+    config: TrtllmConfig,
+    *,
+    grammar: Grammar | None,
+    priority: int,
+    streaming: bool,
 ) -> GenerateRequest:
     """Raises InvalidField."""
     is_text = text.prompt is not None
@@ -74,7 +80,7 @@ def generate_request(
         prompt_table=table,
         draft=_draft(row, output_len, beam),
         adapter=_adapter(row),
-        grammar=read_guide(row),
+        grammar=grammar,
         stream=streaming,
         priority=priority,
         reasoning=False,

@@ -1,8 +1,8 @@
 """The grammar of an answer: what it may think, what it may say, and which calls it may or must make.
 
-Calls are the format's own spelling around each tool's name and the schema of its arguments,
-with the spaces of `json.dumps`, which is how models learned to write them. A marker that is
-a token of the model is asked for as that token. Knows the notation, but no parser of it.
+Calls are the format's own spelling around each tool's name and the schema of its arguments.
+A marker that is a token of the model is asked for as that token. Knows the notation, but no
+parser of it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from serve_app.text.grammar import adapted
 from serve_app.text.reasoning import ReasoningFormat
 from serve_app.text.tools.format import Spelling
 from serve_app.types import Grammar, GrammarKind
 
 _TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
 _BLANKS: Final = r"/[ \n]{0,4}/"
-_STYLE: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-# With one of these, members may be allowed elsewhere than in `properties`.
+# With one of these, arguments may have members though `properties` has none.
 _OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
 
 
@@ -40,16 +40,7 @@ class CallRules:
     functions: Sequence[Mapping[str, Any]]  # at least one
     several: bool  # more than one call
     forced: bool  # there must be a call
-
-
-def schema_of(grammar: Grammar) -> dict[str, Any] | None:
-    """The JSON Schema that `grammar` is, with its spacing; None for a grammar of another kind."""
-    if grammar.kind is GrammarKind.JSON:
-        return {"type": "object", "x-guidance": {**_STYLE, "lenient": True}}
-    if grammar.kind is not GrammarKind.SCHEMA:
-        return None
-    schema = json.loads(grammar.text)
-    return {**(schema if isinstance(schema, dict) else {}), "x-guidance": {**_STYLE, "lenient": True}}
+    space: str  # a regex of what may stand between tokens of their arguments
 
 
 def answer_grammar(
@@ -82,20 +73,17 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
     for i, function in enumerate(calls.functions):
         before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
-        arguments = _arguments(function["parameters"], strict=bool(function.get("strict")))
+        arguments = adapted(_arguments(function["parameters"]), calls.space)
         rules.append(f"call_{i}: {before} %json {json.dumps(arguments)} {_terms(spelling.end, token_ids)}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
 
 
-def _arguments(parameters: Mapping[str, Any], *, strict: bool) -> dict[str, Any]:
-    """The schema of a call's arguments: an object, of the declared members where they are declared.
-
-    Keywords that the parser does not know are an error if `strict`, else passed over.
-    """
+def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a call's arguments: an object, without members where none are declared."""
     schema = {"type": "object", **parameters}
-    if not any(key in parameters for key in _OPEN):
+    if not schema.get("properties") and not any(key in parameters for key in _OPEN):
         schema["additionalProperties"] = False
-    return {**schema, "x-guidance": {**_STYLE, "lenient": not strict}}
+    return schema
 
 
 def _thought_rules(thoughts: Thoughts, token_ids: Mapping[str, int]) -> list[str]:

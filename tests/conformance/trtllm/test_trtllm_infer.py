@@ -259,7 +259,23 @@ async def test_a_structural_tag_is_a_grammar_with_its_schema() -> None:
     )
     assert asked.grammar is not None
     assert asked.grammar.kind is GrammarKind.LARK
-    assert all(part in asked.grammar.text for part in ('"<f="', '"g>"', '{"type": "integer"}', '"</f>"'))
+    assert all(part in asked.grammar.text for part in ('"<f="', '"g>"', '"type": "integer"', '"</f>"'))
+
+
+TAGS = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+IN_TAGS = {"structures": [{"begin": "<f>", "schema": TAGS, "end": "</f>"}], "triggers": ["<f>"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "guide", "place"),
+    [("json_schema", TAGS, ""), ("structural_tag", IN_TAGS, ".structures.0.schema")],
+)
+async def test_keywords_that_are_not_enforced_are_named(kind: str, guide: Any, place: str) -> None:
+    async with gateway() as g:
+        text = json.dumps(guide)
+        answer = await g.post(INFER, body(guided_decoding_guide_type=kind, guided_decoding_guide=text))
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-ignored-fields"] == f"guided_decoding_guide{place}.uniqueItems"
 
 
 @pytest.mark.parametrize(

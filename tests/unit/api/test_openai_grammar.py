@@ -69,6 +69,45 @@ def test_a_form_becomes_a_grammar(parse, fields, grammar):
     assert call.ignored == ()
 
 
+@pytest.mark.parametrize(
+    ("fields", "space"),
+    [
+        ({"guided_json": CITY}, None),
+        ({"guided_json": CITY, "guided_whitespace_pattern": "[ ]?"}, r"[\x20]{0,1}"),
+        ({"response_format": json_schema(), "guided_whitespace_pattern": ""}, ""),
+        ({"structured_outputs": {"json": CITY, "disable_any_whitespace": True}}, ""),
+        ({"structured_outputs": {"json": CITY, "disable_any_whitespace": False}}, None),
+        ({"structured_outputs": {"json_object": True, "whitespace_pattern": " "}}, r"[\x20]"),
+    ],
+)
+def test_whitespace_is_the_models_unless_the_client_says_otherwise(parse, fields, space):
+    call = parse(**fields)
+    assert call.requests[0].grammar.space == space
+    assert call.ignored == ()
+
+
+def test_whitespace_without_json_has_no_effect_and_is_told(parse):
+    given = {"regex": "a", "disable_any_whitespace": True, "disable_additional_properties": True}
+    assert parse(structured_outputs=given).ignored == ("structured_outputs.disable_any_whitespace",)
+    assert parse(guided_whitespace_pattern=" ").ignored == ("guided_whitespace_pattern",)
+
+
+TAGS = {"type": "object", "properties": {"tags": {"type": "array", "uniqueItems": True}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "place"),
+    [
+        ({"response_format": json_schema(TAGS)}, "response_format.json_schema.schema"),
+        ({"guided_json": TAGS}, "guided_json"),
+        ({"guided_json": json.dumps(TAGS)}, "guided_json"),
+        ({"structured_outputs": {"json": TAGS}}, "structured_outputs.json"),
+    ],
+)
+def test_keywords_that_are_not_enforced_are_named(parse, fields, place):
+    assert parse(**fields).ignored == (f"{place}.properties.tags.uniqueItems",)
+
+
 def test_the_order_of_properties_is_the_order_of_the_answer(parse):
     schema = {"type": "object", "properties": {"z": {}, "a": {}}}
     grammar = parse(guided_json=schema).requests[0].grammar
@@ -107,6 +146,10 @@ def test_the_order_of_properties_is_the_order_of_the_answer(parse):
         ({"guided_grammar": "a" * (limits.MAX_GRAMMAR_CHARS + 1)}, "guided_grammar"),
         ({"structured_outputs": []}, "structured_outputs"),
         ({"structured_outputs": {"json": CITY, "regex": "a"}}, "structured_outputs"),
+        ({"guided_json": {"properties": 5}}, "guided_json"),
+        ({"guided_json": CITY, "guided_whitespace_pattern": "x*"}, "guided_whitespace_pattern"),
+        ({"structured_outputs": {"json": CITY, "whitespace_pattern": 5}}, "structured_outputs"),
+        ({"structured_outputs": {"json": CITY, "disable_any_whitespace": 1}}, "structured_outputs"),
         ({"guided_json": {"enum": ["x" * limits.MAX_SCHEMA_BYTES]}}, "guided_json"),
         ({"guided_json": {"enum": ["ü" * (limits.MAX_SCHEMA_BYTES // 2)]}}, "guided_json"),
         ({"guided_json": CITY, "guided_regex": "a"}, "guided_regex"),

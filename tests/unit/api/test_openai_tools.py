@@ -13,7 +13,12 @@ from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice,
 from tests.fakes_backend import logprob_of, model_info
 from tests.gateway import chat_body
 
-SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
 
 
 def tool(name="f", **fields):

@@ -13,6 +13,7 @@ import pytest_asyncio
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField
+from serve_app.json_schema import COMPACT
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
     FinishReason,
@@ -112,9 +113,27 @@ async def test_any_json_object(server):
         assert isinstance(json.loads(sink.text()), dict)
 
 
-async def test_a_schemas_answer_is_compact(server):
-    text = (await ask(server, schema(CITY))).text()
-    assert text == json.dumps(json.loads(text), separators=(",", ":"), ensure_ascii=False)
+async def test_a_schemas_answer_has_the_models_own_spaces_or_none(server):
+    greedy = SamplingParams(temperature=0.0, max_tokens=100)
+    words = "What is the capital of France? Answer in JSON with the keys country and capital."
+    prompt = Prompt(messages=({"role": "user", "content": words},))
+    names = ["country", "capital"]
+    properties = {name: {"type": "string"} for name in names}
+    told = schema({"type": "object", "properties": properties, "required": names})
+    for grammar in (None, Grammar(kind=GrammarKind.JSON), told):
+        sink = await ask(server, grammar, prompt=prompt, sampling=greedy)
+        assert sink.text() == '{"country": "France", "capital": "Paris"}'
+    compact = (await ask(server, replace(schema(CITY), space=COMPACT))).text()
+    assert compact == json.dumps(json.loads(compact), separators=(",", ":"), ensure_ascii=False)
+
+
+async def test_members_that_are_not_declared_are_not_invented(server):
+    """Every answer comes to an end, though JSON Schema leaves the object open."""
+    open_object = schema({key: value for key, value in CITY.items() if key != "additionalProperties"})
+    for seed in range(8):
+        sink = await ask(server, open_object, seed)
+        assert sink.finish() is FinishReason.EOS
+        assert set(json.loads(sink.text())) == {"city", "people"}
 
 
 async def test_regex_and_choice(server):

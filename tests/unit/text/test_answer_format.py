@@ -11,6 +11,7 @@ import pytest
 import tokenizers
 
 from serve_app.errors import UnsupportedField
+from serve_app.json_schema import COMPACT, SPACE
 from serve_app.text.answer import Parts
 from serve_app.text.answer_format import AnswerFormat, AnswerReader
 from serve_app.text.output import OutputText
@@ -49,7 +50,7 @@ def reader(
     folder: Path, request: GenerateRequest, template: str = LLAMA3, end: str = "", reasoning: str = "none"
 ) -> tuple[AnswerReader, Tokenizer]:
     tokenizer = Tokenizer.load(folder, chat_template=template)
-    format = AnswerFormat.find(tokenizer, tools="auto", reasoning=reasoning)
+    format = AnswerFormat.find(tokenizer, tools="auto", reasoning=reasoning, compact_json=False)
     prompt = tokenizer.encode_now("a long prompt before it " * 9 + end)
     return AnswerReader(format, request, prompt, tokenizer), tokenizer
 
@@ -103,7 +104,11 @@ def test_grammars_are_made_only_where_they_are_needed(folder: Path) -> None:
     assert grammar(reader(folder, asked())) is None
     assert grammar(thinks(folder)) is None
     none = ToolChoice(mode=ToolMode.NONE)
-    assert reader(folder, asked(grammar=SCHEMA, tool_choice=none))[0].grammar() is SCHEMA
+    assert reader(folder, asked(grammar=SCHEMA, tool_choice=none))[0].grammar() == replace(
+        SCHEMA, space=SPACE
+    )
+    compact = replace(SCHEMA, space=COMPACT)
+    assert reader(folder, asked(grammar=compact, tool_choice=none))[0].grammar() is compact
     assert reader(folder, asked(grammar=REGEX))[0].grammar() is REGEX
     assert thinks(folder, "<think>", grammar=REGEX)[0].grammar() is REGEX
     assert read(thinks(folder, "<think>", grammar=REGEX), "aaa").text == "aaa"

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ def schema(value: Any) -> Grammar:
 
 
 PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "required": ["a"]}
+DEEP = {"a": 1, "b": {"c": {"d": {"e": [{"f": ["x", 2]}]}}}}
 
 
 @pytest.mark.parametrize(
@@ -46,18 +48,22 @@ PAIR = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {}}, "re
         (
             Grammar(kind=GrammarKind.JSON),
             ['{"a": [1, {"b": null}]}', "{}", '{\n  "a": "ü"\n}'],
-            ["[1]", '"a"', "{" + " " * 17 + "}", "{a: 1}", '{"a": 1} '],
+            ["[1]", '"a"', "{" + " " * 33 + "}", "{a: 1}", '{"a": 1} ', ' {"a": 1}'],
         ),
         (
             schema(PAIR),
-            ['{"a":1}', '{"a":1,"b":[true]}', '{"a":1,"c":2}'],
-            ['{"a": 1}', '{"b":1}', '{"a":"1"}'],
+            ['{"a":1}', '{"a":1,"b":[true]}', json.dumps(DEEP), json.dumps(DEEP, indent=4)],
+            ['{"a":1,"c":2}', '{"b":1}', '{"a":"1"}', '{"a":' + " " * 33 + "1}", '{"a":1}\n'],
         ),
-        (schema({}), ["1", '"x"', "[1,null]", '{"a":{}}'], ["", "x", "[1, 2]"]),
+        (replace(schema(PAIR), space=""), ['{"a":1,"b":[true]}'], ['{"a": 1}', '{"a":1 }']),
+        (replace(schema(PAIR), space=r"[\x20]{0,1}"), ['{"a": 1 }'], ['{"a":  1}', '{"a":\n1}']),
+        (replace(Grammar(kind=GrammarKind.JSON), space=""), ['{"a":1}'], ['{"a": 1}']),
+        (schema({**PAIR, "additionalProperties": True}), ['{"a":1,"c":2}'], ['{"c":2}']),
+        (schema({}), ["1", '"x"', "[1, null]", '{"a":{}}'], ["", "x"]),
         (Grammar(kind=GrammarKind.SCHEMA, text="true"), ["1"], ["x"]),
         (schema({"const": {"$ref": "http://x"}}), ['{"$ref":"http://x"}'], ["{}"]),
         (schema({"$ref": "#/$defs/n", "$defs": {"n": {"type": "null"}}}), ["null"], ["1"]),
-        (schema({"type": "object", "x-guidance": {"whitespace_flexible": True}}), ["{}"], ["{ }"]),
+        (schema({"type": "object", "x-guidance": {"whitespace_pattern": "x*"}}), ["{ }"], ["{x}"]),
         (schema({"type": "string", "minLength": 2, "madeUp": 5}), ['"ab"'], ['"a"']),
         (Grammar(kind=GrammarKind.REGEX, text="a(b|c)+"), ["abc"], ["a", "abd", "xabc"]),
         (Grammar(kind=GrammarKind.REGEX, text="^[a-z]{2}$"), ["ab"], ["abc"]),
