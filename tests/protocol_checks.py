@@ -74,7 +74,8 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
 }
 
 # Fields that a body reads beside those of its model.
-BESIDE: Final = {("OpenAI", "chat"): openai_grammar.FIELDS, ("OpenAI", "completions"): openai_grammar.FIELDS}
+_FORMS: Final = (*openai_grammar.FIELDS, openai_grammar.WHITESPACE)
+BESIDE: Final = {("OpenAI", "chat"): _FORMS, ("OpenAI", "completions"): _FORMS}
 
 # Fields whose usual bound is narrower than that of their type.
 NARROWER: Final = {

@@ -54,6 +54,7 @@ SHARED: Final[Bounds] = {
     "guided_choice": ([["a", "b"], None], [[], [""], "a", 5]),
     "guided_grammar": (['start: "a"', None], ["", 5]),
     "guided_json": ([{"type": "object"}, None], ["x", 5]),
+    "guided_whitespace_pattern": (["", " ?", "[ \\n]*", None], ["x", " {65}", 5]),
     "structured_outputs": ([{"choice": ["a"]}, {}, None], [{"regex": "a", "choice": ["a"]}, 5]),
 }  # fmt: skip
 
