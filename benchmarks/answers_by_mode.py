@@ -36,6 +36,7 @@ from serve_app.types import (
 )
 
 TYPES = {str: "string", int: "integer"}
+TOGETHER = 32
 Asked = tuple[Exchange, list[Tool]]
 Modes = dict[str, Callable[[Exchange], dict[str, Any]]]  # name -> the fields of a request
 
@@ -112,15 +113,17 @@ TOOL_MODES: Modes = {
 }
 
 
-async def ask(server: ModelServer, id: str, asked: Asked, fields: dict[str, Any]) -> Answer:
+async def ask(
+    server: ModelServer, id: str, asked: Asked, fields: dict[str, Any], turn: asyncio.Semaphore
+) -> Answer:
     exchange, tools = asked
     offered = tuple({"type": "function", "function": tool.get("function", tool)} for tool in tools)
     prompt = Prompt(messages=({"role": "user", "content": exchange.question},), tools=offered)
     answer = Answer()
     sampling = SamplingParams(temperature=0.0, max_tokens=200)
-    await server.generate(
-        GenerateRequest(id=id, model="demo-chat", prompt=prompt, sampling=sampling, **fields), answer
-    )
+    request = GenerateRequest(id=id, model="demo-chat", prompt=prompt, sampling=sampling, **fields)
+    async with turn:
+        await server.generate(request, answer)
     return answer
 
 
@@ -131,10 +134,10 @@ async def measure(
     wrong: int,
 ) -> list[str]:
     """A row of the table for each mode."""
-    rows = []
+    rows, turn = [], asyncio.Semaphore(TOGETHER)
     for mode, fields in modes.items():
         answers = await asyncio.gather(
-            *(ask(server, f"{mode} {i}", each, fields(each[0])) for i, each in enumerate(asked))
+            *(ask(server, f"{mode} {i}", each, fields(each[0]), turn) for i, each in enumerate(asked))
         )
         judged = [
             (exchange, answer, answer.has(exchange))
@@ -165,7 +168,7 @@ async def run(options: argparse.Namespace) -> None:
         name="demo-chat",
         version=str(options.version),
         dtype="float32",
-        engine=EngineConfig(max_sequences=32, num_blocks=2048, block_size=16, max_waiting=4096),
+        engine=EngineConfig(max_sequences=TOGETHER, num_blocks=2048, block_size=16),
     )
     plain, called = questions(options.seed, options.questions, options.version)
     server = await ModelServer.start(config, lambda _: None)

@@ -28,6 +28,8 @@ from serve_app.json_schema.vocabulary import (
 )
 
 _MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
+_MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
+_MAX_LISTED: Final = 10_000  # names of a schema's `propertyNames`
 # Keywords that are never enforced, and are passed over with their subschemas.
 _LOST: Final = ("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems")
 _REWRITTEN: Final = frozenset(
@@ -63,6 +65,7 @@ def adapt(schema: Schema) -> Adapted:
 class _Adapter:
     def __init__(self, root: Schema) -> None:
         self.lost: list[str] = []
+        self._compared = self._listed = 0
         self._references = References(root)
         self._closing = Closing(root, self._references)
         self._used = self._reached(root)
@@ -146,7 +149,8 @@ class _Adapter:
         options = node.pop("oneOf", None)
         if options is None:
             return []
-        if not exclusive(schema["oneOf"], self._references):
+        self._compared += len(options) ** 2
+        if self._compared > _MAX_COMPARED or not exclusive(schema["oneOf"], self._references):
             self._lose(schema, path, ["oneOf"])
         if "anyOf" in node:
             return [{"anyOf": options}]
@@ -197,8 +201,9 @@ class _Adapter:
         said = set(rule) - NOTES - {"type"} if isinstance(rule, dict) else set()
         if "patternProperties" in node or combined_in_place(schema):
             self._lose(schema, path, ["propertyNames"])
-        elif said in ({"enum"}, {"const"}):
-            names = [rule["const"]] if "const" in rule else rule["enum"]
+        elif said in ({"enum"}, {"const"}) and self._may_list(
+            names := [rule["const"]] if "const" in rule else rule["enum"]
+        ):
             allowed = {name: properties.get(name, others) for name in names if isinstance(name, str)}
             node["properties"] = {**{name: False for name in properties if name not in allowed}, **allowed}
             node["additionalProperties"] = False
@@ -207,6 +212,11 @@ class _Adapter:
             node["additionalProperties"] = False
         else:
             self._lose(schema, path, ["propertyNames"])
+
+    def _may_list(self, names: Any) -> bool:
+        """Whether so many names may be written out once more."""
+        self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
+        return self._listed < _MAX_LISTED
 
     def _unevaluated(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
         """Where nothing is combined, what is not evaluated is what is not declared."""

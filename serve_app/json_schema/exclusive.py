@@ -8,15 +8,16 @@ from typing import Any, Final
 from serve_app.json_schema.references import References
 from serve_app.json_schema.vocabulary import Schema
 
-_MAX_OPTIONS: Final = 64
-_MAX_TAGS: Final = 16  # members that are compared of two objects
+MAX_OPTIONS: Final = 64
+_MAX_VALUES: Final = 64
+_MAX_TAGS: Final = 16  # required members of an object that are looked at
 _DEPTH: Final = 2
 _ALL: Final = frozenset({"string", "number", "boolean", "null", "object", "array"})
 
 
 def exclusive(options: list[Any], references: References) -> bool:
-    """True only when it is certain."""
-    if len(options) > _MAX_OPTIONS:
+    """True only when it is certain, for which up to `MAX_OPTIONS` are compared."""
+    if len(options) > MAX_OPTIONS:
         return False
     resolved = [references.resolved(option) for option in options]
     return all(_differ(a, b, references, _DEPTH) for a, b in combinations(resolved, 2))
@@ -29,7 +30,7 @@ def _differ(a: Any, b: Any, references: References, depth: int) -> bool:
         return True
     values_a, values_b = _values(a), _values(b)
     if values_a is not None and values_b is not None:
-        return not any(x == y for x in values_a for y in values_b)
+        return _apart(values_a, values_b)
     if _types(a) & _types(b) != {"object"} or depth == 0:
         return False
     return any(
@@ -57,7 +58,15 @@ def _values(schema: Schema) -> list[Any] | None:
     if "const" in schema:
         return [schema["const"]]
     values = schema.get("enum")
-    return values if isinstance(values, list) and len(values) <= _MAX_OPTIONS else None
+    return values if isinstance(values, list) and len(values) <= _MAX_VALUES else None
+
+
+def _apart(a: list[Any], b: list[Any]) -> bool:
+    """Whether no value is in both. Python's 1 == True is on the safe side."""
+    try:
+        return set(a).isdisjoint(b)
+    except TypeError:  # arrays and objects
+        return False
 
 
 def _type_of(value: Any) -> str:
@@ -74,5 +83,5 @@ def _tags(a: Schema, b: Schema) -> list[str]:
         properties, required = schema.get("properties"), schema.get("required")
         if not isinstance(properties, dict) or not isinstance(required, list):
             return []
-        sides.append([name for name in required if isinstance(name, str) and name in properties])
-    return [name for name in sides[0][:_MAX_TAGS] if name in sides[1]]
+        sides.append([name for name in required[:_MAX_TAGS] if isinstance(name, str) and name in properties])
+    return [name for name in sides[0] if name in sides[1]]

@@ -312,6 +312,45 @@ def test_what_is_combined_is_bounded() -> None:
         adapt(deep)
 
 
+WIDE = {f"p{i}": {"enum": list(range(64))} for i in range(16)}
+HOSTILE: dict[str, dict[str, Any]] = {
+    "references to many names": {
+        "properties": {f"q{i}": {"allOf": [{"$ref": "#/$defs/d"}, {}]} for i in range(2_000)},
+        "$defs": {"d": of(properties={f"p{i}": {} for i in range(5_000)})},
+    },
+    "references to many options": {
+        "properties": {
+            f"q{i}": {"oneOf": [{"$ref": f"#/$defs/d{j}"} for j in range(64)]} for i in range(150)
+        },
+        "$defs": {
+            f"d{j}": of(
+                properties={f"p{k}": {"enum": list(range(64))} for k in range(16)}, required=["p0", "p9"]
+            )
+            for j in range(64)
+        },
+    },
+    "maps of many names": {
+        "properties": {f"q{i}": of(propertyNames={"$ref": "#/$defs/d"}) for i in range(2_000)},
+        "$defs": {"d": {"enum": [f"n{i}" for i in range(5_000)]}},
+    },
+    "references in a ring": {
+        "$ref": "#/$defs/a",
+        "$defs": {"a": {"allOf": [{"$ref": "#/$defs/b"}, {}]}, "b": {"allOf": [{"$ref": "#/$defs/a"}, {}]}},
+    },
+    "many counts": {"$defs": {str(i): of(properties=ABC, minProperties=2) for i in range(3_000)}},
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_hostile_schema_is_refused_or_stays_small(name: str) -> None:
+    schema = HOSTILE[name]
+    try:
+        adapted = adapt(schema)
+    except UnusableSchema:
+        return
+    assert len(json.dumps(adapted.schema)) < 10 * len(json.dumps(schema)) + 1_000_000
+
+
 def test_the_tables_do_not_overlap() -> None:
     assert not ENFORCED & NOTES
     for name in FORMATS:

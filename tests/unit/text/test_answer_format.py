@@ -119,6 +119,19 @@ def test_grammars_are_made_only_where_they_are_needed(folder: Path) -> None:
     assert "start: TEXT calls?" in made
 
 
+@pytest.mark.parametrize("compact", [True, False])
+def test_the_operator_may_want_compact_json(folder: Path, compact: bool) -> None:
+    tokenizer = Tokenizer.load(folder, chat_template=LLAMA3)
+    format = AnswerFormat.find(tokenizer, tools="auto", reasoning="none", compact_json=compact)
+    space = COMPACT if compact else SPACE
+    bare = AnswerReader(format, asked(grammar=SCHEMA, prompt=Prompt(text="x")), [1], tokenizer).grammar()
+    assert bare is not None
+    assert bare.space == space
+    forced = AnswerReader(format, asked(tool_choice=NAMED), [1], tokenizer).grammar()
+    assert forced is not None
+    assert json.dumps(space) in forced.text
+
+
 @pytest.mark.parametrize(
     ("changes", "start"),
     [
