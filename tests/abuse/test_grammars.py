@@ -192,6 +192,8 @@ async def others_stream(server: ModelServer) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        while not answers and not task.done():  # what is refused at once leaves them no time
+            await asyncio.sleep(0.01)
         stop.set()
         await task
     assert answers > 0

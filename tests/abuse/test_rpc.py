@@ -377,3 +377,18 @@ async def test_a_stopped_request_is_its_callers_own() -> None:
         await call.done_writing()
         assert await call.code() is grpc.StatusCode.OK
         await w.check()
+
+
+async def test_keywords_of_a_schema_that_are_not_enforced_are_told_as_over_http() -> None:
+    message = ids()
+    for name, text in (
+        ("guided_decoding_guide_type", b"json_schema"),
+        ("guided_decoding_guide", b'{"type":"array","uniqueItems":true}'),
+    ):
+        message.inputs.add(name=name, datatype="BYTES", shape=[1, 1])
+        message.raw_input_contents.append(len(text).to_bytes(4, "little") + text)
+    async with wire() as w:
+        answered = w.channel.unary_unary(INFER)(message.SerializeToString(), metadata=bearer(KEY))
+        assert await answered.code() is grpc.StatusCode.OK, await answered.details()
+        told = dict(await answered.trailing_metadata())
+        assert told["x-ignored-fields"] == "guided_decoding_guide.uniqueItems"
