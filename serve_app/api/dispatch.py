@@ -74,19 +74,31 @@ def choose(
     its scope.
     """
     _check_task(endpoint, call.task)
+
+    def is_ready(each: ServedEntity) -> bool:
+        return backend.is_ready(each.app)
+
     wanted = header(scope, SERVED_ENTITY.lower().encode()) if entity is None else entity
-    if wanted is None and call.version is not None:
-        ready = sorted(of_version(endpoint, call.version), key=lambda each: not backend.is_ready(each.app))
-        return tuple(ready) if endpoint.fallback else (ready[0],)
-    if wanted is None:
+    if wanted is not None:
+        _check_may_choose(context, "an entity")
+        found = endpoint.entity(wanted)
+        if found is None:
+            raise ModelNotFound(f"{SERVED_ENTITY}: the endpoint has no such served entity", param="model")
+        return (found,)
+    versions = None if call.version is None else of_version(endpoint, call.version)
+    if versions is None or len(versions) == len(endpoint.served_entities):
+        # A version that every entity has chooses nothing: the split goes on as without it.
         key = _routing_key(endpoint, call, scope, context)
-        return candidates(endpoint, key, lambda each: backend.is_ready(each.app))
+        return candidates(endpoint, key, is_ready)
+    _check_may_choose(context, "a version of an endpoint with several")
+    best_first = sorted(versions, key=lambda each: not is_ready(each))
+    return tuple(best_first) if endpoint.fallback else (best_first[0],)
+
+
+def _check_may_choose(context: RequestContext, what: str) -> None:
+    """Raises PermissionDenied unless the caller may go past the traffic split."""
     if context.caller is None or Scope.ROUTING not in context.caller.scopes:
-        raise PermissionDenied(f"the API key lacks the scope '{Scope.ROUTING}', to choose an entity")
-    found = endpoint.entity(wanted)
-    if found is None:
-        raise ModelNotFound(f"{SERVED_ENTITY}: the endpoint has no such served entity", param="model")
-    return (found,)
+        raise PermissionDenied(f"the API key lacks the scope '{Scope.ROUTING}', to choose {what}")
 
 
 def version_of(entity: ServedEntity) -> str:

@@ -7,14 +7,28 @@ import math
 from collections import Counter
 from typing import Any
 
+import grpc
 import pytest
 
 from serve_app.accounts.keys import new_key
 from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.errors import GenerationFailed, InvalidField, Overloaded, Unavailable
+from serve_app.rpc import kserve_pb2 as pb
+from serve_app.rpc.methods import SERVICE
 from serve_app.types import Scope
 from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import CHAT, COMPLETIONS, Gateway, chat_body, completion_body, events, gateway
+from tests.gateway import (
+    CHAT,
+    COMPLETIONS,
+    Gateway,
+    chat_body,
+    completion_body,
+    directory_of,
+    events,
+    fake_app,
+    gateway,
+)
+from tests.rpc_server import rpc_served
 
 KEY, LINE = new_key("infer")
 OTHER, OTHER_LINE = new_key("other")
@@ -133,6 +147,87 @@ async def test_what_is_not_ready_is_skipped() -> None:
         gone = await g.post(CHAT, {**chat_body(), "model": "ab"})
         assert (gone.status_code, gone.headers["retry-after"]) == (503, "2")
         assert (await g.client.get("/v1/models/ab")).status_code == 503
+
+
+TENSORS: dict[str, Any] = {
+    "inputs": [
+        {"name": "input_ids", "datatype": "INT32", "shape": [1, 2], "data": [5, 6]},
+        {"name": "request_output_len", "datatype": "INT32", "shape": [1, 1], "data": [3]},
+    ]
+}
+BY_VERSION: list[tuple[str, dict[str, Any]]] = [
+    ("/v2/models/ab/versions/{}/infer", TENSORS),
+    ("/v2/models/ab/versions/{}/generate", {"text_input": "Hi", "parameters": {}}),
+    ("/v2/models/ab/versions/{}/generate_stream", {"text_input": "Hi", "parameters": {}}),
+    ("/mindie/v2/models/ab/versions/{}/generate_stream", {"text_input": "Hi", "parameters": {}}),
+    ("/triton/v2/models/ab/versions/{}/generate", {"input_ids": [5, 6], "request_output_len": 3}),
+    ("/triton/v2/models/ab/versions/{}/generate_stream", {"input_ids": [5, 6], "request_output_len": 3}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), BY_VERSION)
+async def test_a_version_goes_past_the_split_only_with_the_scope(path: str, body: dict[str, Any]) -> None:
+    async with gateway(models(), keys=KEYS, endpoints=[ab(100)]) as g:
+        for version in ("1", "2"):  # also the one that the split would choose
+            refused = await g.post(path.format(version), body, headers=bearer(KEY))
+            assert (refused.status_code, "scope 'routing'" in refused.text) == (403, True)
+            allowed = await g.post(path.format(version), body, headers=bearer(ROUTER))
+            assert allowed.headers["served-model-name"] == f"m-{version}"
+        unversioned = path.replace("/versions/{}", "")
+        assert (await g.post(unversioned, body, headers=bearer(KEY))).headers["served-model-name"] == "m-1"
+        assert (await g.post(path.format("9"), body, headers=bearer(KEY))).status_code == 404
+        assert len(g.journal.records) == 3  # what was refused was never admitted
+    async with gateway(models(), endpoints=[ab(100)]) as g:  # no keys: this machine may do all
+        assert (await g.post(path.format("2"), body)).headers["served-model-name"] == "m-2"
+
+
+@pytest.mark.parametrize(("path", "body"), BY_VERSION)
+async def test_a_version_that_leaves_no_choice_needs_no_scope(path: str, body: dict[str, Any]) -> None:
+    alone = {"name": "ab", "served_entities": [{"model": "m", "version": 2}]}
+    async with gateway(models(), keys=KEYS, endpoints=[alone]) as g:
+        answer = await g.post(path.format("2"), body, headers=bearer(KEY))
+        assert (answer.status_code, answer.headers["served-model-name"]) == (200, "m-2")
+    alike = ab(0)  # two entities of one version: the split decides between them
+    alike["served_entities"] = [
+        {"model": name, "version": 1, "name": f"m-{n}"} for n, name in ((1, "m"), (2, "k"))
+    ]
+    backend = FakeBackend(infos=[model_info("m", version="1"), model_info("k", version="1")])
+    async with gateway(backend, keys=KEYS, endpoints=[alike]) as g:
+        for _ in range(5):
+            answer = await g.post(path.format("1"), body, headers=bearer(KEY))
+            assert (answer.status_code, answer.headers["served-model-name"]) == (200, "m-2")
+
+
+@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
+async def test_a_version_over_grpc_needs_the_scope_too(method: str) -> None:
+    backend = models()
+    app = fake_app(backend, KEYS, directory_of(backend, [ab(100)]))
+    message = pb.ModelInferRequest(model_name="ab", model_version="2")
+    message.inputs.add(name="input_ids", datatype="INT32", shape=[1, 2])
+    message.inputs.add(name="request_output_len", datatype="INT32", shape=[1, 1])
+    message.raw_input_contents.extend([b"\x05\0\0\0" * 2, b"\x03\0\0\0"])
+
+    async def said(channel: grpc.aio.Channel, key: str) -> str:
+        """What refuses the request; nothing where it is answered."""
+        metadata = [("authorization", f"Bearer {key}")]
+        call = channel.stream_stream(f"/{SERVICE}/{method}")(
+            iter([message.SerializeToString()]), metadata=metadata, timeout=20
+        )
+        try:
+            raw = [each async for each in call]
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        if method == "ModelInfer":
+            return ""
+        return "".join(pb.ModelStreamInferResponse.FromString(each).error_message for each in raw)
+
+    async with rpc_served(app, KEYS) as address, grpc.aio.insecure_channel(address) as channel:
+        refused = await said(channel, KEY)
+        assert "scope 'routing'" in refused
+        assert refused.startswith("PERMISSION_DENIED") == (method == "ModelInfer")
+        assert not backend.requests
+        assert await said(channel, ROUTER) == ""
+        assert {request.model for request in backend.requests} == {"model-m_v_2"}
 
 
 class Failing(FakeBackend):
