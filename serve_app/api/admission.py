@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from serve_app.errors import Overloaded
+from serve_app.errors import InvalidField, Overloaded
 from serve_app.limits import MAX_BODIES_BYTES, SMALL_BODY_BYTES
 
 RETRY_AFTER_S = 1.0
@@ -76,7 +76,12 @@ class Admission:
 
     @contextmanager
     def permits(self, count: int) -> Iterator[None]:
-        """Hold `count` permits for the duration of the block. Raises Overloaded."""
+        """Hold `count` permits, one a prompt, for the duration of the block.
+
+        Raises Overloaded, or InvalidField for more than there ever are.
+        """
+        if count > self._max:
+            raise InvalidField(f"prompt: must hold at most {self._max} prompts here", param="prompt")
         self.check(count)
         self._in_flight += count
         try:

@@ -179,7 +179,7 @@ async def _attempt(
     requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
 ) -> Attempt:
     info = await backend.model(entity.app)
-    generation = Generation(backend, requests(entity, info))
+    generation = Generation(backend, requests(entity, info), at_once=info.max_requests)
     steps = generation.steps()
     try:
         return Attempt(entity, info, generation, await anext(steps), steps)

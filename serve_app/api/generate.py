@@ -108,7 +108,7 @@ class Exchange:
         with services.bodies.lease() as lease:
             # The body is not kept in a variable: it would live as long as the stream.
             call = await self._parse(await self._read(lease), endpoint)
-            with services.admission.permits(len(call.requests)), in_words_of(call.names):
+            with in_words_of(call.names), services.admission.permits(len(call.requests)):
                 await while_connected(self._receive, self._answer(call, entity))
 
     async def _read(self, lease: Lease) -> bytes:

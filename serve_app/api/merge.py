@@ -22,8 +22,12 @@ INCOMPLETE = "the answer is incomplete; the request may be retried"
 class Generation:
     """All prompts of one body under way."""
 
-    def __init__(self, backend: Backend, requests: Sequence[GenerateRequest]) -> None:
+    def __init__(
+        self, backend: Backend, requests: Sequence[GenerateRequest], *, at_once: int | None = None
+    ) -> None:
+        """`at_once`: most prompts under way, so that a body never overflows an idle queue by itself."""
         self._backend = backend
+        self._slots = asyncio.Semaphore(min(len(requests), at_once or len(requests)))
         self._requests = requests
         self._open = {(p, i) for p, request in enumerate(requests) for i in range(request.n)}
         self._usage = [Usage()] * len(requests)
@@ -97,7 +101,7 @@ class Generation:
         self, prompt: int, request: GenerateRequest, queue: asyncio.Queue[Step | Exception | None]
     ) -> None:
         try:
-            async with aclosing(closable(self._backend.generate(request))) as source:
+            async with self._slots, aclosing(closable(self._backend.generate(request))) as source:
                 async for deltas in source:
                     queue.put_nowait([(prompt, delta) for delta in deltas])
             queue.put_nowait(None)

@@ -7,7 +7,7 @@ it reaches its gateway.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -72,6 +72,7 @@ class StoppableBackend:
         self._backend = backend
         self._running = running
         self._key = key
+        self._was_stopped = False
 
     def is_ready(self, app: str) -> bool:
         return self._backend.is_ready(app)
@@ -96,6 +97,9 @@ class StoppableBackend:
         # A task of its own for the source, so that a stop need not interrupt anybody.
         items: asyncio.Queue[list[TokenDelta] | Exception | None] = asyncio.Queue()
         stopped: list[TokenDelta] = []
+        if self._was_stopped:  # before the turn of this prompt of the call
+            yield _aborted(request, range(request.n), Usage())
+            return
         pump = asyncio.ensure_future(self._pump(request, items))
         usage = Usage()
         running = set(range(request.n))  # choices
@@ -105,11 +109,8 @@ class StoppableBackend:
                     if isinstance(item, Exception):
                         raise item
                     if item is stopped:
-                        aborted = FinishReason.ABORT
-                        yield [
-                            TokenDelta(request_id=request.id, index=index, finish=aborted, usage=usage)
-                            for index in sorted(running)
-                        ]
+                        self._was_stopped = True
+                        yield _aborted(request, sorted(running), usage)
                         return
                     usage = item[-1].usage if item else usage
                     running -= {delta.index for delta in item if delta.finish is not None}
@@ -126,3 +127,10 @@ class StoppableBackend:
             items.put_nowait(None)
         except Exception as error:
             items.put_nowait(error)
+
+
+def _aborted(request: GenerateRequest, choices: Iterable[int], usage: Usage) -> list[TokenDelta]:
+    return [
+        TokenDelta(request_id=request.id, index=index, finish=FinishReason.ABORT, usage=usage)
+        for index in choices
+    ]

@@ -83,6 +83,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         eos_token_ids=facts.eos_token_ids,
         eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
         adapters=tuple(config.adapters),
+        max_requests=config.engine.max_sequences + config.engine.max_waiting,
     )
     grammars = GrammarCompiler(
         Setup(

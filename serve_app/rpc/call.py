@@ -18,6 +18,7 @@ from starlette.types import Scope
 from serve_app.api.body import ClientGone
 from serve_app.api.connection import WRITE_TIMEOUT_S
 from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.trtllm_errors import GRPC_STATUS, render_error
 from serve_app.api.dispatch import ANSWERED_BY
 from serve_app.api.generate import IGNORED_FIELDS, listed
@@ -35,6 +36,8 @@ from serve_app.limits import MAX_BODY_READ_S, MAX_ERROR_BYTES, MAX_TENSOR_BODY_B
 
 logger = logging.getLogger(__name__)
 
+_RETRY_HEADERS: Final = ("retry-after", SHOULD_RETRY)
+_NO_RETRY: Final = (b"grpc-retry-pushback-ms", b"-1")  # gRPC's own word to channels that retry by policy
 _STREAMING: Final = frozenset({"streaming", "stream"})  # what a client may call it
 
 
@@ -93,8 +96,10 @@ class RpcCall:
         context = context_of(self.scope)
         context.status = status_of(error)
         headers = _told(context)
-        if (wait := render_error(error).headers.get("retry-after")) is not None:
-            headers.append((b"retry-after", wait.encode()))
+        said = render_error(error).headers
+        headers += [(name.encode(), said[name].encode()) for name in _RETRY_HEADERS if name in said]
+        if SHOULD_RETRY in said:
+            headers.append(_NO_RETRY)
         await self._rpc.abort(code_of(error), message_of(error), _metadata(headers))
 
 

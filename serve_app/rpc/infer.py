@@ -154,7 +154,7 @@ async def answer(
     """
     context = context_of(scope)
     call = asked.call(endpoint_name(services, asked.answer.model), _no_bytes, stream=asked.streaming)
-    with services.admission.permits(len(call.requests)), in_words_of(call.names):
+    with in_words_of(call.names), services.admission.permits(len(call.requests)):
         async with under_way(call, None, scope, services, status_of) as (attempt, deadline):
             begun()
             context.status = 200

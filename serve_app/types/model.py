@@ -24,3 +24,4 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...] = ()
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
     adapters: tuple[str, ...] = ()  # the operator's, by name
+    max_requests: int | None = None  # that an idle replica takes at once, running and waiting; None: any

@@ -18,6 +18,7 @@ from databricks.sdk.errors import (
     InvalidParameterValue,
     NotFound,
     PermissionDenied,
+    RequestLimitExceeded,
     Unauthenticated,
 )
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole, QueryEndpointResponseObject
@@ -104,6 +105,22 @@ async def test_query_without_stream_is_answered_whole() -> None:
         answer = await query(url, "talk", messages=HELLO)
         assert answer.choices[0].message.content == TEXT
         assert g.backend.last.stream is False
+
+
+async def test_more_than_the_whole_limit_ends_at_once_as_a_limit() -> None:
+    limited = [{"name": "talk", "limits": {"output_tokens_per_minute": 100}}]
+    async with gateway(endpoints=limited) as g, served(g.app) as (host, port):
+        url = f"http://{host}:{port}"
+        with pytest.raises(RequestLimitExceeded, match="needs 120 output tokens, more than the limit of 100"):
+            await query(url, "talk", messages=HELLO, max_tokens=120)
+        page = (await g.client.get("/metrics")).text
+        (line,) = (each for each in page.splitlines() if 'requests_total{endpoint="talk"' in each)
+        assert line.endswith(" 1.0"), "the SDK asked more than once"
+        with pytest.raises(openai.BadRequestError, match="more than the limit of 100"):
+            await blocking(
+                lambda client: client.chat.completions.create(model="talk", messages=PLAIN, max_tokens=120),
+                url,
+            )
 
 
 async def test_query_completions() -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.error_reply import bounded, headers_of
-from serve_app.errors import ServeError
+from serve_app.errors import LargerThanQuota, ServeError
 
 
 class Row(NamedTuple):
@@ -42,6 +42,10 @@ TABLE: Final[Mapping[str, Row]] = MappingProxyType(
     }
 )
 
+# Of a request that is larger than its whole limit. Databricks' SDK repeats whatever is 429 or 503 until
+# its own time is over, whichever headers come with it; the error code still makes it the type of a limit.
+NEVER_FITS: Final = 400
+
 
 def broken(error: ServeError) -> bytes:
     """The JSON of an error after the first byte: also under `error`, where SDKs of OpenAI look for one."""
@@ -56,7 +60,7 @@ def broken(error: ServeError) -> bytes:
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
-    status = TABLE[error.condition].status
+    status = NEVER_FITS if isinstance(error, LargerThanQuota) else TABLE[error.condition].status
     body = bounded(error.message, lambda message: msgspec.json.encode(_members(error, message)))
     return ErrorReply(status, headers_of(error, status), body)
 

@@ -9,17 +9,20 @@ from collections.abc import Callable
 from typing import Final
 
 from serve_app.api.ratelimit import whole_seconds
-from serve_app.errors import ServeError
+from serve_app.errors import LargerThanQuota, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
+SHOULD_RETRY: Final = "x-should-retry"  # OpenAI's clients obey it
 _UNREAD_INPUT: Final = frozenset({"E14", "E14b"})  # may remain, so the connection cannot be reused
 
 
 def headers_of(error: ServeError, status: int) -> dict[str, str]:
-    """When to come back, who may come, and whether the connection lasts."""
+    """When to come back, or that it is no use; who may come, and whether the connection lasts."""
     headers = {"content-type": "application/json"}
     if status in (429, 503) and error.retryable:
         headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
+    if not error.retryable and (status == 429 or status >= 500 or isinstance(error, LargerThanQuota)):
+        headers[SHOULD_RETRY] = "false"  # clients retry every 429 and 5xx otherwise
     if status == 401:
         headers["www-authenticate"] = "Bearer"
     if error.condition in _UNREAD_INPUT:

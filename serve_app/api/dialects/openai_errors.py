@@ -66,7 +66,4 @@ def error_object(error: ServeError) -> bytes:
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
     row = TABLE[error.condition]
-    headers = headers_of(error, row.status)
-    if (row.status >= 500 or row.status == 429) and not error.retryable:
-        headers["x-should-retry"] = "false"  # SDKs retry every 429 and 5xx otherwise
-    return ErrorReply(row.status, headers, error_object(error))
+    return ErrorReply(row.status, headers_of(error, row.status), error_object(error))

@@ -169,8 +169,14 @@ async def test_a_request_over_the_limit_is_refused_at_once():
 
 
 async def test_prompts_count_one_by_one():
-    async with gateway(max_in_flight=2) as g:
-        assert (await g.complete(prompt=["a", "b", "c"])).status_code == 503
+    async with gateway(FakeBackend(hang_after=0), max_in_flight=2) as g:
+        held = asyncio.ensure_future(g.complete())
+        while not g.backend.running:
+            await asyncio.sleep(0)
+        assert (await g.complete(prompt=["a", "b"])).status_code == 503  # there is room for one
+        held.cancel()
+        await asyncio.gather(held, return_exceptions=True)
+        g.backend.hang_after = None
         assert (await g.complete(prompt=["a", "b"])).status_code == 200
 
 
