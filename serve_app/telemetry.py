@@ -116,7 +116,7 @@ class Metrics:
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
         """What one body used in the end, complete or not."""
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
-        self._completion.labels(endpoint, entity).inc(usage.completion_tokens)
+        self._completion.labels(endpoint, entity).inc(usage.generated_tokens)
         self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
 
     def render(self) -> bytes:

@@ -102,6 +102,7 @@ class FakeBackend:
     burst: bool = False  # all words in one list
     finish: FinishReason = FinishReason.LENGTH
     usage: Usage | None = None  # told with every delta, instead of what was delivered
+    progress: Usage | None = None  # told before everything else
     reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     questions: list[Any] = field(default_factory=list)
@@ -185,6 +186,8 @@ class FakeBackend:
 
     async def _deltas(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         steps = [self._step(request, k) for k in range(len(self.words))]
+        if self.progress is not None:
+            yield [TokenDelta(request_id=request.id, index=0, usage=self.progress, is_progress=True)]
         if self.burst:
             yield [delta for step in steps for delta in step]
             return

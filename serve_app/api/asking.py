@@ -1,6 +1,7 @@
 """A POST route that asks a model one question: body, endpoint, permit, entity, answer.
 
-Like `generate`, without tokens: nothing streams, and no budget is charged. Knows no question.
+Like `generate`, but nothing streams. A question takes a request and its tokens, as input, from the
+caller's budgets: tokenising is work too. It has no price. Knows no question.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Generic
 
 import msgspec
@@ -17,11 +19,14 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.admission import deadline_s
 from serve_app.api.body import read_body
 from serve_app.api.connection import reply, while_connected
-from serve_app.api.context import context_of
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.errors import render_error
 from serve_app.api.dispatch import ANSWERED_BY, choose, first_answer
 from serve_app.api.generate import Services
+from serve_app.api.metering import BYTES_PER_TOKEN
 from serve_app.endpoints.endpoint import ServedEntity, Task
-from serve_app.types import ModelInfo, Question
+from serve_app.errors import ServeError
+from serve_app.types import ModelInfo, Question, Usage
 from serve_app.types.question import ReplyT
 
 _JSON: Final = {"content-type": "application/json"}
@@ -34,6 +39,8 @@ class Inquiry(Generic[ReplyT]):
     model: str  # name of the endpoint
     question: Question[ReplyT]  # without what only the server knows: its id and deadline
     answer: Callable[[ModelInfo, ReplyT], dict[str, Any]]  # the body of the answer
+    estimate: Callable[[], int]  # tokens in the question, about; may read all of it
+    tokens: Callable[[ReplyT], int]  # and as the answer tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,30 @@ class QuestionRoute:
         def tries(entity: ServedEntity) -> None:
             context.entity = entity.name
 
-        entity, info, told = await first_answer(entities, ask, tries, deadline)
-        body = msgspec.json.encode(inquiry.answer(info, told))
-        await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
+        def asked() -> Usage:
+            return Usage(prompt_tokens=inquiry.estimate())
+
+        tries(entities[0])
+        async with services.meter.admit(endpoint, asked, context) as metered:
+            metered.has_price = False
+            try:
+                entity, info, told = await first_answer(entities, ask, tries, deadline)
+            except (ServeError, asyncio.CancelledError) as error:
+                if isinstance(error, ServeError):
+                    context.status = self._status(context, error)
+                metered.give_up(error, asked)
+                raise
+            size = inquiry.tokens(told)
+            metered.usage = Usage(prompt_tokens=size)
+            body = await services.aside(size * BYTES_PER_TOKEN, _body, (inquiry, info, told))
+            await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
+
+    @staticmethod
+    def _status(context: RequestContext, error: ServeError) -> int:
+        render = context.render_error or partial(render_error, context.family)
+        return render(error).status
+
+
+def _body(of: tuple[Inquiry[Any], ModelInfo, Any]) -> bytes:
+    inquiry, info, told = of
+    return msgspec.json.encode(inquiry.answer(info, told))

@@ -140,13 +140,18 @@ async def begin(
     entities: Sequence[ServedEntity],
     requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
     tries: Callable[[ServedEntity], None],
+    begun: Callable[[Generation], None],
     deadline: float,
 ) -> Attempt:
     """The first of `entities` that delivers anything before `deadline` (the event loop's time).
 
-    `tries` is told of each that is tried. Raises the last one's ServeError.
+    `tries` is told of each that is tried, `begun` of each generation. Raises the last one's ServeError.
     """
-    return await first_answer(entities, lambda entity: _attempt(backend, entity, requests), tries, deadline)
+
+    async def attempt(entity: ServedEntity) -> Attempt:
+        return await _attempt(backend, entity, requests, begun)
+
+    return await first_answer(entities, attempt, tries, deadline)
 
 
 async def first_answer(
@@ -177,9 +182,11 @@ async def _attempt(
     backend: Backend,
     entity: ServedEntity,
     requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
+    begun: Callable[[Generation], None],
 ) -> Attempt:
     info = await backend.model(entity.app)
     generation = Generation(backend, requests(entity, info), at_once=info.max_requests)
+    begun(generation)
     steps = generation.steps()
     try:
         return Attempt(entity, info, generation, await anext(steps), steps)

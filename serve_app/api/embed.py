@@ -78,8 +78,10 @@ class EmbedExchange:
             try:
                 ask = partial(self._ask, request)
                 chosen, info, embeddings = await first_answer(entities, ask, self._try, deadline)
-            except ServeError as error:
-                context.status = self._dialect.render_error(error).status
+            except (ServeError, asyncio.CancelledError) as error:
+                if isinstance(error, ServeError):
+                    context.status = self._dialect.render_error(error).status
+                metered.give_up(error, lambda: _reserved(request))
                 raise
             metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)

@@ -174,16 +174,15 @@ async def under_way(
     tries(entities[0])
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
         try:
-            attempt = await begin(_backend_of(call, services, context), entities, to, tries, deadline)
-            try:
-                async with aclosing(attempt):
-                    yield attempt, deadline
-            finally:
-                metered.usage = attempt.generation.usage
-                services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+            backend = _backend_of(call, services, context)
+            attempt = await begin(backend, entities, to, tries, metered.follow, deadline)
+            async with aclosing(attempt):
+                yield attempt, deadline
         except ServeError as error:
             context.status = status_of(error)
             raise
+        finally:
+            services.metrics.tokens(context.endpoint, context.entity, metered.usage)
 
 
 def _backend_of(call: Call, services: Services, context: RequestContext) -> Backend:
@@ -199,7 +198,7 @@ def _complete(
 ) -> list[GenerateRequest]:
     """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter."""
     salt = context.caller.salt if context.caller else ""
-    requests = [replace(request, salt=salt, timeout_s=timeout_s) for request in call.requests]
+    requests = [replace(each, salt=salt, timeout_s=timeout_s, progress=True) for each in call.requests]
     if adapter is not None:
         if any(request.adapter is not None for request in requests):
             raise InvalidField("lora_task_id: the model's name has an adapter already", param="lora_task_id")

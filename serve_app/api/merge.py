@@ -40,13 +40,16 @@ class Generation:
         return Usage.total(self._usage)
 
     async def steps(self) -> AsyncGenerator[Step, None]:
-        """The deltas as they come. Raises ServeError; ends only when every choice ended."""
+        """The deltas as they come, but those of progress. Raises ServeError; ends when every choice ended."""
         source = self._single() if len(self._requests) == 1 else self._merged()
         async with aclosing(source) as steps:
             async for step in steps:
                 for prompt, delta in step:
                     self._note(prompt, delta)
-                yield step
+                if any(delta.is_progress for _, delta in step):
+                    step = [each for each in step if not each[1].is_progress]
+                if step:
+                    yield step
         if self._open:
             raise GenerationFailed(INCOMPLETE)
 

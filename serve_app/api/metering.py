@@ -1,7 +1,9 @@
 """What an admitted request takes from budgets and leaves in the journal.
 
 Reserved before, settled after: a request is charged its prompt by estimate and its output
-at the most it may become, and gets back what it did not use. Knows neither how budgets
+at the most it may become, and gets back what it did not use. What it used is the work that was
+done for it, whoever hung up: one request, and the tokens that were computed and generated. A
+failure of ours that left the client with nothing is given back whole. Knows neither how budgets
 are kept nor where the journal is.
 """
 
@@ -13,14 +15,23 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Final
+from typing import Final, Protocol
 
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.body import ClientGone
 from serve_app.api.context import RequestContext
 from serve_app.api.ratelimit import whole_seconds
 from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
-from serve_app.errors import LargerThanQuota, QuotaExceeded
+from serve_app.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    GenerationFailed,
+    LargerThanQuota,
+    Overloaded,
+    QuotaExceeded,
+    ServeError,
+    Unavailable,
+)
 from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
 
 MINUTE_S: Final = 60.0
@@ -33,7 +44,15 @@ INPUT: Final = "input-tokens"
 OUTPUT: Final = "output-tokens"
 TOKENS: Final = "tokens"
 
+_OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
 _NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output tokens", TOKENS: "tokens"}
+
+
+class User(Protocol):
+    """Something that works for a request, and knows how much."""
+
+    @property
+    def usage(self) -> Usage: ...
 
 
 class Meter:
@@ -50,7 +69,7 @@ class Meter:
         """Account for one call. Raises QuotaExceeded, or Unavailable.
 
         `reserved` tells what the call may use at the most; it may read every prompt, so it is
-        asked for endpoints with budgets alone. The block sets `usage` of what it is given;
+        asked for endpoints with budgets alone. The block tells what it is given of `usage`;
         however it ends, the reservation is settled and one record is closed.
         """
         draws = _draws(endpoint, context, reserved)
@@ -65,9 +84,13 @@ class Meter:
         except (ClientGone, asyncio.CancelledError):
             outcome = "aborted"
             raise
+        except Exception as error:
+            # A stream that broke says so in `context`; before it nothing was delivered.
+            metered.is_free = context.outcome is None and _is_ours(error)
+            raise
         finally:
             if draws:
-                self._quota.settle(_settlement(draws, metered.usage, delivered=metered.delivered))
+                self._quota.settle(_settlement(draws, metered.usage, is_free=metered.is_free))
             self._journal.closed(metered.close(outcome))
 
     async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
@@ -89,12 +112,15 @@ class Meter:
 
 
 class Metered:
-    """One call under way. Its user sets `usage` as it becomes known."""
+    """One call under way. Its user sets `usage` as it becomes known, or names what has it."""
 
     def __init__(self, endpoint: Endpoint, context: RequestContext) -> None:
         self._endpoint = endpoint
         self._context = context
-        self.usage = Usage()
+        self._usage = Usage()
+        self._user: User | None = None
+        self.is_free = False  # nothing of it is charged
+        self.has_price = True
         self.record = UsageRecord(
             id=context.id,
             key_id=context.caller.key_id if context.caller else "",
@@ -107,12 +133,26 @@ class Metered:
         )
 
     @property
-    def delivered(self) -> bool:
-        """Whether the model gave anything for it, and be it the prompt's own log-probabilities."""
-        return self.usage.prompt_tokens > 0
+    def usage(self) -> Usage:
+        """The work so far."""
+        return self._usage if self._user is None else self._user.usage
+
+    @usage.setter
+    def usage(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def follow(self, user: User) -> None:
+        """From here on `user` knows the usage, also while nothing is delivered."""
+        self._user = user
+
+    def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
+        """A question ended with `error`. Who leaves it, or lets its time run out, has had it `asked`."""
+        if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
+            self.usage = asked()
 
     def close(self, outcome: str) -> UsageRecord:
-        context, usage, price = self._context, self.usage, self._endpoint.price
+        context, usage = self._context, self.usage
+        price = self._endpoint.price if self.has_price else None
         return replace(
             self.record,
             entity=context.entity,
@@ -120,11 +160,12 @@ class Metered:
             status=context.status,
             prompt_tokens=usage.prompt_tokens,
             cached_tokens=usage.cached_tokens,
-            completion_tokens=usage.completion_tokens,
+            completion_tokens=usage.generated_tokens,
+            discarded_tokens=usage.discarded_tokens,
             first_token_s=context.first_token_s,
             queue_s=context.queue_s,
             total_s=time.monotonic() - context.started,
-            cost=None if price is None else cost(price, usage),
+            cost=None if price is None else cost(price, Usage() if self.is_free else usage),
             currency=None if price is None else price.currency,
         )
 
@@ -151,13 +192,13 @@ def cost(price: Price, usage: Usage) -> float:
     cached_price = price.input_per_million if cached is None else cached
     fresh = usage.prompt_tokens - usage.cached_tokens
     total = fresh * price.input_per_million + usage.cached_tokens * cached_price
-    return (total + usage.completion_tokens * price.output_per_million) / 1e6
+    return (total + usage.generated_tokens * price.output_per_million) / 1e6
 
 
 def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
     default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
     most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
-    return most * max(request.n, request.best_of or 0)
+    return most * max(request.n, request.best_of or 0, request.beam.width if request.beam is not None else 0)
 
 
 def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
@@ -207,12 +248,17 @@ def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]
     ]
 
 
-def _settlement(draws: Sequence[Draw], usage: Usage, *, delivered: bool) -> list[Draw]:
-    """What was used beyond what was drawn; a request that got nothing is given back whole."""
+def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
+    """What was used beyond what was drawn; what is free is given back whole."""
     used = {
         REQUESTS: 1,
         INPUT: usage.prompt_tokens,
-        OUTPUT: usage.completion_tokens,
-        TOKENS: usage.prompt_tokens + usage.completion_tokens,
+        OUTPUT: usage.generated_tokens,
+        TOKENS: usage.prompt_tokens + usage.generated_tokens,
     }
-    return [replace(draw, amount=(used[draw.unit] if delivered else 0) - draw.amount) for draw in draws]
+    return [replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount) for draw in draws]
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the failure is the server's and not the client's, nor the end of a deadline."""
+    return isinstance(error, _OURS) or not isinstance(error, ServeError)

@@ -17,6 +17,7 @@ from serve_app.api.dialects.openai_messages import parse_messages
 from serve_app.api.dialects.openai_tools import parse_tools
 from serve_app.api.dialects.templating import TemplatingFields
 from serve_app.api.fields import Boolean, Integers, Text
+from serve_app.api.metering import prompt_tokens
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -74,7 +75,13 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
         add_special_tokens=body.add_special_tokens is not False,
         texts=bool(body.return_token_strs),
     )
-    return Inquiry(model=required(body.model), question=question, answer=_tokens)
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_tokens,
+        estimate=lambda: prompt_tokens(question.prompt),
+        tokens=lambda reply: len(reply.token_ids),
+    )
 
 
 def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
@@ -83,7 +90,14 @@ def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
     if body.tokens is None:
         raise InvalidField("tokens: is required", param="tokens")
     question = DetokenizeRequest(id="", token_ids=body.tokens)
-    return Inquiry(model=required(body.model), question=question, answer=_text)
+    size = len(body.tokens)
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_text,
+        estimate=lambda: size,
+        tokens=lambda reply: size,
+    )
 
 
 def _tokens(info: ModelInfo, reply: Tokens) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from serve_app import limits
 from serve_app.api.asking import Inquiry
 from serve_app.api.body import WireModel, parse_body
 from serve_app.api.fields import Text
+from serve_app.api.metering import tokens_in
 from serve_app.api.tokenize import required
 from serve_app.errors import InvalidField
 from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
@@ -31,7 +32,14 @@ def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
     body = parse_body(DetectBody, raw)
     if body.text is None:
         raise InvalidField("text: is required", param="text")
-    return Inquiry(model=required(body.model), question=DetectRequest(id="", text=body.text), answer=_score)
+    question = DetectRequest(id="", text=body.text)
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_score,
+        estimate=lambda: tokens_in(question.text),
+        tokens=lambda reply: max(reply.num_tokens, tokens_in(question.text)),
+    )
 
 
 def _score(info: ModelInfo, reply: WatermarkScore) -> dict[str, Any]:

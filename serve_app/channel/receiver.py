@@ -41,7 +41,7 @@ class Inbox:
     """The deltas of one request, in order, read by one task."""
 
     def __init__(self, receiver: Receiver, key: str) -> None:
-        self.started = False  # whether a delta ever came: a request may be retried only before
+        self.started = False  # whether anything was delivered: a request may be retried only before
         self._receiver = receiver
         self._key = key
         self._peer: Link | None = None
@@ -85,8 +85,9 @@ class Inbox:
         self._receiver._inboxes.pop(self._key, None)
 
     def _push(self, delta: TokenDelta, peer: Link) -> None:
-        self.started = True
-        self._peer = peer
+        if not delta.is_progress:
+            self.started = True
+            self._peer = peer
         if len(self._deltas) >= MAX_UNREAD_DELTAS:
             self.fail(Overloaded("the client reads too slowly"))
             return

@@ -27,7 +27,7 @@ from serve_app.engine.blocks import BlockPool, IntegrityError
 from serve_app.engine.constraint import FIELD, Grammars, forced_tokens
 from serve_app.engine.counters import Counters
 from serve_app.engine.ends import EndRule
-from serve_app.engine.group import Group
+from serve_app.engine.group import Group, members_of
 from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.lora import AdapterTable
 from serve_app.engine.processors import Registry
@@ -100,12 +100,13 @@ class Engine:
         self._sampler = sampler or Sampler(
             runner.vocab_size, eos_token_ids, watermark_key=config.watermark_key
         )
-        self._reader = RowReader(self._sampler, members=self._members, recompute=self._runner.recompute)
+        self._groups: dict[str, Group] = {}
+        members = partial(members_of, self._groups)
+        self._reader = RowReader(self._sampler, members=members, recompute=self._runner.recompute)
         self._beam_bounds = validation.BeamBounds(
             width=min(config.max_sequences, config.max_step_tokens, runner.num_blocks),
             end_tokens=len(eos_token_ids),
         )
-        self._groups: dict[str, Group] = {}
         self._unstarted: set[str] = set()
         self._deadlines: list[tuple[float, int, str]] = []  # a heap; entries of ended requests stay till due
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
@@ -240,12 +241,6 @@ class Engine:
         if self.grammars is not None:
             self.grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
-    def _members(self, sequence: Sequence) -> list[Sequence]:
-        group = self._groups[sequence.request_id]
-        if group.forked or group.request.n == 1 or group.request.beam is not None:
-            return [sequence]
-        return [sequence, *group.siblings()]
-
     def _commit(self, readings: list[Reading], failed: list[Chunk]) -> None:
         now = self._clock()
         beams: dict[str, dict[Sequence, Scored]] = {}  # of each request
@@ -275,6 +270,8 @@ class Engine:
                     self._append(group, take, logits, sequence, now)
                 if chunk.proposer is not None and chunk.draft:
                     chunk.proposer.learn(len(chunk.draft), len(reading.takes[0].sampled) - 1)
+            elif scored is None and not sequence.num_output:
+                self._outputs += self._groups[sequence.request_id].tell_progress(sequence.num_computed)
         for chunk in failed:
             self._fail(chunk.sequence, generation_failed())
         for request_id, rows in beams.items():
@@ -295,12 +292,14 @@ class Engine:
             self._end_group(group, FinishReason.ERROR, generation_failed())
             return
         self._counters.generated_tokens += len(rows)
-        group.first_token_at = now if group.first_token_at is None else group.first_token_at
+        group.note_search(len(rows), now)
         if group.request.timings:
             group.steps.append(self._time_token(group, group, now))
         if search.over:
             self._outputs += group.tell_hypotheses(now)
             self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # those that masks left no room for
+        else:
+            self._outputs += group.tell_progress(len(group.request.token_ids))
 
     def _fork_beam(self, group: Group, parent: Sequence) -> Sequence:
         beam = group.new_beam(parent)

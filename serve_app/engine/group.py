@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 
@@ -56,6 +56,7 @@ class Group:
     cached_tokens: int = 0
     gang: Gang | None = None  # of the beams
     search: BeamSearch | None = None  # once the prompt of a beam request is computed
+    searched: int = 0  # tokens computed for its beams
     prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # kept here for a search
     context_logits: list[bytes] | None = None  # the same
     first_token_at: float | None = None  # of a search
@@ -169,6 +170,24 @@ class Group:
             steps=steps * count,
         )
 
+    def note_search(self, count: int, now: float) -> None:
+        """Its beams took `count` tokens."""
+        self.searched += count
+        self.first_token_at = now if self.first_token_at is None else self.first_token_at
+
+    def tell_progress(self, computed: int) -> list[EngineOutput]:
+        """The work so far, of the prompt `computed` tokens, where that is wanted and no token tells it."""
+        if not self.request.progress:
+            return []
+        output = EngineOutput(
+            request_id=self.request.id,
+            index=0,
+            cached_tokens=min(self.cached_tokens, computed),
+            computed=computed,
+            searched=self.searched,
+        )
+        return [output]
+
     def tell_end(self, index: int, finish: FinishReason, error: ErrorInfo | None) -> EngineOutput:
         """An end without a token."""
         return EngineOutput(
@@ -199,6 +218,7 @@ class Group:
                 cached_tokens=self.cached_tokens,
                 timing=self.timing(now),
                 steps=tuple(self.steps[: len(hypothesis.token_ids)]),
+                searched=self.searched,
             )
             for index, hypothesis in enumerate(found)
         ]
@@ -256,3 +276,11 @@ class Group:
             adapter=request.adapter,
             processors=self.processors,
         )
+
+
+def members_of(groups: Mapping[str, Group], sequence: Sequence) -> list[Sequence]:
+    """The sequences that take a token where `sequence` is: all of a request at the end of its prompt."""
+    group = groups[sequence.request_id]
+    if group.forked or group.request.n == 1 or group.request.beam is not None:
+        return [sequence]
+    return [sequence, *group.siblings()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from serve_app.replica.choice import Choice, ChoiceStep
 from serve_app.replica.logits import joined, of_tokens
@@ -26,6 +27,8 @@ from serve_app.types import (
     TokenDelta,
     Usage,
 )
+
+PROGRESS_TOKENS: Final = 16  # between two deltas of progress: what a client that hangs up may not pay
 
 
 @dataclass(slots=True)
@@ -64,6 +67,10 @@ class Generation:
             for _ in range(self._sequences)
         ]
         self._cached_tokens = 0
+        self._computed = 0  # of the prompt
+        self._made = 0  # tokens of all choices
+        self._searched = 0  # tokens of a search's beams
+        self._told = Usage()  # with a delta
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
@@ -74,18 +81,47 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far. Of `best_of` candidates only the returned ones count."""
+        """Tokens so far. Once all is done, `best_of` candidates that are not returned are discarded."""
         chosen = self._best() if self._ranked and self.done else self._choices
+        completion = sum(c.num_tokens for c in chosen)
+        generated = max(self._searched, self._made)
         return Usage(
-            prompt_tokens=len(self._prompt_ids),
-            completion_tokens=sum(c.num_tokens for c in chosen),
+            prompt_tokens=self._computed,
+            completion_tokens=completion,
             cached_tokens=self._cached_tokens,
+            discarded_tokens=generated - completion,
         )
 
     def push(self, output: EngineOutput) -> Step:
         """Take one sequence's output of one step. What follows a choice's end is ignored."""
-        if not self.request.per_token or len(output.token_ids) < 2:
-            return self._push(output)
+        self._note_work(output)
+        if output.computed is not None:
+            step = Step()
+        elif not self.request.per_token or len(output.token_ids) < 2:
+            step = self._push(output)
+        else:
+            step = self._push_one_by_one(output)
+        if step.deltas:
+            self._told = step.deltas[-1].usage
+        elif self.request.progress and not self.done and self._has_progress():
+            self._told = self.usage
+            step.deltas.append(
+                TokenDelta(request_id=self.request.id, index=0, usage=self._told, is_progress=True)
+            )
+        return step
+
+    def _note_work(self, output: EngineOutput) -> None:
+        whole = bool(output.token_ids)  # a token comes after the whole prompt
+        self._computed = max(self._computed, len(self._prompt_ids) if whole else output.computed or 0)
+        self._searched = max(self._searched, output.searched)
+        self._cached_tokens = max(self._cached_tokens, output.cached_tokens if self._computed else 0)
+
+    def _has_progress(self) -> bool:
+        """Whether enough was done since the last delta for a word of its own."""
+        more = max(self._made, self._searched) - self._told.generated_tokens
+        return self._computed > self._told.prompt_tokens or more >= PROGRESS_TOKENS
+
+    def _push_one_by_one(self, output: EngineOutput) -> Step:
         result = Step()
         for single in one_by_one(output):
             step = self._push(single)
@@ -97,7 +133,6 @@ class Generation:
         choice = self._choices[output.index]
         if choice.finish is not None:
             return Step()
-        self._cached_tokens = max(self._cached_tokens, output.cached_tokens)
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             head = (self._first_prompt_token,) if self._first_prompt_token is not None else ()
             self._prompt_logprobs = head + tuple(self._describe(p) for p in output.prompt_logprobs)
@@ -105,7 +140,9 @@ class Generation:
             return self._fail(output)
         if self.request.sampling.max_tokens == 0:
             return self._echo_only(output)
+        before = choice.num_tokens
         step = choice.push(output)
+        self._made += choice.num_tokens - before
         if step.finish is not None:
             self._open -= 1
         result = Step(cut=(output.index, choice.num_tokens) if step.cut else None)

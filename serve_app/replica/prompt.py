@@ -103,6 +103,7 @@ class PromptEncoder:
             draft=request.draft,
             beam=request.beam,
             timings=request.per_token,
+            progress=request.progress,
             priority=request.priority,
             timeout_s=request.timeout_s,
             salt=request.salt,

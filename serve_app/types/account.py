@@ -70,7 +70,8 @@ class UsageRecord:
     status: int = 0  # HTTP; 0: nothing was sent
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
-    completion_tokens: int = 0
+    completion_tokens: int = 0  # all that were generated, whoever got them
+    discarded_tokens: int = 0  # of these, in no answer: of candidates and beams that lost
     first_token_s: float | None = None  # from arrival at the gateway
     queue_s: float | None = None  # in the engine, before its first step
     total_s: float = 0.0

@@ -35,6 +35,7 @@ class EngineRequest:
     beam: Beam | None = None  # n: hypotheses returned, best first
     grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar.py
     timings: bool = False  # `EngineOutput.steps` is wanted
+    progress: bool = False  # outputs that tell of work alone are wanted
     priority: int = 0
     timeout_s: float | None = None
     salt: str = ""
@@ -59,6 +60,8 @@ class EngineOutput:
     tensors: dict[str, Tensor] = field(default_factory=dict)  # as in TokenDelta
     perf: Perf | None = None  # with the last token
     by_sequence: bool = False  # finish STOP: by a stop sequence, whose tokens belong to the answer
+    computed: int | None = None  # prompt tokens so far, in an output that tells of work alone
+    searched: int = 0  # tokens computed so far for all beams of a search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

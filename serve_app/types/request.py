@@ -95,6 +95,7 @@ class GenerateRequest:
     prompt_table: PromptTable | None = None  # of a prompt of token ids
     draft: Draft | None = None  # not with a beam
     stream: bool = True  # False: one delta a choice, at the end
+    progress: bool = False  # tell of work in deltas of their own while nothing else does
     beam: Beam | None = None  # n <= beam.width; best_of is not used
     rank_length_penalty: float | None = None  # of best_of: sum / length ** this; None: the sum alone
     grammar: Grammar | None = None

@@ -63,16 +63,28 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0  # over the choices returned, end tokens included
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
+    discarded_tokens: int = 0  # generated for no choice returned: of candidates and beams that lost
+
+    @property
+    def generated_tokens(self) -> int:
+        """All that the model made, whoever got it: what limits and records count."""
+        return self.completion_tokens + self.discarded_tokens
 
     @classmethod
     def total(cls, usages: Iterable[Usage]) -> Usage:
         """Those of several requests together."""
-        prompt = completion = cached = 0
+        prompt = completion = cached = discarded = 0
         for usage in usages:
             prompt += usage.prompt_tokens
             completion += usage.completion_tokens
             cached += usage.cached_tokens
-        return cls(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+            discarded += usage.discarded_tokens
+        return cls(
+            prompt_tokens=prompt,
+            completion_tokens=completion,
+            cached_tokens=cached,
+            discarded_tokens=discarded,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,3 +163,4 @@ class TokenDelta:
     # "generation_logits" FP32 (tokens of the delta, vocab): from which each was chosen. Both raw.
     tensors: dict[str, Tensor] = field(default_factory=dict)
     perf: Perf | None = None  # with a choice's last delta; none where a stop string cut it
+    is_progress: bool = False  # only `usage` is news, and nothing is delivered; see GenerateRequest.progress

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
+import httpx
 import pytest
 
 from serve_app.accounts.keys import new_key
 from serve_app.api.metering import cost, prompt_tokens
 from serve_app.api.ratelimit import duration, ratelimit_headers
 from serve_app.endpoints.endpoint import Price
-from serve_app.errors import Overloaded
-from serve_app.types import Budget, Prompt, Usage
-from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
-from tests.gateway import CHAT, chat_body, gateway, served
+from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Overloaded, PromptTooLong
+from serve_app.types import Budget, Prompt, Usage, UsageRecord
+from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend, embedder_info, model_info
+from tests.gateway import CHAT, Gateway, chat_body, gateway, served
 
 ALICE, ALICE_LINE = new_key("alice")
 BOB, BOB_LINE = new_key("bob")
@@ -105,6 +107,125 @@ async def test_what_failed_for_our_reasons_costs_nothing() -> None:
         assert {record.status for record in g.journal.records} == {503}
         g.backend.refuse = None
         assert (await g.chat()).status_code == 200
+
+
+def remaining(answer: httpx.Response, *units: str) -> list[int]:
+    return [int(answer.headers[f"x-ratelimit-remaining-{unit}"]) for unit in units]
+
+
+async def hung_up(g: Gateway, path: str, body: dict[str, Any]) -> UsageRecord:
+    """The record of a request whose client leaves as soon as a model works for it."""
+    async with served(g.app) as (host, port):
+        _reader, writer = await asyncio.open_connection(host, port)
+        raw = json.dumps(body).encode()
+        writer.write(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
+        async with asyncio.timeout(10):
+            while not g.backend.running:
+                await asyncio.sleep(0)
+            for _ in range(20):  # what the model says on its way is read
+                await asyncio.sleep(0)
+            writer.close()
+            await g.backend.closed.wait()
+            while g.journal.open:
+                await asyncio.sleep(0.01)
+    return g.journal.records[-1]
+
+
+ALL = {"requests_per_minute": 10, "input_tokens_per_minute": 1000, "output_tokens_per_minute": 1000}
+WORK = Usage(prompt_tokens=70, cached_tokens=20, completion_tokens=8, discarded_tokens=24)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("work", [None, Usage(prompt_tokens=70), WORK])
+async def test_hanging_up_before_the_first_token_costs_the_work_done(
+    work: Usage | None, stream: bool
+) -> None:
+    backend = FakeBackend(hang_after=0, progress=work)
+    async with gateway(backend, endpoints=limited(**ALL)) as g:
+        record = await hung_up(g, CHAT, chat_body(stream=stream, max_tokens=40))
+        used = work or Usage()
+        assert (record.outcome, record.status, record.prompt_tokens) == ("aborted", 0, used.prompt_tokens)
+        assert (record.completion_tokens, record.discarded_tokens) == (
+            used.completion_tokens + used.discarded_tokens,
+            used.discarded_tokens,
+        )
+        backend.hang_after = backend.progress = None
+        after = await g.chat(max_tokens=10)
+        left = remaining(after, "requests", "input-tokens", "output-tokens")
+        prompt = prompt_tokens(Prompt(messages=({"role": "user", "content": "Hello!"},)))
+        assert left == [8, 1000 - used.prompt_tokens - prompt, 1000 - used.generated_tokens - 10]
+
+
+async def test_hanging_up_spends_the_budget_of_requests() -> None:
+    async with gateway(FakeBackend(hang_after=0), endpoints=limited(requests_per_minute=3)) as g:
+        for _ in range(3):
+            g.backend.closed.clear()
+            assert (await hung_up(g, CHAT, chat_body())).outcome == "aborted"
+        assert (await g.chat()).status_code == 429
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/tokenize", "/detokenize", "/v1/watermark/detect"])
+async def test_hanging_up_on_a_question_costs_its_estimate(path: str) -> None:
+    backend = FakeBackend([model_info(), embedder_info()], hang_after=0)
+    endpoints = [
+        {"name": "demo", "limits": ALL},
+        {"name": "embedder", "task": "llm/v1/embeddings", "limits": ALL},
+    ]
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/embeddings": {"model": "embedder", "input": "x" * 400},
+        "/tokenize": {"model": "demo", "prompt": "x" * 400},
+        "/detokenize": {"model": "demo", "tokens": [5] * 100},
+        "/v1/watermark/detect": {"model": "demo", "text": "x" * 400},
+    }
+    async with gateway(backend, endpoints=endpoints) as g:
+        record = await hung_up(g, path, bodies[path])
+        assert (record.outcome, record.prompt_tokens, record.route) == ("aborted", 100, path)
+        backend.hang_after = None
+        after = await g.post(path, bodies[path])
+        assert remaining(after, "requests", "input-tokens") == [8, 800]
+
+
+async def test_candidates_that_are_dropped_are_work_and_no_usage() -> None:
+    price = {"input_per_million": 0.0, "output_per_million": 1e6}
+    usage = Usage(prompt_tokens=5, completion_tokens=6, discarded_tokens=42)
+    endpoints = [{"name": "demo", "limits": ALL, "price": price}]
+    async with gateway(FakeBackend(usage=usage), endpoints=endpoints) as g:
+        answer = await g.complete(max_tokens=6, best_of=8)
+        assert answer.json()["usage"]["completion_tokens"] == 6
+        (record,) = g.journal.records
+        assert (record.completion_tokens, record.discarded_tokens, record.cost) == (48, 42, 48)
+        assert remaining(await g.complete(max_tokens=10), "output-tokens") == [1000 - 48 - 10]
+        page = (await g.client.get("/metrics")).text
+        assert 'serve_app_completion_tokens_total{endpoint="demo",entity="demo"} 96.0' in page
+
+
+@pytest.mark.parametrize(
+    ("error", "requests", "tokens"),
+    [
+        (Overloaded("full"), 10, 0),
+        (GenerationFailed("broke"), 10, 0),
+        (RuntimeError("a bug"), 10, 0),
+        (InvalidField("n: no", param="n"), 9, 70),
+        (PromptTooLong("too long"), 9, 70),
+        (DeadlineExceeded("late"), 9, 70),
+    ],
+)
+async def test_only_our_own_failures_are_free(error: Exception, requests: int, tokens: int) -> None:
+    backend = FakeBackend(fail_after=0, failure=error, progress=Usage(prompt_tokens=70))
+    async with gateway(backend, endpoints=limited(**ALL)) as g:
+        assert (await g.chat(max_tokens=40)).status_code >= 400
+        assert g.journal.records[0].outcome == "failed"
+        assert g.journal.records[0].prompt_tokens == 70  # the work is written down in any case
+        backend.fail_after = backend.failure = backend.progress = None
+        after = await g.chat(max_tokens=10)
+        prompt = prompt_tokens(Prompt(messages=({"role": "user", "content": "Hello!"},)))
+        assert remaining(after, "requests", "input-tokens") == [requests - 1, 1000 - tokens - prompt]
+
+
+async def test_a_beam_search_reserves_all_of_its_beams() -> None:
+    async with gateway(endpoints=limited(output_tokens_per_minute=100)) as g:
+        body = {"use_beam_search": True, "best_of": 4, "n": 1, "temperature": 0}
+        assert remaining(await g.complete(max_tokens=20, **body), "output-tokens") == [20]
 
 
 async def test_a_client_that_leaves_pays_what_it_got() -> None:
