@@ -25,6 +25,9 @@ MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
 
 # --- the prompt ----------------------------------------------------------------------
 MAX_PROMPT_CHARS: Final = 4 * 2**20  # before tokenising, which is linear but not free
+MAX_TOKENISING_CHARS: Final = 4 * MAX_PROMPT_CHARS  # that wait for a thread: 20 s of work at worst
+MAX_QUESTION_CHARS: Final = 2**20  # of a text that is only tokenised: 2 s of a thread, 270 MB meanwhile
+MAX_QUESTION_TOKENS: Final = 2**18  # in such a question or its answer: 2 MB of JSON, the largest usual window
 MAX_CONTROL_TOKENS_IN_CHAT: Final = 10_000  # in the text of users; each is spelled out as plain text
 MAX_PROMPTS: Final = 128  # prompts in one completions body
 MAX_MESSAGES: Final = 2_048  # messages of one chat

@@ -21,8 +21,6 @@ from serve_app.api.metering import prompt_tokens
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 
-MAX_TOKENS_IN_TEXT = limits.MAX_BODY_BYTES // 2  # an id and its comma take two bytes
-
 
 def required(name: str | None) -> str:
     """The model's name. Raises InvalidField."""
@@ -37,7 +35,7 @@ class TokenizeBody(TemplatingFields):
     free_form: ClassVar[tuple[str, ...]] = (*TemplatingFields.free_form, "messages", "tools")
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    prompt: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
+    prompt: Annotated[str | None, Text(0, limits.MAX_QUESTION_CHARS)] = None
     messages: Any = None
     tools: Any = None
     add_special_tokens: Annotated[bool | None, Boolean] = None
@@ -63,7 +61,7 @@ class DetokenizeBody(WireModel):
     """Tokens."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    tokens: Annotated[tuple[int, ...] | None, Integers(MAX_TOKENS_IN_TEXT, 0, MAX_TOKEN_ID)] = None
+    tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = None
 
 
 def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:

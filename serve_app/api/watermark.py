@@ -24,7 +24,7 @@ class DetectBody(WireModel):
     """A text and who may have written it."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    text: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
+    text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = None
 
 
 def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:

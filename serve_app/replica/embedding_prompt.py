@@ -62,9 +62,11 @@ class EmbeddingPrompt:
         )
 
     def _ids(self, request: EmbedRequest, text: str | tuple[int, ...]) -> Sequence[int]:
-        ids = (
-            self._encode(self._with_instruction(text, request.instruction)) if isinstance(text, str) else text
-        )
+        if isinstance(text, str):
+            most = None if request.truncate else self.window
+            ids = self._encode(self._with_instruction(text, request.instruction), most)
+        else:
+            ids = text
         if not ids:
             raise InvalidField(f"{FIELD}: every text must hold at least one token", param=FIELD)
         if isinstance(text, tuple) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
@@ -81,9 +83,11 @@ class EmbeddingPrompt:
         closing = self.closing if isinstance(text, str) else ()
         return [*ids[: self.window - len(closing)], *closing]
 
-    def _encode(self, text: str) -> Sequence[int]:
+    def _encode(self, text: str, most: int | None) -> Sequence[int]:
+        text = text.lower() if self.sentence.lower_case else text
+        self.tokenizer.check_fewest(len(text), most, param=FIELD)
         try:
-            return self.tokenizer.encode_now(text.lower() if self.sentence.lower_case else text)
+            return self.tokenizer.encode_now(text)
         except InvalidField as error:
             raise InvalidField(f"{FIELD}: must be valid Unicode text", param=FIELD) from error
 

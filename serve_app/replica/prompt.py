@@ -28,11 +28,12 @@ class PromptEncoder:
         """What the tokenizer's own files offer."""
         return cls(tokenizer, ChatTemplate.find(tokenizer), FillInTheMiddle.find(tokenizer), answers)
 
-    async def encode(self, request: GenerateRequest) -> list[int]:
+    async def encode(self, request: GenerateRequest, most: int | None = None) -> list[int]:
         """Token ids of the prompt, at least one.
 
         Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
-        template or no fill-in-the-middle tokens.
+        template or no fill-in-the-middle tokens. What certainly has more than `most` tokens is
+        refused before the work.
         """
         prompt = request.prompt
         if prompt.messages is not None:
@@ -41,15 +42,17 @@ class PromptEncoder:
                     "messages: this model has no chat template; use completions instead", param="messages"
                 )
             return await self.template.render_ids(
-                self._messages(request), _shown_tools(request), prompt.templating
+                self._messages(request), _shown_tools(request), prompt.templating, most
             )
         if prompt.suffix is not None:
             if self.fim is None:
                 raise UnsupportedField("suffix: this model has no fill-in-the-middle tokens", param="suffix")
             if prompt.text is None:
                 raise InvalidField("suffix: needs a text prompt", param="suffix")
+            self.tokenizer.check_fewest(len(prompt.text) + len(prompt.suffix), most, param="prompt")
             return await self.fim.encode(prompt.text, prompt.suffix)
         if prompt.text is not None:
+            self.tokenizer.check_fewest(len(prompt.text), most, param="prompt")
             ids = await self.tokenizer.encode(prompt.text)
         else:
             ids = list(prompt.token_ids or ())

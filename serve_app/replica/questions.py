@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import cast
 
 from serve_app.engine.watermark import detect
-from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
+from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.prompt import PromptEncoder
+from serve_app.text.control import count_chars
 from serve_app.types import (
     DetectRequest,
     Detokenized,
@@ -48,9 +49,18 @@ class Questions:
     async def _tokens(self, question: TokenizeRequest) -> Tokens:
         prompt, tokenizer = question.prompt, self._tokenizer
         if prompt.text is not None:
+            tokenizer.check_fewest(len(prompt.text), MAX_QUESTION_TOKENS, param="prompt")
             ids = await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
         else:
-            ids = await self._encoder.encode(GenerateRequest(id=question.id, model="", prompt=prompt))
+            if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
+                raise PromptTooLong(f"messages: at most {MAX_QUESTION_CHARS} characters", param="messages")
+            asked = GenerateRequest(id=question.id, model="", prompt=prompt)
+            ids = await self._encoder.encode(asked, MAX_QUESTION_TOKENS)
+        if len(ids) > MAX_QUESTION_TOKENS:
+            field = "messages" if prompt.text is None else "prompt"
+            raise PromptTooLong(
+                f"{field}: has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}", param=field
+            )
         texts = None
         if question.texts:
             texts = await tokenizer.off_loop(len(ids), lambda: tuple(map(tokenizer.token_text, ids)))

@@ -115,7 +115,8 @@ class ModelServer:
         self, request: GenerateRequest, sink: DeltaSink, adapter: str | None, started: float
     ) -> None:
         """`generate` with the engine's name of the adapter; `started`: when the request came."""
-        request, token_ids = self._window.fit(request, await self._encoder.encode(request))
+        token_ids = await self._encoder.encode(request, self._window.most_prompt(request))
+        request, token_ids = self._window.fit(request, token_ids)
         engine_request = await self._encoder.engine_request(request, token_ids)
         if adapter is not None:
             engine_request = replace(engine_request, adapter=adapter)

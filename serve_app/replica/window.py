@@ -19,6 +19,11 @@ class Window:
     context: int  # prompt and output of one sequence
     output: int | None = None  # output of one sequence, where the operator limits it
 
+    def most_prompt(self, request: GenerateRequest) -> int | None:
+        """Tokens of the longest prompt that may fit; None: a longer one is shortened."""
+        is_cut = request.truncate_prompt is not None or request.overflow is Overflow.TRUNCATE
+        return None if is_cut else self.context - 1
+
     def fit(self, request: GenerateRequest, token_ids: list[int]) -> tuple[GenerateRequest, list[int]]:
         """The request and its prompt as they run. Raises InvalidField or PromptTooLong."""
         token_ids = self._shortened(request, token_ids)

@@ -62,12 +62,14 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]] = (),
         templating: Templating = DEFAULT,
+        most: int | None = None,
     ) -> list[int]:
         """Ids of the conversation, ending where `templating` says.
 
         `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
         InvalidField when the template refuses the messages, UnsupportedField when it knows
-        no tools, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering.
+        no tools, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering, or once it is certain
+        that there are more than `most` tokens.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools: this model's chat template has no tools", param="tools")
@@ -90,8 +92,10 @@ class ChatTemplate:
             rendered = self._render(inputs, marking.num_added_chars + len(end))
             if end:
                 rendered = _until(end, rendered)
+            pieces = marking.split(rendered)
+            self._tokenizer.check_fewest(sum(len(piece.text) for piece in pieces), most, param="messages")
             try:
-                return self._tokenizer.encode_pieces(marking.split(rendered))
+                return self._tokenizer.encode_pieces(pieces)
             except InvalidField as error:
                 raise InvalidField("messages: must be valid Unicode text", param="messages") from error
 

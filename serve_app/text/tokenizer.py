@@ -9,9 +9,7 @@ control tokens (chat messages, code around a gap) go through `encode_pieces`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
@@ -20,13 +18,12 @@ from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.text.control import ControlTokens, Piece
 from serve_app.text.detokenizer import Detokenizer, new_detokenizer
+from serve_app.text.fewest import bytes_per_token
 from serve_app.text.files import TokenizerFiles, read_files
 from serve_app.text.token_bytes import TokenBytes
+from serve_app.text.workers import Workers
 from serve_app.types import PositionLogprobs, TextLogprob
 
-# Encoding takes about 0.4 ms per 1,000 characters on a CPU core; a hop to a thread costs about 0.1 ms.
-INLINE_CHARS = 2_000
-_THREADS = 2
 _PIECES_AT_ONCE = 1_024  # bounds the memory of the library's results
 _ANCHOR = "\n"
 
@@ -51,7 +48,8 @@ class Tokenizer:
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
         self._plain: dict[str, list[int]] = {}  # control tokens as plain text: as many as there are
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="tokenizer")
+        self._bytes_per_token = bytes_per_token(self.to_json())
+        self._workers = Workers()
 
     @classmethod
     def load(cls, folder: Path, *, chat_template: str | None = None) -> Tokenizer:
@@ -86,6 +84,14 @@ class Tokenizer:
             len(text), lambda: self.encode_now(text, add_special_tokens=add_special_tokens)
         )
 
+    def check_fewest(self, num_chars: int, most: int | None, *, param: str) -> None:
+        """Raise PromptTooLong where `num_chars` certainly are more than `most` tokens; None: any will do."""
+        if most is None or self._bytes_per_token is None:
+            return
+        fewest = -(-num_chars // self._bytes_per_token)  # a character has at least one byte
+        if fewest > most:
+            raise PromptTooLong(f"{param}: has at least {fewest} tokens; at most {most} fit", param=param)
+
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """`encode` in the calling thread. Raises the same."""
         check_prompt_chars(len(text), param="prompt")
@@ -103,10 +109,13 @@ class Tokenizer:
         return ids
 
     async def off_loop(self, num_chars: int, work: Callable[[], T]) -> T:
-        """Run tokenising work on `num_chars` characters where it does not delay the event loop."""
-        if num_chars <= INLINE_CHARS or num_chars > MAX_PROMPT_CHARS:  # too long is refused at once
+        """Run tokenising work on `num_chars` characters where it does not delay the event loop.
+
+        Raises Overloaded when too much of it waits.
+        """
+        if num_chars > MAX_PROMPT_CHARS:  # too long is refused at once
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self._workers.run(num_chars, work)
 
     def _encode_some(self, pieces: Sequence[Piece], continues: bool) -> list[int]:
         """SentencePiece opens every text with a space, but not behind a line break.

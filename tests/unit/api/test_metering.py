@@ -185,6 +185,33 @@ async def test_hanging_up_on_a_question_costs_its_estimate(path: str) -> None:
         assert remaining(after, "requests", "input-tokens") == [8, 800]
 
 
+QUESTIONS: list[tuple[str, dict[str, Any], int]] = [  # with the tokens that its answer counts
+    ("/tokenize", {"model": "demo", "prompt": "x" * 400}, 2),
+    ("/v1/tokenize", {"model": "demo", "messages": [{"role": "user", "content": "x" * 400}]}, 2),
+    ("/detokenize", {"model": "demo", "tokens": [5] * 70}, 70),
+    ("/v1/watermark/detect", {"model": "demo", "text": "x" * 400}, 100),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "tokens"), QUESTIONS)
+async def test_a_question_costs_a_request_and_its_tokens(
+    path: str, body: dict[str, Any], tokens: int
+) -> None:
+    price = {"input_per_million": 1e6, "output_per_million": 1e6}
+    few = {"requests_per_minute": 2, "input_tokens_per_minute": 1_000}
+    async with gateway(endpoints=[{"name": "demo", "limits": few, "price": price}]) as g:
+        codes = [(await g.post(path, body)).status_code for _ in range(3)]
+        assert codes == [200, 200, 429]
+        assert [(r.prompt_tokens, r.completion_tokens, r.cost) for r in g.journal.records] == [
+            (tokens, 0, None)
+        ] * 2
+        assert {(r.outcome, r.route, r.status) for r in g.journal.records} == {("finished", path, 200)}
+    async with gateway(endpoints=limited(input_tokens_per_minute=60)) as g:
+        refused = await g.post(path, body)  # 70 tokens and more, by estimate
+        assert (refused.status_code, refused.headers["x-should-retry"]) == (429, "false")
+        assert not g.backend.questions
+
+
 async def test_candidates_that_are_dropped_are_work_and_no_usage() -> None:
     price = {"input_per_million": 0.0, "output_per_million": 1e6}
     usage = Usage(prompt_tokens=5, completion_tokens=6, discarded_tokens=42)

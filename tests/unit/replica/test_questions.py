@@ -6,8 +6,9 @@ import pytest_asyncio
 from serve_app.channel.questions import decode_question, decode_reply, encode_question, encode_reply
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
-from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.server import ModelServer
+from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import (
     DetectRequest,
     DetokenizeRequest,
@@ -107,6 +108,34 @@ async def test_a_text_of_tokens_is_bounded(server):
 async def test_prompts_are_bounded(server):
     with pytest.raises(PromptTooLong):
         await tokens_of(server, text="x" * (MAX_PROMPT_CHARS + 1))
+
+
+async def test_an_answer_holds_so_many_tokens(server):
+    with pytest.raises(PromptTooLong, match=f"prompt: has {MAX_QUESTION_TOKENS + 1} tokens; an answer holds"):
+        await tokens_of(server, text="\n" * (MAX_QUESTION_TOKENS + 1), add_special_tokens=False)
+    at_most = await tokens_of(server, text="\n" * MAX_QUESTION_TOKENS, add_special_tokens=False)
+    assert len(at_most.token_ids) == MAX_QUESTION_TOKENS
+    many = {"role": "user", "content": "x" * (MAX_QUESTION_CHARS + 1)}
+    with pytest.raises(PromptTooLong, match=f"messages: at most {MAX_QUESTION_CHARS} characters"):
+        await tokens_of(server, messages=(many,))
+
+
+@pytest.mark.parametrize("space", [" ", "\n", "x"])
+@pytest.mark.parametrize("kind", ["text", "chat"])
+async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(server, monkeypatch, space, kind):
+    text = space * (MAX_PROMPT_CHARS - 1_000)
+    prompt = Prompt(text=text) if kind == "text" else Prompt(messages=({"role": "user", "content": text},))
+    seen = []
+    whole = Tokenizer._encode_batch
+
+    def encode(self, texts, **options):
+        seen.extend(map(len, texts))
+        return whole(self, texts, **options)
+
+    monkeypatch.setattr(Tokenizer, "_encode_batch", encode)
+    with pytest.raises(PromptTooLong, match=r"has at least \d+ tokens; at most 1023 fit"):
+        await server.generate(GenerateRequest(id=f"{kind}{ord(space)}", model="tiny", prompt=prompt), Sink())
+    assert not any(size > 10_000 for size in seen)
 
 
 async def test_a_generator_does_not_embed(server):
