@@ -102,8 +102,9 @@ async def test_a_broken_connection_ends_started_requests_with_an_error(
 ) -> None:
     started, waiting = receiver.open("started"), receiver.open("waiting")
     outlet = await sender.to(receiver.ticket)
-    outlet.send([delta("started", "x")])
+    outlet.send([replace(delta("waiting", ""), is_progress=True), delta("started", "x")])
     assert [d.text for d in await asyncio.wait_for(started.get(), WAIT_S)] == ["x"]
+    assert [d.is_progress for d in await asyncio.wait_for(waiting.get(), WAIT_S)] == [True]
     outlet.link.drop("test")
     with pytest.raises(GenerationFailed):
         await asyncio.wait_for(started.get(), WAIT_S)
