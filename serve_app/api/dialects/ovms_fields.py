@@ -14,8 +14,9 @@ from pydantic import PlainValidator
 from serve_app import limits
 from serve_app.api.dialects.openai_beam import BeamFields, beam_names
 from serve_app.api.dialects.openai_fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.dialects.openai_grammar import Form, parse_form
+from serve_app.api.dialects.openai_grammar import Form
 from serve_app.api.dialects.openai_processors import Processors
+from serve_app.api.dialects.ovms_formats import parse_response_format
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts, as_integer, refusal
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
@@ -183,7 +184,7 @@ class SharedFields(BeamFields):
 
     def form(self) -> Form:
         """What the answer must match. Raises InvalidField or UnsupportedField."""
-        return parse_form({"response_format": self.response_format})
+        return Form() if self.response_format is None else parse_response_format(self.response_format)
 
     def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:
         """The fields of a `GenerateRequest` that have the same meaning in both bodies.

@@ -53,7 +53,10 @@ BOUNDS: Bounds = {
     "skip_special_tokens": BOOLEAN,
     "spaces_between_special_tokens": BOOLEAN,
     "truncate_prompt_tokens": ([-1, 1, 5.0, None], [0, -2, 1.5, "1", True]),
-    "response_format": ([{"type": "text"}, {"type": "json_object"}, None], [{"type": "xml"}, {}, 5]),
+    "response_format": (
+        [{"type": "text"}, {"type": "json_object"}, {"type": "const_string", "value": "x"}, None],
+        [{"type": "xml"}, {}, 5, {"type": "sequence", "elements": []}],
+    ),
     "logits_processors": ([[], None], [5, [5], [""], ["unknown"], [{"qualname": "unknown"}], [{}]]),
     "tools": ([[], [TOOL], None], [5, [5], [{"type": "function"}], [TOOL, TOOL]]),
     "tool_choice": (["auto", "none", None], ["required", "any", 5, {"type": "function"}]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
@@ -138,3 +139,22 @@ async def test_the_words_of_the_template_reach_the_client(client: httpx.AsyncCli
     found = await ask(client, messages=[{"role": "tool", "content": "5", "tool_call_id": "c1"}])
     assert found.status_code in (200, 400)  # as the model's template likes it
     assert ("messages" in found.text) is (found.status_code == 400)
+
+
+async def test_response_format_takes_schemas_without_a_name_and_formats(client: httpx.AsyncClient) -> None:
+    person = {
+        "type": "object",
+        "properties": {"age": {"type": "integer", "maximum": 99}},
+        "required": ["age"],
+    }
+    schema = {"type": "json_schema", "json_schema": person}
+    told = {"type": "json_schema", "json_schema": {"schema": person}}
+    bye = {"type": "const_string", "value": "\n\nYou're welcome!"}
+    for form in (schema, told):
+        (choice,) = (await answer(client, response_format=form, max_tokens=60))["choices"]
+        assert set(json.loads(choice["message"]["content"])) == {"age"}
+    form = {"type": "sequence", "elements": [schema, bye]}
+    (choice,) = (await answer(client, response_format=form, max_tokens=90))["choices"]
+    text = choice["message"]["content"]
+    assert text.endswith(bye["value"])
+    assert set(json.loads(text.removesuffix(bye["value"]))) == {"age"}
