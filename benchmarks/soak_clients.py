@@ -40,6 +40,7 @@ BAD: Final = (
     b'{"model":"nobody","messages":[{"role":"user","content":"x"}],"n":0}',
     b'{"x":"' + b"y" * 9_000_000 + b'"}',
 )  # fmt: skip
+MAX_KEPT: Final = 8 * 2**20  # bytes of a body
 REFUSED: Final = (400, 404, 405, 413, 422, 429, 503)
 PATHS: Final = (
     "/v1/chat/completions",
@@ -209,9 +210,13 @@ class Client:
                         pass
 
     async def bad(self) -> None:
-        path = self.rng.choice(PATHS)
+        path, body = self.rng.choice(PATHS), self.rng.choice(BAD)
         try:
-            answer = await self.http.post(path, content=self.rng.choice(BAD))
+            if len(body) > MAX_KEPT:  # the server closes such a connection, which must not be another's
+                async with httpx.AsyncClient(base_url=self.http.base_url, timeout=120) as own:
+                    answer = await own.post(path, content=body)
+            else:
+                answer = await self.http.post(path, content=body)
         except (httpx.WriteError, httpx.ReadError):  # the connection of a body that is too large is closed
             return
         self.log.refused(f"bad {path}", answer.status_code)
