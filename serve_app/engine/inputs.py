@@ -21,8 +21,9 @@ def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_
     """
     if request.bias is not None:
         bias = check("bias", request.bias, ("FP32",), (vocab_size,))
-        if not bool(torch.isfinite(bias).all()):
-            raise InvalidField("bias must hold finite numbers.", param="bias")
+        # It may rule tokens out, but not all of them.
+        if not bool((bias < torch.inf).all()) or not bool((bias > -torch.inf).any()):
+            raise InvalidField("bias must hold numbers or -inf, and a finite one.", param="bias")
     if request.draft is not None:
         _draft(request.draft, request, vocab_size, window)
     if request.prompt_table is not None:

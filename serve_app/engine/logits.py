@@ -181,9 +181,9 @@ def apply_edits(
     work = list(zip(rows, edits, lines, strict=True))
 
     for row, dense in ((row, e.dense) for row, e, _ in work if e.dense is not None):
-        raw = logits[row]
-        biased_row = _bounded(raw + dense.to(logits.device))
-        logits[row] = torch.where(raw == NEVER, raw, biased_row)
+        raw, added = logits[row], dense.to(logits.device)
+        excluded = (raw == NEVER) | (added == NEVER)
+        logits[row] = torch.where(excluded, NEVER, _bounded(raw + added))
 
     biased = [(row, e.bias_ids, e.bias) for row, e, _ in work if len(e.bias_ids)]
     if biased:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from serve_app.text.answer_format import AnswerFormat
 from serve_app.text.fim import FillInTheMiddle
 from serve_app.text.template import ChatTemplate
 from serve_app.text.tokenizer import Tokenizer
-from serve_app.types import EngineRequest, GenerateRequest, ToolMode
+from serve_app.types import EngineRequest, GenerateRequest, SamplingParams, ToolMode
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,17 @@ class PromptEncoder:
                     found[ids] = None
         return tuple(found)
 
+    async def biased(self, sampling: SamplingParams, words: tuple[tuple[str, float], ...]) -> SamplingParams:
+        """With every token of each word made likelier by its number; -inf excludes them."""
+        bias, banned = list(sampling.logit_bias), list(sampling.bad_words)
+        for word, number in words:
+            for token in await self.tokenizer.encode(word, add_special_tokens=False):
+                if number == -math.inf:
+                    banned.append((token,))
+                else:
+                    bias.append((token, number))
+        return replace(sampling, logit_bias=tuple(bias), bad_words=tuple(banned))
+
     async def engine_request(self, request: GenerateRequest, token_ids: list[int]) -> EngineRequest:
         """The token-level request. The engine sees `best_of` sequences and always one token.
 
@@ -89,6 +101,8 @@ class PromptEncoder:
             sampling = replace(
                 sampling, bad_words=sampling.bad_words + await self.bad_words(request.bad_words)
             )
+        if request.biased_words:
+            sampling = await self.biased(sampling, request.biased_words)
         if sampling.max_tokens == 0:  # echo only: the one token that is sampled is never shown
             sampling = replace(sampling, max_tokens=1, min_tokens=0)
         sequences = num_sequences(request)

@@ -91,7 +91,8 @@ class GenerateRequest:
     prompt_ids: bool = False  # tell the prompt's token ids
     context_logits: bool = False  # raw logits after each prompt token, see TokenDelta.tensors
     generation_logits: bool = False  # and those that each output token was chosen from
-    bias: Tensor | None = None  # FP32 (vocab,), finite: added to the logits before everything else
+    bias: Tensor | None = None  # FP32 (vocab,): added to the logits before everything else; -inf excludes
+    biased_words: tuple[tuple[str, float], ...] = ()  # added to all tokens of a word; -inf excludes them
     prompt_table: PromptTable | None = None  # of a prompt of token ids
     draft: Draft | None = None  # not with a beam
     stream: bool = True  # False: one delta a choice, at the end
