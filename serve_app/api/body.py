@@ -36,6 +36,7 @@ class WireModel(BaseModel):
     """Base of all wire models: unknown fields are kept aside, to be listed but not used."""
 
     free_form: ClassVar[tuple[str, ...]] = ()  # fields in which unchecked values may hide
+    may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers somebody else checks
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
@@ -46,6 +47,11 @@ class WireModel(BaseModel):
 
 
 Wire = TypeVar("Wire", bound=WireModel)
+
+
+JSON_TYPE: Final = "application/json"
+# What a body of JSON is called, where anything is said: curl calls what `-d` sends a form.
+_BODY_TYPES: Final = frozenset({"", JSON_TYPE, "application/x-www-form-urlencoded"})
 
 
 async def read_body(
@@ -87,9 +93,7 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
     encoding = header(scope, b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in ("", "identity"):
         raise InvalidBody("Content-Encoding must be identity: send the body uncompressed")
-    kind = header(scope, b"content-type")
-    if kind and kind.partition(";")[0].strip().lower() != "application/json":
-        raise InvalidBody("Content-Type must be application/json")
+    check_type(header(scope, b"content-type"))
     length = header(scope, b"content-length")
     if length is None:
         return
@@ -98,6 +102,12 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
     # Before int(): a header may hold more digits than Python converts.
     if len(length.lstrip("0")) > 12 or int(length) > max_bytes:
         raise BodyTooLarge(f"the body must not exceed {max_bytes} bytes")
+
+
+def check_type(content_type: str | None) -> None:
+    """Raises InvalidBody for a Content-Type that says what follows is something else than JSON."""
+    if (content_type or "").partition(";")[0].strip().lower() not in _BODY_TYPES:
+        raise InvalidBody(f"Content-Type must be {JSON_TYPE}")
 
 
 def parse_body(model: type[Wire], raw: bytes) -> Wire:
@@ -110,7 +120,12 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
         raise _public(
             error.errors(include_url=False, include_input=False, include_context=False)[0]
         ) from None
-    check_finite([body.__pydantic_extra__, *(getattr(body, name) for name in body.free_form)])
+    extra = {
+        name: value
+        for name, value in (body.__pydantic_extra__ or {}).items()
+        if name not in body.may_be_infinite
+    }
+    check_finite([extra, *(getattr(body, name) for name in body.free_form)])
     return body
 
 
