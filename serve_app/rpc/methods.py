@@ -13,7 +13,7 @@ from serve_app.api import repository
 from serve_app.api.generate import Services
 from serve_app.api.kserve.description import server_metadata
 from serve_app.api.kserve_pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
-from serve_app.errors import InvalidBody
+from serve_app.errors import InvalidBody, ModelNotFound, VersionNotFound
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.rpc import health_pb2
 from serve_app.rpc import kserve_pb2 as pb
@@ -73,7 +73,11 @@ async def _server_metadata(services: Services, message: Any) -> dict[str, Any]:
 
 
 async def _model_ready(services: Services, message: Any) -> dict[str, Any]:
-    return {"ready": is_ready(services, find(services, _names(message)))}
+    """What nobody serves is not ready, which is an answer and no error."""
+    try:
+        return {"ready": is_ready(services, find(services, _names(message)))}
+    except (ModelNotFound, VersionNotFound):
+        return {"ready": False}
 
 
 async def _model_metadata(services: Services, message: Any) -> dict[str, Any]:
