@@ -243,6 +243,21 @@ class TrtllmConfig(Settings):
         max_length=256,
         description="Another name of the first endpoint that generates, if none has it; empty: none.",
     )
+    ensemble: tuple[str, ...] = Field(
+        ("ensemble", "tensorrt_llm_bls"),
+        max_length=16,
+        description="Names of the same, as a model that takes and gives text; none: no such model.",
+    )
+    preprocessing: str = Field(
+        "preprocessing", max_length=256, description="Its tokenizer's name, as a model; empty: none."
+    )
+    postprocessing: str = Field(
+        "postprocessing", max_length=256, description="Its detokenizer's name, as a model; empty: none."
+    )
+    exclude_input_in_output: bool = Field(
+        True,
+        description="Without an `exclude_input_in_output`, an answer that is not streamed has no prompt.",
+    )
     default_end_id: Literal[-1, "tokenizer"] = Field(
         -1,
         description="Without `end_id`: -1, no token ends an answer; tokenizer, the model's own do.",

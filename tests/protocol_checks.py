@@ -32,14 +32,13 @@ from serve_app.api.dialects import (
     ovms_chat,
     ovms_completions,
     ovms_rerank,
-    trtllm_generate,
 )
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.errors import RENDERERS
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.trtllm_errors import GRPC_STATUS
-from serve_app.api.dialects.trtllm_inputs import ALIASES, INPUTS, Input, Rank
-from serve_app.api.dialects.trtllm_outputs import OUTPUTS
+from serve_app.api.dialects.trtllm_inputs import ALIASES, INPUTS, RENAMED, TEXTS, Input, Rank
+from serve_app.api.dialects.trtllm_output_table import OUTPUTS
 from serve_app.api.dialects.trtllm_row import Row as TensorRow
 from serve_app.api.mindie import StopBody
 from serve_app.config import MindieConfig, OvmsConfig
@@ -95,7 +94,6 @@ ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
 }
 WORDS_BESIDE: Final[Mapping[str, Mapping[str, str]]] = {"Triton": GRPC_STATUS}
 CONDITIONS: Final = {kind.condition: kind for kind in reversed(errors.KINDS.values())}
-TEXT_KEYS: Final = (trtllm_generate.TEXT_INPUT, trtllm_generate.BAD_WORDS, trtllm_generate.STOP_WORDS)
 NUMBERED: Final = {condition for condition in CONDITIONS if condition[1:].isdecimal()}
 NOT_THERE: Final = {"OpenAI": {"E4"}, "MindIE chat": {"E4"}}  # rows of conditions that a protocol cannot meet
 
@@ -189,7 +187,7 @@ def tensors_that_differ(table: Iterable[Row]) -> list[str]:
     """Inputs with datatype and range, the keys of text beside them, and outputs."""
     told = {row.names[0]: row.cells[0] for row in table if row.kind == "tensor"}
     answered = {name for row in table if row.protocol == "Triton" for name in row.names}
-    known = {*INPUTS, *ALIASES, *trtllm_generate.RENAMED, *TEXT_KEYS}
+    known = {*INPUTS, *ALIASES, *RENAMED, *TEXTS}
     problems = [f"Triton: no row for {name}" for name in sorted(known - told.keys())]
     problems += [f"Triton: there is no tensor {name}" for name in sorted(told.keys() - known)]
     problems += [f"Triton: no row for the output {name}" for name in OUTPUTS if name not in answered]

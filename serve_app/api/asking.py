@@ -7,10 +7,11 @@ caller's budgets: tokenising is work too. It has no price. Knows no question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Generic
+from typing import Any, Final, Generic, NamedTuple
 
 import msgspec
 from starlette.types import Receive, Send
@@ -48,8 +49,67 @@ class _Wanted:
     """Any entity will do: tokens have no task."""
 
     task: Task
-    version: None = None
+    version: str | None = None
     user: None = None
+
+
+class Asked(NamedTuple):
+    """What one entity said."""
+
+    entity: ServedEntity
+    info: ModelInfo
+    told: list[Any]  # in the order of the questions
+    num_tokens: int  # that were made or read
+
+
+@asynccontextmanager
+async def asked_of(
+    services: Services,
+    scope: AsgiScope,
+    model: str,
+    questions: Sequence[Question[Any]],
+    *,
+    estimate: Callable[[], int],
+    tokens: Callable[[list[Any]], int],
+    version: str | None = None,
+) -> AsyncIterator[Asked]:
+    """The answers to all `questions`, one after the other, of one entity of the endpoint `model`.
+
+    Over any transport. `estimate` is of the tokens in all questions and may read them; `tokens` are
+    those that the answers tell of. They are drawn from the caller's budgets, and recorded once the
+    block ends. Raises ServeError.
+    """
+    context = context_of(scope)
+    limit = deadline_s(None, services.config.request_timeout_s)
+    deadline = asyncio.get_running_loop().time() + limit
+    endpoint = services.directory.find(model)
+    context.endpoint = endpoint.name
+    entities = choose(endpoint, _Wanted(endpoint.task, version), None, scope, context, services.backend)
+    complete = [replace(question, id=context.id, timeout_s=limit) for question in questions]
+
+    async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, list[Any]]:
+        info = await services.backend.model(entity.app)
+        return entity, info, [await services.backend.ask(entity.app, question) for question in complete]
+
+    def tries(entity: ServedEntity) -> None:
+        context.entity = entity.name
+
+    def asked() -> Usage:
+        return Usage(prompt_tokens=estimate())
+
+    tries(entities[0])
+    async with services.meter.admit(endpoint, asked, context) as metered:
+        metered.has_price = False
+        try:
+            entity, info, told = await first_answer(entities, ask, tries, deadline)
+        except (ServeError, asyncio.CancelledError) as error:
+            if isinstance(error, ServeError):
+                context.status = _status(context, error)
+            metered.give_up(error, asked)
+            raise
+        size = tokens(told)
+        metered.usage = Usage(prompt_tokens=size)
+        yield Asked(entity, info, told, size)
 
 
 class QuestionRoute:
@@ -72,44 +132,23 @@ class QuestionRoute:
         return await self._services.aside(len(raw), self._parse, raw)
 
     async def _answer(self, inquiry: Inquiry[Any], scope: AsgiScope, send: Send) -> None:
-        services, context = self._services, context_of(scope)
-        limit = deadline_s(None, services.config.request_timeout_s)
-        deadline = asyncio.get_running_loop().time() + limit
-        endpoint = services.directory.find(inquiry.model)
-        context.endpoint = endpoint.name
-        wanted = _Wanted(endpoint.task)
-        entities = choose(endpoint, wanted, None, scope, context, services.backend)
-        question = replace(inquiry.question, id=context.id, timeout_s=limit)
-
-        async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, Any]:
-            info = await services.backend.model(entity.app)
-            return entity, info, await services.backend.ask(entity.app, question)
-
-        def tries(entity: ServedEntity) -> None:
-            context.entity = entity.name
-
-        def asked() -> Usage:
-            return Usage(prompt_tokens=inquiry.estimate())
-
-        tries(entities[0])
-        async with services.meter.admit(endpoint, asked, context) as metered:
-            metered.has_price = False
-            try:
-                entity, info, told = await first_answer(entities, ask, tries, deadline)
-            except (ServeError, asyncio.CancelledError) as error:
-                if isinstance(error, ServeError):
-                    context.status = self._status(context, error)
-                metered.give_up(error, asked)
-                raise
-            size = inquiry.tokens(told)
-            metered.usage = Usage(prompt_tokens=size)
-            body = await services.aside(size * BYTES_PER_TOKEN, _body, (inquiry, info, told))
+        asked = asked_of(
+            self._services,
+            scope,
+            inquiry.model,
+            [inquiry.question],
+            estimate=inquiry.estimate,
+            tokens=lambda told: inquiry.tokens(told[0]),
+        )
+        async with asked as (entity, info, told, size):
+            of = inquiry, info, told[0]
+            body = await self._services.aside(size * BYTES_PER_TOKEN, _body, of)
             await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
 
-    @staticmethod
-    def _status(context: RequestContext, error: ServeError) -> int:
-        render = context.render_error or partial(render_error, context.family)
-        return render(error).status
+
+def _status(context: RequestContext, error: ServeError) -> int:
+    render = context.render_error or partial(render_error, context.family)
+    return render(error).status
 
 
 def _body(of: tuple[Inquiry[Any], ModelInfo, Any]) -> bytes:

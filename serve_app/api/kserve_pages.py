@@ -11,20 +11,22 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.aliases import meaning
 from serve_app.api.connection import reply
 from serve_app.api.context import context_of
-from serve_app.api.dialects.trtllm_description import INPUT_SHAPES, OUTPUT_SHAPES, config_parameters
+from serve_app.api.dialects.trtllm_description import SHAPES, config_parameters
 from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
+from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Services
 from serve_app.api.health import NO_ENDPOINTS
 from serve_app.api.kserve.description import (
+    TensorShape,
     model_config,
     model_metadata,
     model_statistics,
     server_metadata,
 )
-from serve_app.api.tensors import endpoint_name
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS, MAX_PROMPTS
@@ -37,6 +39,7 @@ class Found(NamedTuple):
     """What a path names."""
 
     name: str  # as the client wrote it
+    role: Role  # that the name has
     endpoint: Endpoint
     entities: tuple[ServedEntity, ...]  # of the version, if the path has one
 
@@ -46,9 +49,10 @@ def find(services: Services, names: dict[str, str]) -> Found:
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
         raise ModelNotFound("model: no such model", param="model")
-    endpoint = services.directory.find_known(endpoint_name(services, name), services.backend)
+    meant = meaning(services, name)
+    endpoint = services.directory.find_known(meant.endpoint, services.backend)
     entities = endpoint.served_entities if wanted is None else of_version(endpoint, wanted)
-    return Found(name, endpoint, entities)
+    return Found(name, meant.role, endpoint, entities)
 
 
 def is_ready(services: Services, found: Found) -> bool:
@@ -70,7 +74,7 @@ class ServerLive:
     """GET /v2/health/live: this process answers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await reply(send, 200, JSON, b"")
+        await reply(send, 200, JSON, msgspec.json.encode({"live": True}))
 
 
 class ServerReady:
@@ -83,9 +87,10 @@ class ServerReady:
         services = self._services
         reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
         if not reasons:
-            await reply(send, 200, JSON, b"")
+            await reply(send, 200, JSON, msgspec.json.encode({"ready": True}))
             return
-        await reply(send, NOT_READY, JSON, msgspec.json.encode({"error": "; ".join(reasons)[:1_000]}))
+        body = {"ready": False, "error": "; ".join(reasons)[:1_000]}
+        await reply(send, NOT_READY, JSON, msgspec.json.encode(body))
 
 
 class ModelPage:
@@ -102,9 +107,7 @@ class ModelPage:
     def page(self, found: Found) -> dict[str, Any]:
         """What there is to say of it."""
         versions = sorted({version_of(entity) for entity in found.endpoint.served_entities}, key=int)
-        if found.endpoint.task is Task.EMBEDDINGS:
-            return model_metadata(found.name, versions, (), ())
-        return model_metadata(found.name, versions, INPUT_SHAPES, OUTPUT_SHAPES)
+        return model_metadata(found.name, versions, *_shapes(found))
 
 
 class ModelReadyPage(ModelPage):
@@ -113,9 +116,10 @@ class ModelReadyPage(ModelPage):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound or Unavailable."""
         context_of(scope).render_error = probe_error
-        if not is_ready(self._services, find(self._services, scope["path_params"])):
+        found = find(self._services, scope["path_params"])
+        if not is_ready(self._services, found):
             raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
-        await reply(send, 200, JSON, b"")
+        await reply(send, 200, JSON, msgspec.json.encode({"name": found.name, "ready": True}))
 
 
 class ConfigPage(ModelPage):
@@ -123,14 +127,9 @@ class ConfigPage(ModelPage):
 
     def page(self, found: Found) -> dict[str, Any]:
         """Nothing of its limits while it is not known."""
-        info = _info(self._services, found)
-        generates = found.endpoint.task is not Task.EMBEDDINGS
+        parameters = config_parameters(_info(self._services, found), self._services.config.trtllm)
         return model_config(
-            found.name,
-            INPUT_SHAPES if generates else (),
-            OUTPUT_SHAPES if generates else (),
-            MAX_PROMPTS,
-            config_parameters(info),
+            found.name, *_shapes(found), MAX_PROMPTS, parameters, decoupled=found.role.generates
         )
 
 
@@ -155,7 +154,7 @@ class AllStatsPage:
 
 def everything(services: Services) -> list[Found]:
     """All endpoints, with all their versions."""
-    return [Found(each.name, each, each.served_entities) for each in services.directory]
+    return [Found(each.name, Role.TENSORS, each, each.served_entities) for each in services.directory]
 
 
 def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, Any]]:
@@ -171,6 +170,11 @@ def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, An
         for found in models
         for entity in found.entities
     ]
+
+
+def _shapes(found: Found) -> tuple[tuple[TensorShape, ...], tuple[TensorShape, ...]]:
+    """Inputs and outputs; none of a model that embeds."""
+    return ((), ()) if found.endpoint.task is Task.EMBEDDINGS else SHAPES[found.role]
 
 
 def _info(services: Services, found: Found) -> ModelInfo | None:

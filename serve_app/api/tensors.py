@@ -1,43 +1,37 @@
 """Triton's routes that generate: infer with tensors, generate and generate_stream with JSON values.
 
 generate and generate_stream are MindIE's too. Where neither header nor prefix says whose a request
-is, its body does (D-2), so the answer's protocol is known only once that is read.
+is, its body does, so the answer's protocol is known only once that is read.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.aliases import Meaning, endpoint_name, meaning
 from serve_app.api.connection import reply
 from serve_app.api.context import RequestContext, context_of, header
-from serve_app.api.dialects.base import Call, Dialect, ErrorReply
+from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie_generate import Target, TextDialect
 from serve_app.api.dialects.trtllm import Stop
-from serve_app.api.dialects.trtllm_generate import STREAM_TYPE, GenerateDialect, is_tritons
+from serve_app.api.dialects.trtllm_generate import STREAM_TYPE, GenerateDialect
 from serve_app.api.dialects.trtllm_infer import InferDialect, StopAsked
+from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Exchange, Services
+from serve_app.api.known_model import EitherDialect, KnownModel
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.running import RunKey
-from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ServeError
+from serve_app.api.step_exchange import InferSteps, StepExchange, ValueSteps
 from serve_app.limits import MAX_BODY_BYTES, MAX_TENSOR_BODY_BYTES
 
 _HEADER: Final = HEADER.lower().encode()
-
-
-def endpoint_name(services: Services, model: str) -> str:
-    """The endpoint that a model's name means: its own, or for the alias the first that generates."""
-    alias = services.config.trtllm.alias
-    if not alias or model != alias or any(endpoint.name == alias for endpoint in services.directory):
-        return model
-    generating = (each.name for each in services.directory if each.task is not Task.EMBEDDINGS)
-    return next(generating, model)
 
 
 class InferRoute:
@@ -50,19 +44,27 @@ class InferRoute:
         """As `GenerateRoute`."""
         names, services = scope["path_params"], self._services
         header_length = header(scope, _HEADER)
+        meant = meaning(services, names["model"])
+        unpacked = Inflated(receive, header(scope, b"content-encoding"))
+        # Only with that header are there binary tensors, and a reason for more than JSON may have.
+        most = MAX_BODY_BYTES if header_length is None else MAX_TENSOR_BODY_BYTES
+        if not meant.role.generates:
+            steps = InferSteps(meant.role, names["model"], names.get("version"), header_length)
+            await StepExchange(steps, services, _bare(scope), unpacked, send, max_bytes=most).run(
+                meant.endpoint
+            )
+            return
         dialect = InferDialect(
             services.config.trtllm,
             model=names["model"],
             version=names.get("version"),
             header_length=header_length,
+            role=meant.role,
         )
-        context_of(scope).render_error = dialect.render_error
-        unpacked = Inflated(receive, header(scope, b"content-encoding"))
-        # Only with that header are there binary tensors, and a reason for more than JSON may have.
-        most = MAX_BODY_BYTES if header_length is None else MAX_TENSOR_BODY_BYTES
-        exchange = Exchange(dialect, services, _bare(scope), unpacked, send, max_bytes=most)
+        known = KnownModel(dialect, partial(find_model, services, meant.endpoint))
+        exchange = Exchange(known, services, _bare(scope), unpacked, send, max_bytes=most)
         try:
-            await exchange.run(endpoint_name(services, names["model"]))
+            await exchange.run(meant.endpoint)
         except StopAsked as asked:
             told = stopped(services, context_of(scope), asked.stop, names.get("version"))
             await reply(send, 200, {"content-type": JSON_TYPE}, msgspec.json.encode({**told, "outputs": []}))
@@ -78,10 +80,14 @@ class ValuesRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `GenerateRoute`."""
         names, services = scope["path_params"], self._services
-        dialect = self._dialect(scope)
+        meant = self._meaning(scope)
+        if not meant.role.generates:
+            steps = ValueSteps(meant.role, names["model"], names.get("version"), stream=self._stream)
+            await StepExchange(steps, services, scope, receive, send).run(meant.endpoint)
+            return
+        dialect = self._dialect(scope, meant)
         try:
-            exchange = Exchange(dialect, services, scope, receive, send)
-            await exchange.run(endpoint_name(services, names["model"]))
+            await Exchange(dialect, services, self._read_as(scope, meant), receive, send).run(meant.endpoint)
         except StopAsked as asked:
             body = msgspec.json.encode(stopped(services, context_of(scope), asked.stop, names.get("version")))
             if self._stream:
@@ -89,21 +95,50 @@ class ValuesRoute:
             else:
                 await reply(send, 200, {"content-type": JSON_TYPE}, body)
 
-    def _dialect(self, scope: Scope) -> Dialect:
+    def _meaning(self, scope: Scope) -> Meaning:
+        """What the model's name means."""
+        return meaning(self._services, scope["path_params"]["model"])
+
+    def _read_as(self, scope: Scope, meant: Meaning) -> Scope:
+        """The request without headers that the dialect looks at itself."""
+        return scope
+
+    def _dialect(self, scope: Scope, meant: Meaning) -> Dialect:
+        return KnownModel(self._tritons(scope, meant), partial(find_model, self._services, meant.endpoint))
+
+    def _tritons(self, scope: Scope, meant: Meaning) -> Dialect:
         names = scope["path_params"]
         return GenerateDialect(
             self._services.config.trtllm,
             model=names["model"],
             version=names.get("version"),
             stream=self._stream,
+            role=meant.role,
         )
 
 
 class SharedRoute(ValuesRoute):
-    """The same for a request that may be MindIE's, which its body tells unless the protocol is forced."""
+    """The same for a request that may be MindIE's, which its body tells.
 
-    def _dialect(self, scope: Scope) -> Dialect:
+    Unless the protocol is forced, or the model has a name that only Triton's clients know.
+    """
+
+    def _meaning(self, scope: Scope) -> Meaning:
+        """MindIE has no names but the endpoints'."""
+        if context_of(scope).is_forced:
+            return Meaning(scope["path_params"]["model"], Role.TENSORS)
+        return super()._meaning(scope)
+
+    def _read_as(self, scope: Scope, meant: Meaning) -> Scope:
+        if context_of(scope).is_forced or meant.role is Role.ENSEMBLE:
+            return scope
+        return {**scope, "headers": [each for each in scope["headers"] if each[0] != b"content-type"]}
+
+    def _dialect(self, scope: Scope, meant: Meaning) -> Dialect:
         names, context = scope["path_params"], context_of(scope)
+        if meant.role is Role.ENSEMBLE and not context.is_forced:
+            context.family = Family.TRITON
+            return super()._dialect(scope, meant)
         target = Target(
             model=names["model"],
             version=names.get("version"),
@@ -111,27 +146,15 @@ class SharedRoute(ValuesRoute):
             stream=self._stream,
         )
         text = TextDialect(self._services.config.mindie, target)
-        return text if context.is_forced else EitherDialect(text, super()._dialect(scope), context)
+        find = partial(find_model, self._services, meant.endpoint)
+        if context.is_forced:
+            return KnownModel(text, find)
+        return EitherDialect(text, self._tritons(scope, meant), context, header(scope, b"content-type"), find)
 
 
-class EitherDialect:
-    """MindIE's dialect until a body shows that it is Triton's; for one request."""
-
-    def __init__(self, mindie: Dialect, triton: Dialect, context: RequestContext) -> None:
-        self._triton = triton
-        self._chosen = mindie
-        self._context = context
-        self.stream_type = mindie.stream_type
-
-    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
-        """Raises as the dialect of the body."""
-        if is_tritons(raw):
-            self._chosen, self._context.family = self._triton, Family.TRITON
-            self.stream_type = self._chosen.stream_type
-        return self._chosen.parse(raw, endpoint)
-
-    def render_error(self, error: ServeError) -> ErrorReply:
-        return self._chosen.render_error(error)
+def find_model(services: Services, endpoint: str) -> None:
+    """Raises ModelNotFound."""
+    services.directory.resolve(endpoint, services.backend)
 
 
 def stopped(services: Services, context: RequestContext, stop: Stop, version: str | None) -> dict[str, Any]:

@@ -80,6 +80,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         dtype=facts.dtype,
         device=facts.device,
         pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
+        end_token_id=tokenizer.eos_token_id,
         eos_token_ids=facts.eos_token_ids,
         eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
         adapters=tuple(config.adapters),

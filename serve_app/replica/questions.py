@@ -75,7 +75,7 @@ class Questions:
             )
 
         def work() -> str:
-            detokenizer = self._tokenizer.detokenizer(skip_special_tokens=False)
+            detokenizer = self._tokenizer.detokenizer(skip_special_tokens=question.skip_special_tokens)
             parts: list[str] = []
             num_chars = 0
             for start in range(0, len(ids), _DECODED_AT_ONCE):

@@ -13,18 +13,21 @@ from functools import partial
 
 from starlette.types import Scope
 
+from serve_app.api.aliases import Meaning, endpoint_name, meaning
 from serve_app.api.body import ClientGone
 from serve_app.api.context import context_of, open_context
 from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.trtllm import Inference, Stop, parse
 from serve_app.api.dialects.trtllm_outputs import Answers
+from serve_app.api.dialects.trtllm_step import Step as TextStep
 from serve_app.api.generate import Services, in_words_of, under_way
 from serve_app.api.kserve.message import InferResponse
 from serve_app.api.merge import Step
 from serve_app.api.middleware import log_done
 from serve_app.api.running import RunKey
 from serve_app.api.stream import collect, follow
-from serve_app.api.tensors import endpoint_name, stopped
+from serve_app.api.tensors import find_model, stopped
+from serve_app.api.text_step import PARSERS, answer_step
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_STREAM_REQUESTS
@@ -50,6 +53,9 @@ async def model_infer(call: RpcCall, services: Services) -> None:
         asked = await _understood(message, services, can_stream=False)
         if isinstance(asked, Stop):
             await emit(_told(services, call.scope, asked, message))
+            return
+        if isinstance(asked, TextStep):
+            await answer_text(asked, message.model_name, call.scope, services, emit)
             return
         del raw, message  # they would live as long as the answer takes
         await answer(asked, call.scope, services, emit)
@@ -111,6 +117,9 @@ class Stream:
         if isinstance(asked, Stop):
             await self._emit(_told(services, scope, asked, message))
             return
+        if isinstance(asked, TextStep):
+            await answer_text(asked, message.model_name, scope, services, self._emit)
+            return
         # A stop that comes before the model has begun finds the request here, a later one in the backend.
         task, was_stopped = asyncio.current_task(), False
 
@@ -161,8 +170,8 @@ async def answer(
             answers = Answers(asked.answer, attempt.info)
 
             async def pass_on(step: Step) -> None:
-                for _, delta in step:
-                    for response in answers.push(delta):
+                for row, delta in step:
+                    for response in answers.push(row, delta):
                         await emit(response)
 
             if asked.streaming:
@@ -174,20 +183,36 @@ async def answer(
             choices = await collect(attempt, n, context, services.metrics, deadline)
             if any(choice.finish is FinishReason.ABORT for choice in choices):
                 await emit(_empty(asked, attempt.info.version or "1"))
-            else:
-                await emit(answers.whole(choices, attempt.generation.usage))
+                return
+            for response in answers.several(choices):
+                await emit(response)
+
+
+async def answer_text(step: TextStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
+    """Ask the tokenizer, and `emit` the response. Raises ServeError."""
+    with services.admission.permits(1):
+        async with answer_step(step, endpoint_name(services, model), scope, services) as (_, response):
+            context_of(scope).status = 200
+            await emit(response)
 
 
 async def _understood(
     message: pb.ModelInferRequest, services: Services, *, can_stream: bool
-) -> Inference | Stop:
-    """Raises InvalidField or UnsupportedField."""
-    understand = partial(_parsed, services.config.trtllm, can_stream)
+) -> Inference | Stop | TextStep:
+    """Raises ModelNotFound before anything else, then InvalidField or UnsupportedField."""
+    meant = meaning(services, message.model_name)
+    find_model(services, meant.endpoint)
+    understand = partial(_parsed, services.config.trtllm, meant, can_stream)
     return await services.aside(message.ByteSize(), understand, message)
 
 
-def _parsed(config: TrtllmConfig, can_stream: bool, message: pb.ModelInferRequest) -> Inference | Stop:
-    return parse(decoded(message), config, can_stream=can_stream)
+def _parsed(
+    config: TrtllmConfig, meant: Meaning, can_stream: bool, message: pb.ModelInferRequest
+) -> Inference | Stop | TextStep:
+    request = decoded(message)
+    if not meant.role.generates:
+        return PARSERS[meant.role](request)
+    return parse(request, config, can_stream=can_stream, role=meant.role)
 
 
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:

@@ -21,7 +21,8 @@ class ModelInfo:
     device: str
     dimensions: int | None = None  # of its vectors, if it is an embedder; None: it generates
     pad_token_id: int | None = None  # of its tokenizer, if it has one
-    eos_token_ids: tuple[int, ...] = ()
+    end_token_id: int | None = None  # its tokenizer's own, if it has one
+    eos_token_ids: tuple[int, ...] = ()  # all that end an answer
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
     adapters: tuple[str, ...] = ()  # the operator's, by name
     max_requests: int | None = None  # that an idle replica takes at once, running and waiting; None: any

@@ -63,9 +63,10 @@ class Detokenized:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DetokenizeRequest(Question[Detokenized]):
-    """The text of these tokens, special ones included."""
+    """The text of these tokens."""
 
     token_ids: tuple[int, ...]
+    skip_special_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

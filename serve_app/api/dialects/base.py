@@ -50,6 +50,7 @@ class Choice:
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
     prompt_token_ids: tuple[int, ...] | None = None
+    num_prompt_tokens: int = 0
     tensors: list[dict[str, Tensor]] = field(default_factory=list)  # of the deltas that have any
     perf: Perf | None = None
     timed: list[TokenDelta] = field(default_factory=list)  # those with a `step`
@@ -70,6 +71,7 @@ class Choice:
             self.timed.append(delta)
         if delta.prompt_token_ids is not None:
             self.prompt_token_ids = delta.prompt_token_ids
+        self.num_prompt_tokens = delta.usage.prompt_tokens
         if delta.tensors:
             self.tensors.append(delta.tensors)
         self.perf = delta.perf or self.perf

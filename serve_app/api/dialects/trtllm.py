@@ -6,8 +6,9 @@ Transport-neutral. Whoever brings an `InferRequest` - a body of HTTP, a message 
     if isinstance(parsed, Stop): ...                     # end the running request of parsed.id
     call = parsed.call(endpoint, renderer, stream=...)   # `Call`, as every dialect makes one
     answers = Answers(parsed.answer, info)               # info: of the model that answers
-    answers.push(delta) -> list[InferResponse]           # streaming: one a token, the last `is_final`
-    answers.whole(choices, usage) -> InferResponse       # otherwise: one
+    answers.push(row, delta) -> list[InferResponse]      # streaming: one a token, the last `is_final`
+    answers.several(choices) -> list[InferResponse]      # otherwise, where there may be many: one a sequence
+    answers.whole(choices) -> InferResponse              # and where there may not: one
 
 Of a batch every row is a request. Knows neither JSON nor protobuf nor the model.
 """
@@ -22,11 +23,13 @@ from serve_app.api.dialects.base import Call, Renderer
 from serve_app.api.dialects.trtllm_batch import check_alike, rows_of
 from serve_app.api.dialects.trtllm_fit import Fit
 from serve_app.api.dialects.trtllm_guides import read_guide
-from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
-from serve_app.api.dialects.trtllm_outputs import Answer, wanted_outputs
-from serve_app.api.dialects.trtllm_request import NO_TEXT, PromptText, generate_request
+from serve_app.api.dialects.trtllm_inputs import NO_TOKEN, TEXT_INPUT
+from serve_app.api.dialects.trtllm_output_table import wanted_outputs
+from serve_app.api.dialects.trtllm_outputs import Answer
+from serve_app.api.dialects.trtllm_request import generate_request
+from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.dialects.trtllm_row import Row, own_names
-from serve_app.api.kserve.datatype import booleans, check_datatype
+from serve_app.api.kserve.datatype import booleans, check_datatype, refused
 from serve_app.api.kserve.message import InferRequest, engine_priority, timeout_s
 from serve_app.config import TrtllmConfig
 from serve_app.endpoints.endpoint import Task
@@ -54,6 +57,7 @@ _TENSORS: Final[Mapping[str, str]] = {
     "bad_words": "bad_words_list",
     "stop": "stop_words_list",
     "bias": "embedding_bias",
+    "biased_words": "embedding_bias_words",
     "prompt_table": "prompt_embedding_table",
     "adapter": "lora_task_id",
     "draft": "draft_input_ids",
@@ -102,30 +106,47 @@ class Inference:
 
 
 def parse(
-    request: InferRequest, config: TrtllmConfig, *, can_stream: bool, text: PromptText = NO_TEXT
+    request: InferRequest, config: TrtllmConfig, *, can_stream: bool, role: Role = Role.TENSORS
 ) -> Inference | Stop:
     """What `request` asks for. `can_stream`: its transport can carry more than one response.
 
-    `text`: the prompt and words, where they come as text. Raises InvalidField, naming the tensor;
+    `role`: what the model's name means. Raises InvalidField, naming the tensor, or PromptTooLong;
     UnsupportedField for a stream over a transport that has one response.
     """
     tensors, names = own_names(request.inputs, request.model)
-    names |= text.names
     if _is_stop(tensors):
         if request.id is None:
             raise InvalidField("stop: needs the id of the request that is to end", param="stop")
         return Stop(model=request.model, id=request.id)
-    rows = [Row(each, names) for each in rows_of(tensors, names)]
+    with_text = TEXT_INPUT in tensors
+    if role is Role.ENSEMBLE and not with_text:
+        raise refused(TEXT_INPUT, "is required")
+    rows = [Row(each, names) for each in rows_of(tensors, names, TEXT_INPUT if with_text else "input_ids")]
     check_alike(rows)
     row = rows[0]
     streaming = row.flag("streaming")
-    _check_stream(row, streaming, can_stream, len(rows))
-    outputs = wanted_outputs(row, request.outputs, request.model)
+    _check_stream(row, streaming, can_stream)
+    excludes = row.choice("exclude_input_in_output")
+    # As the product has it, a stream never repeats the prompt.
+    with_prompt = not (config.exclude_input_in_output if excludes is None else excludes) and not streaming
     priority = engine_priority(request.parameters)
     forms = [read_guide(each) for each in rows]
     requests = tuple(
-        generate_request(each, text, config, grammar=form.grammar, priority=priority, streaming=streaming)
+        generate_request(
+            each,
+            config,
+            grammar=form.grammar,
+            priority=priority,
+            streaming=streaming,
+            with_prompt=with_prompt,
+        )
         for each, form in zip(rows, forms, strict=True)
+    )
+    sequences = requests[0].n
+    # Beams are told together, as they change ranks together.
+    is_split = can_stream and requests[0].beam is None and len(rows) * sequences > 1
+    outputs = wanted_outputs(
+        row, request.outputs, request.model, with_text=with_text, is_split=is_split, role=role
     )
     pad_id = _pad_id(row)
     answer = Answer(
@@ -133,9 +154,9 @@ def parse(
         id=request.id,
         outputs=outputs,
         prompts=tuple(each.prompt.token_ids for each in requests),
-        sequences=requests[0].n,
-        with_prompt=not row.flag("exclude_input_in_output"),
-        with_text=text.prompt is not None,
+        sequences=sequences,
+        is_split=is_split,
+        with_prompt=with_prompt,
         pad_id=pad_id,
     )
     return Inference(
@@ -144,13 +165,14 @@ def parse(
         streaming=streaming,
         timeout_s=timeout_s(request.parameters),
         answer=answer,
-        fit=Fit(Row({}, names), pad_id),
+        # An ensemble is made of a preprocessing, which tells of one end token.
+        fit=Fit(Row({}, names), pad_id, has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
         names={ours: names.get(tensor, tensor) for ours, tensor in _TENSORS.items()},
         ignored=tuple(dict.fromkeys(name for form in forms for name in form.ignored)),
     )
 
 
-def _check_stream(row: Row, streaming: bool, can_stream: bool, rows: int) -> None:
+def _check_stream(row: Row, streaming: bool, can_stream: bool) -> None:
     """Raises InvalidField or UnsupportedField."""
     if not streaming:
         return
@@ -161,12 +183,8 @@ def _check_stream(row: Row, streaming: bool, can_stream: bool, rows: int) -> Non
             "generate_stream and ModelStreamInfer stream",
             param=name,
         )
-    if rows > 1:
-        raise row.refused("streaming", "must be false with a batch")
     if (row.integer("beam_width") or 1) > 1:
         raise row.refused("streaming", "must be false with a beam_width above 1")
-    if (row.integer("num_return_sequences") or 1) > 1:
-        raise row.refused("streaming", "must be false with num_return_sequences above 1")
 
 
 def _is_stop(tensors: Mapping[str, Tensor]) -> bool:

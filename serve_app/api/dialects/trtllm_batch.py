@@ -24,21 +24,23 @@ _ALIKE_FLAGS: Final = (
 )
 
 
-def rows_of(tensors: Mapping[str, Tensor], names: Mapping[str, str]) -> list[Mapping[str, Tensor]]:
-    """The tensors of each row; `input_ids` of shape (B, n) with B > 1 make a batch of B.
+def rows_of(
+    tensors: Mapping[str, Tensor], names: Mapping[str, str], leading: str = "input_ids"
+) -> list[Mapping[str, Tensor]]:
+    """The tensors of each row; `leading`, of shape (B, n) with B > 1, makes a batch of B.
 
     Raises InvalidField when a tensor does not have the batch's leading dimension.
     """
-    ids = tensors.get("input_ids")
-    count = ids.shape[0] if ids is not None and len(ids.shape) == 2 else 1
-    if count == 1 or ids is None:
+    first = tensors.get(leading)
+    count = first.shape[0] if first is not None and len(first.shape) == 2 else 1
+    if count == 1 or first is None:
         return [tensors]
     if not 1 <= count <= limits.MAX_PROMPTS:
-        raise refused("input_ids", f"a batch must have 1 to {limits.MAX_PROMPTS} rows")
+        raise refused(leading, f"a batch must have 1 to {limits.MAX_PROMPTS} rows")
     rows: list[dict[str, Tensor]] = [{} for _ in range(count)]
     for name, tensor in tensors.items():
         if not tensor.shape or tensor.shape[0] != count:
-            raise refused(names.get(name, name), f"must have the leading dimension {count}, as input_ids has")
+            raise refused(names.get(name, name), f"must have the leading dimension {count}, as {leading} has")
         for row, part in zip(rows, _parts(name, tensor), strict=True):
             row[name] = part
     return [*rows]

@@ -6,7 +6,7 @@ Says it in the names of tensors. Lengths against the window are the engine's to 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from serve_app.api.dialects.trtllm_row import Row
 from serve_app.api.kserve.datatype import refused
@@ -19,9 +19,10 @@ class Fit:
 
     names: Row
     pad_id: int | None
+    has_one_end: bool = False  # the tokenizer's own end token alone ends an answer
 
     def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
-        """The request as it is. Raises InvalidField."""
+        """The request, as it is but for its end. Raises InvalidField."""
         vocab, sampling = info.vocab_size, request.sampling
         table = request.prompt_table
         self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))
@@ -39,6 +40,9 @@ class Fit:
             logits = request.draft.logits
             if logits is not None and logits.shape[1] != vocab:
                 raise self._refused("draft_logits", f"must have {vocab} columns, the vocabulary's")
+        if self.has_one_end and info.end_token_id is not None:
+            sampling = replace(sampling, stop_token_ids=(info.end_token_id,), ignore_eos=True)
+            return replace(request, sampling=sampling)
         return request
 
     def _ids(self, name: str, ids: Iterable[int], vocab: int) -> None:

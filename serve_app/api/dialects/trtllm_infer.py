@@ -9,6 +9,7 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.trtllm import Stop, parse
 from serve_app.api.dialects.trtllm_errors import render_error
 from serve_app.api.dialects.trtllm_outputs import Answer, Answers
+from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, BinaryOutputs, decode, encode
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
@@ -29,9 +30,16 @@ class InferDialect:
     stream_type = "application/json"  # nothing streams
 
     def __init__(
-        self, config: TrtllmConfig, *, model: str, version: str | None, header_length: str | None
+        self,
+        config: TrtllmConfig,
+        *,
+        model: str,
+        version: str | None,
+        header_length: str | None,
+        role: Role = Role.TENSORS,
     ) -> None:
         """`model` and `version` as the path has them; `header_length`: the header that tells of the JSON."""
+        self._role = role
         self._config = config
         self._model = model
         self._version = version
@@ -40,7 +48,7 @@ class InferDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField, BodyTooLarge or StopAsked."""
         request, binary = decode(raw, self._header_length, model=self._model, version=self._version)
-        parsed = parse(request, self._config, can_stream=False)
+        parsed = parse(request, self._config, can_stream=False, role=self._role)
         if isinstance(parsed, Stop):
             raise StopAsked(parsed)
         renderer = partial(InferRenderer, answer=parsed.answer, binary=binary)
@@ -59,7 +67,7 @@ class InferRenderer:
         self.headers: Mapping[str, str] = {}
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        body, json_length = encode(self._answers.whole(choices, usage), self._binary)
+        body, json_length = encode(self._answers.whole(choices), self._binary)
         if json_length is not None:
             self.headers = {"content-type": BINARY_TYPE, HEADER.lower(): str(json_length)}
         return body

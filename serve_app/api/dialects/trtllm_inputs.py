@@ -1,7 +1,7 @@
-"""Every input tensor of TensorRT-LLM's `InferenceRequest`: type, shape, range and default. Only the table.
+"""Every input of TensorRT-LLM's `InferenceRequest`, and of text around it: type, shape, range and default.
 
 Ranges are those of the protocol, narrowed to what the server can bear (`limits`); where the model
-decides, `trtllm_fit` looks. The metadata pages list these tensors as they stand here.
+decides, `trtllm_fit` looks. The metadata pages list these tensors as they stand here. Only tables.
 """
 
 from __future__ import annotations
@@ -61,6 +61,15 @@ def _ids(name: str, *, required: bool = False) -> Input:
     return Input(name=name, datatype="INT32", rank=Rank.VECTOR, shape=(-1,), high=MAX_INT, required=required)
 
 
+def _numbers(name: str) -> Input:
+    return Input(name=name, datatype="FP32", rank=Rank.VECTOR, shape=(-1,), low=-MAX_FLOAT)
+
+
+def strings(name: str) -> Input:
+    """Any number of texts."""
+    return Input(name=name, datatype="BYTES", rank=Rank.VECTOR, shape=(-1,))
+
+
 def _words(name: str) -> Input:
     return Input(name=name, datatype="INT32", rank=Rank.TABLE, shape=(2, -1), low=-(2**31), high=MAX_INT)
 
@@ -93,7 +102,7 @@ _LISTED: Final = (
     Input(name="random_seed", datatype="UINT64", high=limits.MAX_SEED, default=0),
     _integer("end_id", NO_TOKEN, MAX_INT),
     _integer("pad_id", NO_TOKEN, MAX_INT),
-    Input(name="embedding_bias", datatype="FP32", rank=Rank.VECTOR, shape=(-1,), low=-MAX_FLOAT),
+    _numbers("embedding_bias"),
     _words("bad_words_list"),
     _words("stop_words_list"),
     _table("prompt_embedding_table", "FP16"),
@@ -115,9 +124,64 @@ _LISTED: Final = (
     Input(name="guided_decoding_guide_type", datatype="BYTES"),
     Input(name="guided_decoding_guide", datatype="BYTES"),
     _flag("stop"),
+    # Hints, which are checked and change no answer: what a decoder alone does not need, how to look
+    # ahead, and how long the cache keeps a prompt.
+    _ids("decoder_input_ids"),
+    _integer("decoder_input_lengths", 0, MAX_INT),
+    _integer("lookahead_window_size", 0, MAX_INT),
+    _integer("lookahead_ngram_size", 0, MAX_INT),
+    _integer("lookahead_verification_set_size", 0, MAX_INT),
+    _ids("retention_token_range_starts"),
+    _ids("retention_token_range_ends"),
+    _ids("retention_token_range_priorities"),
+    _ids("retention_token_range_durations_ms"),
+    _integer("retention_decode_priority", 0, MAX_INT),
+    _integer("retention_decode_duration_ms", 0, MAX_INT),
 )
+
+HINTS: Final = frozenset(each.name for each in _LISTED[-11:])
 
 INPUTS: Final[Mapping[str, Input]] = MappingProxyType({each.name: each for each in _LISTED})
 
+TEXT_INPUT: Final = "text_input"
+BAD_WORDS: Final = "bad_words"
+STOP_WORDS: Final = "stop_words"
+BIAS_WORDS: Final = "embedding_bias_words"
+BIAS_WEIGHTS: Final = "embedding_bias_weights"
+
+# What comes as text, or with it. The last four are hints too.
+TEXTS: Final[Mapping[str, Input]] = MappingProxyType(
+    {
+        each.name: each
+        for each in (
+            Input(name=TEXT_INPUT, datatype="BYTES", required=True),
+            strings(BAD_WORDS),
+            strings(STOP_WORDS),
+            strings(BIAS_WORDS),
+            _numbers(BIAS_WEIGHTS),
+            Input(name="decoder_text_input", datatype="BYTES"),
+            Input(name="prompt_table_extra_id", datatype="UINT64", high=2**64 - 1),
+            _integer("num_draft_tokens", 0, MAX_INT),
+            _flag("use_draft_logits"),
+        )
+    }
+)
+
+MAY_EXCLUDE: Final = ("embedding_bias", BIAS_WEIGHTS, "draft_logits")  # whose numbers may be -inf
+
+ACCEPTED: Final[Mapping[str, Input]] = MappingProxyType({**INPUTS, **TEXTS})
+
 # Another name of a tensor -> its own.
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"min_tokens": "min_length", "seed": "random_seed"})
+
+# What goes by another name beside text -> the tensor's own.
+RENAMED: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "max_tokens": "request_output_len",
+        "stream": "streaming",
+        "top_k": "runtime_top_k",
+        "top_p": "runtime_top_p",
+        "length_penalty": "len_penalty",
+        **ALIASES,
+    }
+)

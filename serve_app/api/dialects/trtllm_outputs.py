@@ -1,4 +1,4 @@
-"""Every output tensor, and how deltas become them: one response a token, or one of everything.
+"""How deltas become output tensors: one response a token, one a sequence, or one of everything.
 
 The same for all transports: what comes out are `InferResponse`s.
 """
@@ -6,80 +6,18 @@ The same for all transports: what comes out are `InferResponse`s.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from serve_app.api.dialects.base import Choice
 from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
-from serve_app.api.dialects.trtllm_row import Row
-from serve_app.api.kserve.datatype import refused, tensor_of, tensor_of_strings
+from serve_app.api.dialects.trtllm_output_table import CONTEXT, GENERATION, OUTPUTS, ROW, SEQUENCE, TEXT
+from serve_app.api.kserve.datatype import tensor_of, tensor_of_strings
 from serve_app.api.kserve.message import InferResponse
-from serve_app.errors import InvalidField
-from serve_app.types import ModelInfo, Perf, Tensor, TokenDelta, Usage
-
-TEXT_OUTPUT: Final = "text_output"  # of prompts that are texts
-CONTEXT: Final = "context_logits"
-GENERATION: Final = "generation_logits"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
-    """One tensor. It is there if the input `flag` asks for it; None: always."""
-
-    datatype: str
-    shape: tuple[int, ...]  # the batch first; -1: any
-    flag: str | None = None
-
-
-_PERF: Final = "return_perf_metrics"
-_PERF_INT64: Final = (
-    "arrival_time_ns",
-    "first_scheduled_time_ns",
-    "first_token_time_ns",
-    "last_token_time_ns",
-)
-_PERF_INT32: Final = (
-    "kv_cache_alloc_new_blocks",
-    "kv_cache_reused_blocks",
-    "kv_cache_alloc_total_blocks",
-    "total_accepted_draft_tokens",
-    "total_draft_tokens",
-)
-
-OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
-    {
-        "output_ids": Output(datatype="INT32", shape=(-1, -1, -1)),
-        "sequence_length": Output(datatype="INT32", shape=(-1, -1)),
-        "output_log_probs": Output(datatype="FP32", shape=(-1, -1, -1), flag="return_log_probs"),
-        "cum_log_probs": Output(datatype="FP32", shape=(-1, -1), flag="return_log_probs"),
-        CONTEXT: Output(datatype="FP32", shape=(-1, -1, -1), flag="return_context_logits"),
-        GENERATION: Output(datatype="FP32", shape=(-1, -1, -1, -1), flag="return_generation_logits"),
-        "num_input_tokens": Output(datatype="INT32", shape=(-1, 1), flag="return_num_input_tokens"),
-        "num_output_tokens": Output(datatype="INT32", shape=(-1, -1), flag="return_num_output_tokens"),
-        **{name: Output(datatype="INT64", shape=(-1, 1), flag=_PERF) for name in _PERF_INT64},
-        **{name: Output(datatype="INT32", shape=(-1, 1), flag=_PERF) for name in _PERF_INT32},
-        "acceptance_rate": Output(datatype="FP32", shape=(-1, 1), flag=_PERF),
-    }
-)
-
-
-def wanted_outputs(row: Row, asked: Sequence[str] | None, model: str) -> tuple[str, ...]:
-    """The outputs of a request: those asked for, or all that its flags ask for. Raises InvalidField."""
-    if asked is None:
-        return tuple(name for name, each in OUTPUTS.items() if each.flag is None or row.flag(each.flag))
-    for name in asked:
-        if name not in OUTPUTS:
-            raise InvalidField(
-                f"unexpected inference output '{name[:256]}' for model '{model[:256]}'", param=name[:256]
-            )
-        flag = OUTPUTS[name].flag
-        if flag is not None and not row.flag(flag):
-            raise refused(name, f"needs the input {flag} to be true")
-    return tuple(asked)
+from serve_app.types import ModelInfo, Perf, Tensor, TokenDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,21 +29,42 @@ class Answer:
     outputs: tuple[str, ...]
     prompts: tuple[tuple[int, ...] | None, ...]  # one a row of the batch; None: it is a text
     sequences: int  # of each prompt: beams, or samples
+    is_split: bool  # where it may have many responses, each is about one sequence
     with_prompt: bool  # its tokens stand before those of the output
-    with_text: bool
     pad_id: int | None  # as the client has it, or its end token; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """What an answer tells of one sequence, or of one token of it."""
+    """What a response tells of one sequence, or of one token of it."""
 
+    index: int  # among its row's
     tokens: Sequence[int]
     logprobs: Sequence[float]
     cum_logprob: float
     generation_logits: npt.NDArray[np.float32] | None
     text: str
-    prompt: Sequence[int]  # before the tokens
+    prompt: Sequence[int] = ()  # before the tokens
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """What a response tells of one row of the batch, or of some of its sequences."""
+
+    index: int
+    sequences: Sequence[_Sequence]
+    num_prompt_tokens: int
+    context_logits: npt.NDArray[np.float32] | None
+    perf: Perf | None
+
+
+@dataclass(slots=True)
+class _Open:
+    """A row of a stream, as far as it has come."""
+
+    running: int  # sequences
+    cum_logprobs: dict[int, float] = field(default_factory=dict)
+    context_logits: npt.NDArray[np.float32] | None = None
 
 
 class Answers:
@@ -115,54 +74,87 @@ class Answers:
         self._answer = answer
         self._version = info.version or "1"
         self._pad_id = info.pad_token_id or 0 if answer.pad_id is None else answer.pad_id
-        self._cum_logprob = 0.0
-        self._is_first = True
+        self._open = [_Open(answer.sequences) for _ in answer.prompts]
+        self._running = answer.sequences * len(answer.prompts)
 
-    def push(self, delta: TokenDelta) -> list[InferResponse]:
-        """The responses of a delta of a stream, one a token; the last token's is final.
+    def push(self, row: int, delta: TokenDelta) -> list[InferResponse]:
+        """The responses of a row's delta of a stream, one a token; the last sequence's last is final.
 
-        An end without a token, as after a cancellation, is a final response without outputs.
+        The logits of the prompt are in the row's first response and in its last one. An end without
+        a token, as after a cancellation, is a final response without outputs.
         """
         found: list[InferResponse] = []
-        count = len(delta.token_ids)
+        state, count = self._open[row], len(delta.token_ids)
         logits = _array(delta.tensors.get(GENERATION))
+        context = _array(delta.tensors.get(CONTEXT))
+        if context is not None:
+            state.context_logits = context
+        if delta.finish is not None:
+            state.running -= 1
+            self._running -= 1
         for i, token in enumerate(delta.token_ids):
-            is_last = i == count - 1
+            is_last = i == count - 1 and delta.finish is not None
+            is_rows_last = is_last and not state.running
             logprob = _logprob(delta, i)
-            self._cum_logprob += logprob
+            cum_logprob = state.cum_logprobs.get(delta.index, 0.0) + logprob
+            state.cum_logprobs[delta.index] = cum_logprob
             sequence = _Sequence(
+                index=delta.index,
                 tokens=(token,),
                 logprobs=(logprob,),
-                cum_logprob=self._cum_logprob,
+                cum_logprob=cum_logprob,
                 generation_logits=None if logits is None else logits[i : i + 1],
-                text=((delta.prompt_text or "") if self._is_first else "") + (delta.text if is_last else ""),
-                prompt=self._prompt(0, delta.prompt_token_ids) if self._is_first else (),
+                text=delta.text if i == count - 1 else "",
             )
-            context = _array(delta.tensors.get(CONTEXT)) if self._is_first else None
-            perf = delta.perf if is_last else None
-            outputs = self._outputs([[sequence]], [context], [perf], [delta.usage.prompt_tokens])
-            found.append(self._response(outputs, is_final=is_last and delta.finish is not None))
-            self._is_first = False
-        if not count and delta.finish is not None:
+            told = _Row(
+                index=row,
+                sequences=[sequence],
+                num_prompt_tokens=delta.usage.prompt_tokens,
+                context_logits=state.context_logits if is_rows_last else context if i == 0 else None,
+                perf=delta.perf if i == count - 1 else None,
+            )
+            found.append(self._response(self._outputs([told]), is_final=is_last and not self._running))
+        if not count and delta.finish is not None and not self._running:
             found.append(self._response({}, is_final=True))
         return found
 
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> InferResponse:
-        """The response of an answer that is not streamed; `choices` in the order of their index."""
-        listed, n = list(choices), self._answer.sequences
-        rows = [listed[start : start + n] for start in range(0, len(listed), n)]
-        lengths = [usage.prompt_tokens if prompt is None else len(prompt) for prompt in self._answer.prompts]
-        outputs = self._outputs(
-            [[self._sequence(i, choice) for choice in row] for i, row in enumerate(rows)],
-            [_joined(row[0].tensors, CONTEXT) for row in rows],
-            [row[0].perf for row in rows],
-            lengths,
-        )
-        return self._response(outputs, is_final=True)
+    def several(self, choices: Iterable[Choice]) -> list[InferResponse]:
+        """The responses of an answer that is not streamed, where there may be many; as `whole`."""
+        rows = self._rows(choices)
+        if not self._answer.is_split:
+            return [self._response(self._outputs(rows), is_final=True)]
+        found: list[InferResponse] = []
+        for row in rows:
+            for i, sequence in enumerate(row.sequences):
+                is_last = i == len(row.sequences) - 1
+                context = row.context_logits if i == 0 or is_last else None
+                told = replace(row, sequences=[sequence], context_logits=context)
+                is_final = is_last and row is rows[-1]
+                found.append(self._response(self._outputs([told]), is_final=is_final))
+        return found
 
-    def _sequence(self, row: int, choice: Choice) -> _Sequence:
+    def whole(self, choices: Iterable[Choice]) -> InferResponse:
+        """The one response of an answer that is not streamed; `choices` in the order of their index."""
+        return self._response(self._outputs(self._rows(choices)), is_final=True)
+
+    def _rows(self, choices: Iterable[Choice]) -> list[_Row]:
+        listed, n = list(choices), self._answer.sequences
+        return [self._row(start // n, listed[start : start + n]) for start in range(0, len(listed), n)]
+
+    def _row(self, index: int, choices: Sequence[Choice]) -> _Row:
+        prompt = self._answer.prompts[index]
+        return _Row(
+            index=index,
+            sequences=[self._sequence(index, i, choice) for i, choice in enumerate(choices)],
+            num_prompt_tokens=choices[0].num_prompt_tokens if prompt is None else len(prompt),
+            context_logits=_joined(choices[0].tensors, CONTEXT),
+            perf=choices[0].perf,
+        )
+
+    def _sequence(self, row: int, index: int, choice: Choice) -> _Sequence:
         logprobs = [each.logprob or 0.0 for each in choice.logprobs]
         return _Sequence(
+            index=index,
             tokens=choice.token_ids,
             logprobs=logprobs,
             cum_logprob=sum(logprobs),
@@ -176,49 +168,45 @@ class Answers:
             return ()
         return self._answer.prompts[row] or told or ()
 
-    def _outputs(
-        self,
-        rows: Sequence[Sequence[_Sequence]],
-        context: Sequence[npt.NDArray[np.float32] | None],
-        perf: Sequence[Perf | None],
-        prompt_lengths: Sequence[int],
-    ) -> dict[str, Tensor]:
+    def _outputs(self, rows: Sequence[_Row]) -> dict[str, Tensor]:
         """All wanted tensors that have something to tell; sequences of a row padded on their right."""
         outputs: dict[str, Tensor] = {}
         for name in self._answer.outputs:
-            array = self._output(name, rows, context, perf, prompt_lengths)
+            if name == TEXT:
+                texts = [sequence.text for row in rows for sequence in row.sequences]
+                outputs[TEXT] = tensor_of_strings(texts, (len(texts),))
+                continue
+            array = self._output(name, rows)
             if array is not None:
                 outputs[name] = tensor_of(OUTPUTS[name].datatype, array, array.shape)
-        if self._answer.with_text:
-            texts = [sequence.text for row in rows for sequence in row]
-            outputs[TEXT_OUTPUT] = tensor_of_strings(texts, (len(rows), len(rows[0])))
         return outputs
 
-    def _output(
-        self,
-        name: str,
-        rows: Sequence[Sequence[_Sequence]],
-        context: Sequence[npt.NDArray[np.float32] | None],
-        perf: Sequence[Perf | None],
-        prompt_lengths: Sequence[int],
-    ) -> npt.NDArray[Any] | None:
+    def _output(self, name: str, rows: Sequence[_Row]) -> npt.NDArray[Any] | None:
         match name:
             case "output_ids":
-                return _padded([[[*s.prompt, *s.tokens] for s in row] for row in rows], self._pad_id)
+                return _padded(
+                    [[[*s.prompt, *s.tokens] for s in row.sequences] for row in rows], self._pad_id
+                )
             case "sequence_length":
-                return np.asarray([[len(s.prompt) + len(s.tokens) for s in row] for row in rows])
+                return np.asarray([[len(s.prompt) + len(s.tokens) for s in row.sequences] for row in rows])
             case "output_log_probs":
-                return _padded([[s.logprobs for s in row] for row in rows], 0.0)
+                return _padded([[s.logprobs for s in row.sequences] for row in rows], 0.0)
             case "cum_log_probs":
-                return np.asarray([[s.cum_logprob for s in row] for row in rows])
+                return np.asarray([[s.cum_logprob for s in row.sequences] for row in rows])
             case "context_logits":
+                context = [row.context_logits for row in rows]
                 return None if context[0] is None else _stacked([context])[0]
             case "generation_logits":
-                return _stacked([[s.generation_logits for s in row] for row in rows])
+                return _stacked([[s.generation_logits for s in row.sequences] for row in rows])
             case "num_input_tokens":
-                return np.asarray([[length] for length in prompt_lengths])
+                return np.asarray([[row.num_prompt_tokens] for row in rows])
             case "num_output_tokens":
-                return np.asarray([[len(s.tokens) for s in row] for row in rows])
+                return np.asarray([[len(s.tokens) for s in row.sequences] for row in rows])
+        if name == ROW:
+            return np.asarray([[row.index] for row in rows])
+        if name == SEQUENCE:
+            return np.asarray([[s.index for s in row.sequences] for row in rows])
+        perf = [row.perf for row in rows]
         return None if perf[0] is None else np.asarray([[_measured(name, each)] for each in perf])
 
     def _response(self, outputs: dict[str, Tensor], *, is_final: bool) -> InferResponse:

@@ -6,13 +6,15 @@ from what that one leaves; with both top-k comes first. D-TR3: a beam width of 1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from serve_app import limits
-from serve_app.api.dialects.trtllm_inputs import NO_TOKEN
+from serve_app.api.dialects.trtllm_inputs import BAD_WORDS, HINTS, INPUTS, NO_TOKEN, STOP_WORDS, Rank
 from serve_app.api.dialects.trtllm_row import Row
+from serve_app.api.dialects.trtllm_text import read_biased_words, read_prompt, read_word_texts
 from serve_app.api.dialects.trtllm_words import read_words
 from serve_app.api.kserve.datatype import floats
 from serve_app.config import TrtllmConfig
@@ -33,35 +35,23 @@ from serve_app.types.adapter import TASK_PREFIX
 _EARLY: Final = {0: EarlyStopping.NO, 1: EarlyStopping.YES}  # any other number: never
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptText:
-    """What of a request comes as text beside its tensors. No `prompt`: that comes as tokens."""
-
-    prompt: str | None = None
-    bad_words: tuple[str, ...] = ()
-    stop_words: tuple[str, ...] = ()
-    names: Mapping[str, str] = field(default_factory=dict)  # tensor -> the client's word for it
-
-
-NO_TEXT: Final = PromptText()
-
-
 def generate_request(
     row: Row,
-    text: PromptText,
     config: TrtllmConfig,
     *,
     grammar: Grammar | None,
     priority: int,
     streaming: bool,
+    with_prompt: bool,
 ) -> GenerateRequest:
-    """Raises InvalidField."""
-    is_text = text.prompt is not None
+    """`with_prompt`: the answer begins with it. Raises InvalidField or PromptTooLong."""
+    text = read_prompt(row)
+    is_text = text is not None
     output_len = _required(row, "request_output_len")
     beam = _beam(row)
-    prompt = Prompt(text=text.prompt) if is_text else _prompt(row)
+    prompt = Prompt(text=text) if is_text else _prompt(row)
     table = _prompt_table(row, prompt)
-    with_prompt = not row.flag("exclude_input_in_output")
+    _check_hints(row)
     return GenerateRequest(
         id="",
         model="",
@@ -69,14 +59,15 @@ def generate_request(
         sampling=_sampling(row, output_len, ends=is_text or config.default_end_id == "tokenizer"),
         n=_sequences(row, beam),
         beam=beam,
-        bad_words=text.bad_words,
-        stop=text.stop_words,
+        bad_words=read_word_texts(row, BAD_WORDS),
+        stop=read_word_texts(row, STOP_WORDS),
         include_stop=True,  # as the tokens of stop words stay (D-TR6)
         echo=is_text and with_prompt,
         logprobs=0 if row.flag("return_log_probs") else None,
         context_logits=row.flag("return_context_logits"),
         generation_logits=row.flag("return_generation_logits"),
         bias=_bias(row),
+        biased_words=read_biased_words(row),
         prompt_table=table,
         draft=_draft(row, output_len, beam),
         adapter=_adapter(row),
@@ -176,8 +167,26 @@ def _sequences(row: Row, beam: Beam | None) -> int:
 
 
 def _bias(row: Row) -> Tensor | None:
-    bias = row.vector("embedding_bias")
-    return None if bias is None else Tensor(dtype="FP32", shape=bias.shape, data=bias.tobytes())
+    """None also for one of no width, which is what preprocessing makes of no words."""
+    bias = row.vector("embedding_bias", may_exclude=True)
+    if bias is None or not bias.size:
+        return None
+    if (bias == -np.inf).all():
+        raise row.refused("embedding_bias", "must leave a token: not all of it may be -inf")
+    return Tensor(dtype="FP32", shape=bias.shape, data=bias.tobytes())
+
+
+def _check_hints(row: Row) -> None:
+    """Raises InvalidField for one that is none, though nothing depends on it."""
+    for name in HINTS:
+        if INPUTS[name].rank is Rank.VECTOR:
+            row.ids(name)
+        else:
+            row.integer(name)
+    row.text("decoder_text_input")
+    row.integer("prompt_table_extra_id")
+    row.integer("num_draft_tokens")
+    row.choice("use_draft_logits")
 
 
 def _prompt_table(row: Row, prompt: Prompt) -> PromptTable | None:

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, Final
 
-from serve_app.api.dialects.trtllm_inputs import INPUTS, Input, Rank
-from serve_app.api.kserve.datatype import refused
+from serve_app.api.dialects.trtllm_inputs import ACCEPTED, RENAMED, Input, Rank
+from serve_app.api.dialects.trtllm_row import unexpected
+from serve_app.api.kserve.datatype import BYTES, refused
 from serve_app.api.kserve.json_values import encoded, flat, shape_of
-from serve_app.errors import InvalidField
 from serve_app.types import Tensor
 
 # A flat table whose rows another one numbers: its name -> (the other's, elements of that a row).
@@ -19,18 +19,18 @@ _ROWS_OF: Final = {
 }
 
 
-def tensors_of_values(values: Mapping[str, Any], names: Mapping[str, str], model: str) -> dict[str, Tensor]:
-    """Values by tensor as tensors. `names`: what the client called those it called otherwise.
+def tensors_of_values(
+    values: Mapping[str, Any], model: str, table: Mapping[str, Input] = ACCEPTED
+) -> dict[str, Tensor]:
+    """Values by the client's names of tensors, as tensors of `table` under the same names.
 
     Raises InvalidField, naming the tensor, for a name that none has too.
     """
     for name in values:
-        if name not in INPUTS:
-            raise InvalidField(
-                f"unexpected inference input '{name[:256]}' for model '{model[:256]}'", param=name[:256]
-            )
+        if RENAMED.get(name, name) not in table:
+            raise unexpected(name, model)
     return {
-        name: _tensor(names.get(name, name), INPUTS[name], value, values) for name, value in values.items()
+        name: _tensor(name, table[RENAMED.get(name, name)], value, values) for name, value in values.items()
     }
 
 
@@ -42,6 +42,9 @@ def _tensor(called: str, spec: Input, value: Any, values: Mapping[str, Any]) -> 
     datatype = spec.datatype
     if datatype == "FP16":
         datatype = "FP32"  # which the JSON has; the model's own type is made of it later
+    elif datatype == BYTES and not all(type(element) is str for element in elements):
+        more = " or a list of strings" if spec.rank is Rank.VECTOR else ""
+        raise refused(called, f"must be a string{more}")
     elif "BOOL" in spec.also and elements and type(elements[0]) is bool:
         datatype = "BOOL"
     return encoded(called, datatype, shape, elements)

@@ -69,8 +69,13 @@ def model_config(
     outputs: Sequence[TensorShape],
     max_batch_size: int,
     parameters: Mapping[str, object],
+    *,
+    decoupled: bool = True,
 ) -> dict[str, Any]:
-    """The body of GET .../config; dimensions are those without the batch."""
+    """The body of GET .../config; dimensions are those without the batch.
+
+    `decoupled`: a request may have any number of responses.
+    """
     return {
         "name": name,
         "platform": PLATFORM,
@@ -78,7 +83,7 @@ def model_config(
         "max_batch_size": max_batch_size,
         "input": [{**_config(each), "optional": each.is_optional} for each in inputs],
         "output": [_config(each) for each in outputs],
-        "model_transaction_policy": {"decoupled": True},
+        "model_transaction_policy": {"decoupled": decoupled},
         "parameters": {key: {"string_value": str(value)} for key, value in parameters.items()},
     }
 

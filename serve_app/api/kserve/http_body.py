@@ -31,7 +31,8 @@ _SHARED_MEMORY: Final = "shared_memory_region"
 class InferBody(WireModel):
     """The JSON of a request, as far as every model has it."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("id", "parameters", "inputs", "outputs")
+    # Not inputs: -Infinity means something in some tensors, so each of them looks at its own numbers.
+    free_form: ClassVar[tuple[str, ...]] = ("id", "parameters", "outputs")
 
     id: Any = None
     parameters: Any = None

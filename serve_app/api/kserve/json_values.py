@@ -56,8 +56,10 @@ def encoded(name: str, datatype: str, shape: tuple[int, ...], values: list[Any])
             raise refused(name, "data must hold true or false")
         return tensor_of(datatype, values, shape)
     if datatype in _LARGEST:
-        most = _LARGEST[datatype]
-        if not kinds <= {int, float} or not all(-most <= value <= most for value in values):
+        most = _LARGEST[datatype]  # -inf is left to whoever reads the tensor
+        if not kinds <= {int, float} or not all(
+            -most <= value <= most or value == -math.inf for value in values
+        ):
             raise refused(name, f"data must hold finite numbers of {datatype}'s range")
         try:
             return tensor_of(datatype, [float(value) for value in values], shape)

@@ -60,7 +60,20 @@ TYPES: Final[Mapping[str, tuple[str, list[int]]]] = {
     "guided_decoding_guide_type": ("BYTES", [-1, 1]),
     "guided_decoding_guide": ("BYTES", [-1, 1]),
     "stop": ("BOOL", [-1, 1]),
+    # hints
+    "decoder_input_ids": ("INT32", [-1, -1]),
+    "decoder_input_lengths": ("INT32", [-1, 1]),
+    "lookahead_window_size": ("INT32", [-1, 1]),
+    "lookahead_ngram_size": ("INT32", [-1, 1]),
+    "lookahead_verification_set_size": ("INT32", [-1, 1]),
+    "retention_token_range_starts": ("INT32", [-1, -1]),
+    "retention_token_range_ends": ("INT32", [-1, -1]),
+    "retention_token_range_priorities": ("INT32", [-1, -1]),
+    "retention_token_range_durations_ms": ("INT32", [-1, -1]),
+    "retention_decode_priority": ("INT32", [-1, 1]),
+    "retention_decode_duration_ms": ("INT32", [-1, 1]),
 }
+HINTS: Final = tuple(list(TYPES)[-11:])
 ALIASES: Final = {"min_tokens": "min_length", "seed": "random_seed"}
 
 IDS: Final = [12, 871, 40, 3]

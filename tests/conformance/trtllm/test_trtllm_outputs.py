@@ -18,6 +18,7 @@ from tests.conformance.trtllm.asks import IDS, INFER, body, error_of, events, ou
 from tests.fakes_backend import FakeBackend, model_info
 from tests.gateway import gateway
 
+STREAM = "/v2/models/demo/generate_stream"
 PERF = Perf(
     arrival_ns=1,
     first_scheduled_ns=2,
@@ -320,11 +321,12 @@ async def test_a_stream_has_a_response_a_token_with_its_slice_of_every_tensor() 
     assert [event["output_log_probs"] for event in found] == [-0.5, -1.5, -2.5]
     assert [event["cum_log_probs"] for event in found] == [-0.5, -2.0, -4.5]
     assert [event["generation_logits"] for event in found] == [[0, 1], [2, 3], [4, 5]]
-    assert [event.get("context_logits") for event in found] == [[0, 1, 2, 3, 4, 5, 6, 7], None, None]
+    logits = [0, 1, 2, 3, 4, 5, 6, 7]
+    assert [event.get("context_logits") for event in found] == [logits, None, logits]
     assert [event.get("acceptance_rate") for event in found] == [None, None, 0.75]
 
 
-async def test_a_streams_first_response_may_begin_with_the_prompt() -> None:
+async def test_a_stream_never_repeats_the_prompt() -> None:
     asked = {
         "input_ids": IDS,
         "request_output_len": 3,
@@ -332,6 +334,47 @@ async def test_a_streams_first_response_may_begin_with_the_prompt() -> None:
         "exclude_input_in_output": False,
     }
     async with gateway(TensorBackend()) as g:
-        found = events((await g.post("/v2/models/demo/generate_stream", asked)).content)
-    assert [event["output_ids"] for event in found] == [[*IDS, 0], 1, 2]
-    assert [event["sequence_length"] for event in found] == [5, 1, 1]
+        found = events((await g.post(STREAM, asked)).content)
+        text = {"text_input": "pq", "max_tokens": 3, "stream": True, "exclude_input_in_output": False}
+        texts = events((await g.post(STREAM, text)).content)
+    assert [event["output_ids"] for event in found] == [0, 1, 2]
+    assert [event["sequence_length"] for event in found] == [1, 1, 1]
+    assert "".join(event["text_output"] for event in texts) == "<0><1><2>"
+
+
+async def test_the_setting_says_whether_the_prompt_stands_before_the_output() -> None:
+    config = {"trtllm": {"exclude_input_in_output": False}}
+    async with gateway(TensorBackend(), **config) as g:
+        assert outputs(await g.post(INFER, body()))["output_ids"].tolist() == [[[*IDS, 0]]]
+        asked = body(exclude_input_in_output=True)
+        assert outputs(await g.post(INFER, asked))["output_ids"].tolist() == [[[0]]]
+        parameters = (await g.client.get("/v2/models/demo/config")).json()["parameters"]
+        assert parameters["exclude_input_in_output"] == {"string_value": "false"}
+
+
+async def test_sequences_of_a_stream_are_told_apart_by_their_index() -> None:
+    asked = {"input_ids": IDS, "request_output_len": 3, "num_return_sequences": 2, "return_log_probs": True}
+    flags = {"return_context_logits": True, "return_num_input_tokens": True}
+    async with gateway(TensorBackend()) as g:
+        streamed = events((await g.post(STREAM, {**asked, **flags, "streaming": True})).content)
+        whole = events((await g.post(STREAM, {**asked, **flags})).content)
+        (one,) = events((await g.post(STREAM, {**asked, "num_return_sequences": 1})).content)
+        together = outputs(await g.post(INFER, body(num_return_sequences=2)))
+    assert [(event["sequence_index"], event["output_ids"]) for event in streamed] == [
+        *((0, 0), (0, 1), (0, 2)),
+        *((1, 100), (1, 101), (1, 102)),
+    ]
+    assert [event["cum_log_probs"] for event in streamed] == [-0.5, -2.0, -4.5] * 2
+    assert [i for i, event in enumerate(streamed) if "context_logits" in event] == [0, 3, 5]
+    assert [(event["batch_index"], event["sequence_index"]) for event in whole] == [(0, 0), (0, 1)]
+    assert [event["output_ids"] for event in whole] == [0, [100, 101]]
+    assert all(event["context_logits"] == streamed[0]["context_logits"] for event in whole)
+    assert "sequence_index" not in one
+    assert together["output_ids"].shape == (1, 2, 2)
+
+
+async def test_indices_may_be_asked_for_where_one_response_has_all() -> None:
+    asked = {**body(num_return_sequences=2), "outputs": [{"name": "sequence_index"}, {"name": "batch_index"}]}
+    async with gateway(TensorBackend()) as g:
+        found = outputs(await g.post(INFER, asked))
+    assert (found["sequence_index"].tolist(), found["batch_index"].tolist()) == ([[0, 1]], [[0]])

@@ -35,6 +35,8 @@ OUTPUTS: dict[str, tuple[str, list[int]]] = {
     "total_accepted_draft_tokens": ("INT32", [-1, 1]),
     "total_draft_tokens": ("INT32", [-1, 1]),
     "acceptance_rate": ("FP32", [-1, 1]),
+    "batch_index": ("INT32", [-1, 1]),
+    "sequence_index": ("INT32", [-1, -1]),
 }
 
 
@@ -111,14 +113,18 @@ async def test_statistics_count_answers() -> None:
 async def test_probes_are_200_or_400() -> None:
     async with gateway() as g:
         paths = ["/v2/health/live", "/v2/health/ready", MODEL + "/ready", MODEL + "/versions/1/ready"]
-        for path in paths:
+        ready = {"name": "demo", "ready": True}
+        for path, told in zip(paths, ({"live": True}, {"ready": True}, ready, ready), strict=True):
             answer = await g.client.get(path)
-            assert (answer.status_code, answer.content) == (200, b"")
+            assert (answer.status_code, answer.json()) == (200, told)
         g.backend.loading, g.backend.reasons = {"demo"}, ["the model demo is loading"]
-        for path in paths[1:]:
+        server = await g.client.get("/v2/health/ready")
+        assert server.status_code == 400
+        assert server.json() == {"ready": False, "error": "the model demo is loading"}
+        for path in paths[2:]:
             answer = await g.client.get(path)
             assert answer.status_code == 400
-            assert "demo" in error_of(answer) or "not ready" in error_of(answer)
+            assert "not ready" in error_of(answer)
         assert (await g.client.get("/v2/health/live")).status_code == 200
     async with gateway(endpoints=[]) as g:
         assert (await g.client.get("/v2/health/ready")).status_code == 400

@@ -1,0 +1,18 @@
+"""The parts that one model of TensorRT-LLM's backend is served as, each under a name of its own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """What a model takes and gives."""
+
+    TENSORS = "tensors"  # token ids in, token ids out; text is taken too
+    ENSEMBLE = "ensemble"  # text in, text out
+    PREPROCESSING = "preprocessing"  # text in, the tensors of a request out
+    POSTPROCESSING = "postprocessing"  # token ids in, text out
+
+    @property
+    def generates(self) -> bool:
+        return self in (Role.TENSORS, Role.ENSEMBLE)
