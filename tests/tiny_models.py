@@ -89,11 +89,16 @@ def make_model(config: PreTrainedConfig) -> PreTrainedModel:
     """A random float32 model with eager attention, its weights large enough for errors to show."""
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval().float()
+    enlarge(model)
+    return model
+
+
+def enlarge(model: PreTrainedModel) -> None:
+    """Draw the matrices anew, in place, large enough for errors to show."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0, 0.15)
-    return model
 
 
 def tiny_model(architecture: str) -> PreTrainedModel:

@@ -74,10 +74,11 @@ def learn_layers(
     calls = recorder.calls
     expected = int(config.num_hidden_layers)
     if [call.layer for call in calls] != list(range(expected)):
+        shown = ", ".join(str(call.layer) for call in calls[:8]) + (", ..." if len(calls) > 8 else "")
         raise UnsupportedModel(
-            f"{name} calls attention for layers {[call.layer for call in calls]} instead of once for each of "
-            f"its {expected} layers: the others (linear attention, convolution, state space or an attention "
-            "of their own) cannot be batched by this engine"
+            f"{name} calls attention for layers [{shown}] instead of once for each of its {expected} layers "
+            "in order: layers of another kind (linear attention, convolution, state space, an attention of "
+            "their own, or run twice) cannot be batched by this engine"
         )
     _check_windows(calls, name, config)
     others = (positions + _TOKENS) % int(config.vocab_size)

@@ -11,6 +11,7 @@ mask at all; the backend alone decides what a query may see.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,6 +59,16 @@ HARMLESS: Final = frozenset(
 )
 
 _active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
+
+
+def check_takes_positions(module: torch.nn.Module) -> None:
+    """Raise UnsupportedModel unless every token's position, from 0, can be told to the module's forward."""
+    kind = type(module).__name__
+    if "position_ids" not in inspect.signature(module.forward).parameters:
+        raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
+    for name, part in module.named_modules():
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+            raise UnsupportedModel(f"{kind} numbers positions from behind its padding's, not from 0")
 
 
 @contextmanager

@@ -25,10 +25,11 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import ForwardContext
 from serve_app.engine.decoder import AttentionCall, FusedLayer, FusedStack
 from serve_app.engine.direct import DirectForward
-from serve_app.engine.forward import ATTENTION_NAME, active
+from serve_app.engine.forward import ATTENTION_NAME, active, check_takes_positions
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.linear import PackedLinear, pack_linears
+from serve_app.engine.linear_use import packable_linears
 
 log = logging.getLogger(__name__)
 
@@ -45,11 +46,11 @@ def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = T
 
     Call it once, after loading and before anything else holds on to the model's
     linears. `dtype` is the type of its weights. The model's forward keeps its signature;
-    with fused layers it runs only inside `forward.active`.
+    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does.
     """
     fused = fuse_layers(model) if fuse else 0
     head = model.get_output_embeddings()
-    packed = pack_linears(model)
+    packed = pack_linears(model, packable_linears(model, lambda: _run_model(model)))
     if isinstance(packed_head := model.get_output_embeddings(), PackedLinear) and packed_head is not head:
         packed_head.wide_output = True
     if fused:
@@ -146,6 +147,15 @@ class _Observer:
     ) -> torch.Tensor:
         self.call = AttentionCall(scale, window, softcap, sinks)
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
+
+
+def _run_model(model: PreTrainedModel) -> None:
+    """One forward of a few tokens, in which attention returns zeros."""
+    check_takes_positions(model)
+    model.set_attn_implementation(ATTENTION_NAME)
+    positions = torch.arange(TOKENS)
+    with torch.inference_mode(), active(_Observer(), _context(TOKENS)):
+        model(input_ids=positions[None], position_ids=positions[None], use_cache=False)
 
 
 def _observe(model: PreTrainedModel, layer: Any) -> AttentionCall:

@@ -9,6 +9,7 @@ plain torch before its original is dropped. It knows no model structure.
 from __future__ import annotations
 
 import logging
+from collections.abc import Set
 from enum import Enum
 from typing import Final
 
@@ -153,16 +154,15 @@ class PackedLinear(nn.Module):
         return worst
 
 
-def pack_linears(module: nn.Module) -> int:
-    """Swap every `nn.Linear` below `module` for a packed one, in place; returns how many.
+def pack_linears(module: nn.Module, linears: Set[nn.Module]) -> int:
+    """Swap those of `linears` that lie below `module` for packed ones, in place; returns how many.
 
-    Subclasses are left alone: they compute something else. A weight that an embedding
-    shares stays with the embedding; the linear gets its own packed copy.
+    A weight that an embedding shares stays with the embedding; the linear gets its own packed copy.
     """
     count = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child.weight.dtype in TYPES and child.weight.device.type == "cpu":
+            if child in linears and child.weight.dtype in TYPES and child.weight.device.type == "cpu":
                 setattr(parent, name, PackedLinear.of(child))
                 count += 1
     return count

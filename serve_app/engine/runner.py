@@ -16,7 +16,7 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
 from serve_app.engine.dry_run import learn_layers
-from serve_app.engine.forward import ATTENTION_NAME, UnsupportedModel, active
+from serve_app.engine.forward import ATTENTION_NAME, active, check_takes_positions
 from serve_app.engine.lora import AdapterTable
 from serve_app.engine.memory import CachePlan, plan_for_device
 from serve_app.engine.prompt_tuning import STAND_IN, EmbeddingRows
@@ -47,11 +47,9 @@ class ModelRunner:
         self.device = device
         self._backend = backend
         name = type(module).__name__
-        arguments = inspect.signature(module.forward).parameters
-        if "position_ids" not in arguments:
-            raise UnsupportedModel(f"{name} takes no positions, so it cannot be batched here")
+        check_takes_positions(module)
         text_config = module.config.get_text_config()
-        self._keeps_rows = "logits_to_keep" in arguments
+        self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
         module.set_attn_implementation(ATTENTION_NAME)
         self.layers, self.vocab_size = learn_layers(
             self._logits, name=name, config=text_config, device=device

@@ -36,6 +36,12 @@ FOREIGN: Final = {
     "state_size": "state-space layers",
     "index_topk": "sparse attention over an index",
 }
+# Parts of a model that reads more than text.
+SENSES: Final = ("vision_config", "audio_config", "vq_config")
+# Model types whose other parts transformers builds with a library that is not installed here.
+FOREIGN_LIBRARIES: Final = {"gemma3n": "timm"}
+
+_TEXT_ALONE: Final = "choose the text-only checkpoint of its family, or save its language model alone"
 
 
 def architecture_of(config: PreTrainedConfig) -> str:
@@ -49,17 +55,26 @@ def check_config(config: PreTrainedConfig) -> None:
     if config.is_encoder_decoder:
         raise _refused(name, "it is an encoder-decoder, this engine runs decoders")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        if reads_more_than_text(config):
+            raise _refused(name, f"it reads more than text; {_TEXT_ALONE}")
         raise _refused(name, "transformers has no causal language model of this type (an encoder only?)")
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if config.architectures and name != model_class.__name__:
+    is_whole = not config.architectures or name == model_class.__name__
+    is_part = reads_more_than_text(config) and not (is_whole and model_class.config_class is type(config))
+    if not is_whole and not is_part:
         raise _refused(
             name, f"the checkpoint is no causal language model (that would be {model_class.__name__})"
         )
     text = config.get_text_config()
+    if config.model_type in FOREIGN_LIBRARIES:
+        library = FOREIGN_LIBRARIES[config.model_type]
+        raise _refused(name, f"its vision part needs the library {library}; {_TEXT_ALONE}")
     if getattr(config, "quantization_config", None):
         raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
     if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):
         raise _refused(name, "its positions are ALiBi biases, which paged attention here does not add")
+    if 0 < text.num_hidden_layers <= (getattr(text, "num_kv_shared_layers", None) or 0):
+        raise _refused(name, "it drafts for another model, whose cache it reads; serve that model")
     foreign = [why for key, why in FOREIGN.items() if getattr(text, key, None)]
     others = sorted(set(getattr(text, "layer_types", None) or ()) - LAYER_TYPES)
     if others:
@@ -68,9 +83,16 @@ def check_config(config: PreTrainedConfig) -> None:
         raise _refused(
             name, f"it has {foreign[0]}; only full and sliding-window attention can be batched here"
         )
+    if is_part:
+        raise _refused(name, f"it reads more than text; {_TEXT_ALONE} ({model_class.__name__})")
     takes_ours = getattr(model_class, "_can_set_attn_implementation", None)
     if takes_ours is not None and not takes_ours():
         raise _refused(name, "its attention does not go through transformers' attention interface")
+
+
+def reads_more_than_text(config: PreTrainedConfig) -> bool:
+    """Whether the model has parts for images or sound; here it reads text alone, if it is served at all."""
+    return any(getattr(config, key, None) for key in SENSES)
 
 
 def context_window(config: PreTrainedConfig, max_model_len: int | None) -> int:

@@ -21,7 +21,13 @@ from serve_app.config import ModelConfig
 from serve_app.models.dtype import choose_device, choose_dtype, stored_dtype
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.files import check_files, eos_token_ids, locate, read_json
-from serve_app.models.guards import architecture_of, check_config, context_window, pin_rope
+from serve_app.models.guards import (
+    architecture_of,
+    check_config,
+    context_window,
+    pin_rope,
+    reads_more_than_text,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +74,8 @@ def load_model(
     note = pin_rope(module, hf_config, window)
     if note is not None:
         progress(note)
+    if reads_more_than_text(hf_config):
+        progress("text only: its parts for images and sound are not used, requests that have any are refused")
     progress(f"loaded {config.name}: context window {window} tokens")
     return LoadedModel(
         name=config.name,

@@ -102,7 +102,7 @@ def test_packing_a_model_leaves_subclasses_and_shared_embeddings_alone(kernels: 
 
     model = Tied()
     before = model.embedding.weight.clone()
-    assert pack_linears(model) == 2
+    assert pack_linears(model, {model.inner[0], model.head}) == 2
     assert isinstance(model.head, PackedLinear)
     assert isinstance(model.inner[0], PackedLinear)
     assert type(model.special) is Special

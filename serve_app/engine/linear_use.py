@@ -1,0 +1,57 @@
+"""Which linears of a model can be packed: those that it calls, and whose weight it never reads itself.
+
+A packed linear has no `weight` any more. Some models multiply by a linear's weight in
+another type, or ask for its type, instead of calling the linear. One forward under watch
+tells which. Linears that differ only in their numbers (layers, experts) count as one, since
+one forward does not reach every expert. Knows no model structure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+_NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
+
+
+def packable_linears(model: nn.Module, run: Callable[[], object]) -> frozenset[nn.Module]:
+    """The plain linears of `model` that `run`, which must make one forward of it, only calls."""
+    called: set[nn.Module] = set()
+    read: set[nn.Module] = set()
+
+    class Watched(nn.Linear):
+        """Notes calls, and every reading of its parameters by anybody else."""
+
+        def forward(self, input: torch.Tensor) -> torch.Tensor:  # as torch calls it
+            called.add(self)
+            weight = cast(torch.Tensor, self._parameters["weight"])
+            # In the weight's type, as a packed linear: fused layers around it compute in float32.
+            return functional.linear(input.to(weight.dtype), weight, self._parameters["bias"])
+
+        def __getattr__(self, name: str) -> Any:
+            if name in ("weight", "bias"):
+                read.add(self)
+            return super().__getattr__(name)
+
+    linears = {name: part for name, part in model.named_modules() if type(part) is nn.Linear}
+    for linear in linears.values():
+        linear.__class__ = Watched
+    try:
+        run()
+    finally:
+        for linear in linears.values():
+            linear.__class__ = nn.Linear
+    kinds_called = {_kind(name) for name, linear in linears.items() if linear in called}
+    kinds_read = {_kind(name) for name, linear in linears.items() if linear in read}
+    packable = kinds_called - kinds_read
+    return frozenset(linear for name, linear in linears.items() if _kind(name) in packable)
+
+
+def _kind(name: str) -> str:
+    """`model.layers.3.mlp.experts.7.w1` -> `model.layers.*.mlp.experts.*.w1`."""
+    return _NUMBER.sub("*", name)
