@@ -16,7 +16,13 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from serve_app.limits import MAX_BEST_OF, MAX_PROMPT_CHARS
+from serve_app.limits import (
+    MAX_BEST_OF,
+    MAX_PROMPT_CHARS,
+    MAX_REPETITION_PENALTY,
+    MAX_TEMPERATURE,
+    MAX_TOKENS,
+)
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
@@ -140,6 +146,23 @@ class EmbeddingConfig(Settings):
         return self
 
 
+class GenerationDefaults(Settings):
+    """Sampling of requests that do not say how, by the names of generation_config.json. None: not given."""
+
+    temperature: float | None = Field(
+        None, ge=0, le=MAX_TEMPERATURE, allow_inf_nan=False, description="0 is greedy."
+    )
+    top_p: float | None = Field(None, gt=0, le=1, description="1: off.")
+    top_k: int | None = Field(None, ge=-1, le=MAX_TOKENS, description="0 and -1: off; 1 is greedy.")
+    min_p: float | None = Field(None, ge=0, le=1, description="0: off.")
+    repetition_penalty: float | None = Field(
+        None, gt=0, le=MAX_REPETITION_PENALTY, allow_inf_nan=False, description="1: off."
+    )
+    max_new_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="Lowered to what the window leaves."
+    )
+
+
 class ModelConfig(Settings):
     """One served model: which weights, where they run, how they are batched."""
 
@@ -156,6 +179,11 @@ class ModelConfig(Settings):
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     max_output_tokens: int | None = Field(
         None, ge=1, description="Most tokens that one sequence may generate; none: what the window leaves."
+    )
+    generation_config: Literal["model", "none"] | GenerationDefaults = Field(
+        "model",
+        description="Sampling where a request leaves it to the model: model, as its generation_config.json "
+        "says; none, as the protocol says; or values of yours, which stand over those of the file.",
     )
     chat_template: Path | None = Field(None, description="File with the operator's own chat template.")
     tool_format: Literal["auto", "none", "hermes", "llama3", "mistral", "json"] = Field(

@@ -5,6 +5,7 @@ An adapter of an endpoint's model is listed beside it, as ENDPOINT:ADAPTER, once
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +17,9 @@ from serve_app.api.directory import Directory, adapters_of
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS
+from serve_app.types import ModelInfo
 
+_FILE_NAMES: Final = {"max_tokens": "max_new_tokens"}
 _JSON: Final = {"content-type": "application/json"}
 
 
@@ -56,10 +59,17 @@ class Models:
                     "version": entity.version,
                     "traffic": endpoint.traffic.get(entity.name, 0),
                     "ready": self._backend.is_ready(entity.app),
+                    "generation_config": _sampling_defaults(info),
                 }
-                for entity in endpoint.served_entities
+                for entity, info in zip(endpoint.served_entities, infos, strict=True)
             ],
         }
+
+
+def _sampling_defaults(info: ModelInfo | None) -> dict[str, float]:
+    """What the model does where a request leaves it the sampling, by the names of generation_config.json."""
+    defaults = {} if info is None else asdict(info.sampling_defaults)
+    return {_FILE_NAMES.get(name, name): value for name, value in defaults.items() if value is not None}
 
 
 class ModelList(Models):

@@ -11,8 +11,9 @@
 
 Both take the model's name and, as keywords, the fields of `Prompt` that say what to
 answer (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and any field of
-`GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). What has one answer
-is asked: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
+`GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling` the
+model's own generation_config.json holds. What has one answer is asked:
+`client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
 errors.py.
 """
 
@@ -34,7 +35,16 @@ from serve_app.channel.frames import Refused, answer_decoder, encoder
 from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.endpoints.names import app_name
 from serve_app.errors import GenerationFailed, ModelNotFound, Overloaded, ServeError, Unavailable, from_info
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, Question, Timing, TokenDelta, Usage
+from serve_app.types import (
+    LEFT_TO_MODEL,
+    GenerateRequest,
+    ModelInfo,
+    Prompt,
+    Question,
+    Timing,
+    TokenDelta,
+    Usage,
+)
 from serve_app.types.question import ReplyT
 
 _PROMPT_FIELDS = tuple(Prompt.__dataclass_fields__)
@@ -159,6 +169,8 @@ def _handle(model: str) -> DeploymentHandle:
 def _payload(model: str, fields: Mapping[str, Any]) -> bytes:
     prompt = {name: fields[name] for name in _PROMPT_FIELDS if name in fields}
     rest = {name: value for name, value in fields.items() if name not in _PROMPT_FIELDS}
+    if "sampling" not in rest:
+        rest.setdefault("left_to_model", LEFT_TO_MODEL)
     tuples = {name: tuple(value) for name, value in prompt.items() if isinstance(value, list)}
     request = GenerateRequest(id=_new_id(), model=model, prompt=Prompt(**{**prompt, **tuples}), **rest)
     return encoder.encode(request)

@@ -162,7 +162,9 @@ def pack_linears(module: nn.Module, linears: Set[nn.Module]) -> int:
     count = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
-            if child in linears and child.weight.dtype in TYPES and child.weight.device.type == "cpu":
+            if not isinstance(child, nn.Linear) or child not in linears:
+                continue
+            if child.weight.dtype in TYPES and child.weight.device.type == "cpu":
                 setattr(parent, name, PackedLinear.of(child))
                 count += 1
     return count

@@ -18,6 +18,7 @@ from serve_app.engine.engine import Engine
 from serve_app.engine.forward import UnsupportedModel
 from serve_app.engine.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
 from serve_app.replica.adapter_loader import AdaptingLoop, make_loader
 from serve_app.replica.grammar import GrammarCompiler
@@ -75,6 +76,7 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         context_window=facts.max_model_len,
         vocab_size=facts.vocab_size,
         max_output_tokens=config.max_output_tokens,
+        sampling_defaults=generation_defaults(Path(facts.folder), config),
         has_chat_template=encoder.template is not None,
         has_fim=encoder.fim is not None,
         dtype=facts.dtype,

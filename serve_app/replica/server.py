@@ -80,7 +80,10 @@ class ModelServer:
         self._encoder: PromptEncoder = loaded.encoder
         self._grammars = loaded.grammars
         self._questions = loaded.questions
-        self._window = Window(loaded.info.context_window, loaded.info.max_output_tokens)
+        self._defaults = loaded.info.sampling_defaults
+        self._window = Window(
+            loaded.info.context_window, loaded.info.max_output_tokens, self._defaults.max_tokens
+        )
         self._open: dict[str, _Open] = {}
         self._loop = asyncio.get_running_loop()
         self._steps = steps(self._from_engine)
@@ -115,6 +118,9 @@ class ModelServer:
         self, request: GenerateRequest, sink: DeltaSink, adapter: str | None, started: float
     ) -> None:
         """`generate` with the engine's name of the adapter; `started`: when the request came."""
+        if request.left_to_model:
+            sampling = self._defaults.fill(request.sampling, request.left_to_model)
+            request = replace(request, sampling=sampling)
         token_ids = await self._encoder.encode(request, self._window.most_prompt(request))
         request, token_ids = self._window.fit(request, token_ids)
         engine_request = await self._encoder.engine_request(request, token_ids)

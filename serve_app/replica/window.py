@@ -18,6 +18,7 @@ class Window:
 
     context: int  # prompt and output of one sequence
     output: int | None = None  # output of one sequence, where the operator limits it
+    default_output: int | None = None  # the same, where a request leaves it to the model and the model says
 
     def most_prompt(self, request: GenerateRequest) -> int | None:
         """Tokens of the longest prompt that may fit; None: a longer one is shortened."""
@@ -53,10 +54,15 @@ class Window:
             if how in (Overflow.ERROR, Overflow.WINDOW):
                 raise InvalidField(f"max_tokens must be from 1 to {self.output}.", param="max_tokens")
             asked = self.output
-        most = self.output if asked is None else asked
+        most = self._default(request) if asked is None else asked
         room = self.context - prompt
         if most is not None and room >= 1 and (how is not Overflow.ERROR or asked is None):
             most = min(most, room)
         if most == request.sampling.max_tokens:
             return request
         return replace(request, sampling=replace(request.sampling, max_tokens=most))
+
+    def _default(self, request: GenerateRequest) -> int | None:
+        """Most output of a request that asks for no number of tokens."""
+        own = self.default_output if "max_tokens" in request.left_to_model else None
+        return min((most for most in (own, self.output) if most is not None), default=None)

@@ -44,9 +44,19 @@ from serve_app.types.result import (
     TopLogprob,
     Usage,
 )
-from serve_app.types.sampling import Beam, EarlyStopping, Grammar, GrammarKind, ProcessorCall, SamplingParams
+from serve_app.types.sampling import (
+    LEFT_TO_MODEL,
+    Beam,
+    EarlyStopping,
+    Grammar,
+    GrammarKind,
+    ProcessorCall,
+    SamplingDefaults,
+    SamplingParams,
+)
 
 __all__ = [
+    "LEFT_TO_MODEL",
     "Adapter",
     "Beam",
     "Budget",
@@ -75,6 +85,7 @@ __all__ = [
     "Prompt",
     "PromptTable",
     "Question",
+    "SamplingDefaults",
     "SamplingParams",
     "Scope",
     "StepTiming",

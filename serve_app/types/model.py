@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serve_app.types.sampling import NO_DEFAULTS, SamplingDefaults
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelInfo:
@@ -15,6 +17,7 @@ class ModelInfo:
     context_window: int  # prompt + output tokens
     vocab_size: int
     max_output_tokens: int | None = None  # of one sequence; None: what the window leaves
+    sampling_defaults: SamplingDefaults = NO_DEFAULTS
     has_chat_template: bool
     has_fim: bool
     dtype: str

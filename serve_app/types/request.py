@@ -79,6 +79,7 @@ class GenerateRequest:
     model: str  # the Serve application that serves it
     prompt: Prompt
     sampling: SamplingParams = DEFAULT_SAMPLING
+    left_to_model: tuple[str, ...] = ()  # fields of `sampling`, of LEFT_TO_MODEL, that the client did not set
     n: int = 1  # choices returned, numbered 0 .. n-1
     best_of: int | None = None  # sequences generated (>= n); None: n
     stop: tuple[str, ...] = ()  # stop strings, none empty

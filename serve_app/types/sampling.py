@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from typing import Final
 
@@ -54,6 +54,32 @@ class SamplingParams:
 
 
 DEFAULT_SAMPLING: Final = SamplingParams()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingDefaults:
+    """Values of a model for fields of `SamplingParams` that a client left to it. None: it has none."""
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    max_tokens: int | None = None  # as far as the window and the operator's limit leave room
+
+    def fill(self, sampling: SamplingParams, left_to_model: tuple[str, ...]) -> SamplingParams:
+        """`sampling` with the model's values for the fields of `left_to_model`, except max_tokens."""
+        values = {
+            name: value
+            for name in left_to_model
+            if name != "max_tokens" and (value := getattr(self, name)) is not None
+        }
+        return replace(sampling, **values) if values else sampling
+
+
+# Every field that a client can leave to the model.
+LEFT_TO_MODEL: Final = tuple(each.name for each in fields(SamplingDefaults))
+NO_DEFAULTS: Final = SamplingDefaults()
 
 
 class EarlyStopping(StrEnum):

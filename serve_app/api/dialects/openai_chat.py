@@ -83,6 +83,11 @@ class ChatBody(SharedFields, TemplatingFields):
         return {**super().names, **length}
 
     @property
+    def left_to_model(self) -> tuple[str, ...]:
+        """As `SharedFields.left_to_model`, and the length."""
+        return super().left_to_model + (("max_tokens",) if self.token_limit is None else ())
+
+    @property
     def token_limit(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 

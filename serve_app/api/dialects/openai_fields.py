@@ -12,7 +12,7 @@ from serve_app.api.dialects.openai_grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.openai_processors import Processors
 from serve_app.api.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.types import Grammar, ProcessorCall, SamplingParams
+from serve_app.types import LEFT_TO_MODEL, Grammar, ProcessorCall, SamplingParams
 
 MAX_TOKEN_ID = 2**31 - 1
 
@@ -165,6 +165,11 @@ class SharedFields(BeamFields):
             max_tokens=max_tokens,
         )
 
+    @property
+    def left_to_model(self) -> tuple[str, ...]:
+        """The fields of the sampling that this body leaves to the model, the length not among them."""
+        return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
+
     def form(self) -> Form:
         """What the answer must match. Raises InvalidField or UnsupportedField."""
         return parse_form(self.__pydantic_extra__ or {}, subset=True)
@@ -176,6 +181,7 @@ class SharedFields(BeamFields):
         """
         beam = self.beam(self.n, self.best_of)
         return {
+            "left_to_model": self.left_to_model,
             "n": self.n or 1,
             "best_of": self.best_of if beam is None else None,
             "beam": beam,
