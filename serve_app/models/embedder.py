@@ -70,7 +70,7 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
     stored = stored_dtype(folder, hf_config.get_text_config().dtype or hf_config.dtype)
     dtype = choose_dtype(config.dtype, stored, device, progress)
     progress(f"loading {architecture_of(hf_config)} in {str(dtype).removeprefix('torch.')} on {device}")
-    module = read_weights(AutoModel, folder, hf_config, dtype, **_without_head(hf_config)).to(device)
+    module = read_weights(AutoModel, folder, hf_config, dtype, device, progress, **_without_head(hf_config))
     positions = context_window(hf_config, config.engine.max_model_len)
     note = pin_rope(module, hf_config, positions)
     if note is not None:

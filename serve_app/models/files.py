@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -11,6 +12,12 @@ from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_PREFIX, demo_folder
 from serve_app.models.errors import ModelLoadError
 
+_GGUF: Final = (
+    "GGUF files are not read here; choose the repository that it was converted from, with safetensors"
+)
+WEIGHTS: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+_SHARD: Final = re.compile(r".+-\d{5}-of-\d{5}\.safetensors")
 # Formats that can run code when they are opened, or that transformers reads only through another library.
 UNSAFE_SUFFIXES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".h5", ".msgpack", ".gguf")
 
@@ -22,18 +29,35 @@ def locate(source: str, revision: str | None, progress: Callable[[str], None]) -
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder.resolve(), None
+    if folder.is_file():
+        raise ModelLoadError(
+            f"{source!r} is a file; `source` is the folder of a model with config.json and safetensors"
+            + (f" ({_GGUF})" if folder.suffix == ".gguf" else "")
+        )
     if source.startswith((".", "/", "~", "\\")) or source.count("/") > 1:
         raise ModelLoadError(f"there is no folder {source!r}: check `source` of the model")
     return hub.fetch(source, revision, progress)
 
 
 def check_files(folder: Path) -> None:
-    """ModelLoadError unless `folder` has a configuration and safetensors weights."""
-    if not (folder / "config.json").is_file():
-        raise ModelLoadError(f"{folder} has no config.json: it does not hold a transformers model")
-    if any(folder.glob("*.safetensors")):
-        return
+    """ModelLoadError unless `folder` has a configuration and whole safetensors weights."""
     others = sorted(path.name for path in folder.iterdir() if path.suffix in UNSAFE_SUFFIXES)
+    has_weights = any(folder.glob("*.safetensors"))
+    if not has_weights and any(name.endswith(".gguf") for name in others):
+        raise ModelLoadError(f"{folder} holds {others[0]}: {_GGUF}")
+    if not (folder / "config.json").is_file():
+        if (folder / "adapter_config.json").is_file():
+            raise ModelLoadError(
+                f"{folder} holds a LoRA adapter: set `source` to the model that it adapts, and name this "
+                "folder in `adapters`"
+            )
+        raise ModelLoadError(
+            f"{folder} has no config.json: it does not hold a transformers model; check `source`, or fetch "
+            "the model again"
+        )
+    if has_weights:
+        _check_shards(folder)
+        return
     found = (
         f"only {', '.join(others[:4])}, which may run code when opened or are not supported"
         if others
@@ -43,6 +67,31 @@ def check_files(folder: Path) -> None:
         f"{folder} has no .safetensors weights ({found}); convert it with save_pretrained on a machine you "
         "trust with it, or choose a safetensors checkpoint"
     )
+
+
+def _check_shards(folder: Path) -> None:
+    """ModelLoadError unless the weights have the names that transformers looks for, and all are there."""
+    present = {path.name for path in folder.glob("*.safetensors")}
+    if WEIGHTS in present:
+        return
+    if not (folder / INDEX).is_file():
+        if any(_SHARD.fullmatch(name) for name in present):
+            raise ModelLoadError(
+                f"{folder} has shards of weights but no {INDEX}, which says what is in them; fetch the model "
+                "again, with that file"
+            )
+        raise ModelLoadError(
+            f"{folder} has neither {WEIGHTS} nor {INDEX}, but {', '.join(sorted(present)[:4])}; choose the "
+            "weights in transformers' layout, or rename a single file that is in it"
+        )
+    wanted = read_json(folder / INDEX).get("weight_map")
+    if not isinstance(wanted, dict) or not wanted:
+        raise ModelLoadError(f"{folder / INDEX} has no weight_map: fetch the model again")
+    if lacking := sorted({str(name) for name in wanted.values()} - present):
+        raise ModelLoadError(
+            f"{folder} lacks {len(lacking)} of the files that {INDEX} lists, such as {lacking[0]}; the "
+            "download is incomplete, fetch the model again"
+        )
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from serve_app.models.guards import (
     pin_rope,
     reads_more_than_text,
 )
+from serve_app.models.weights import check_finite, check_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ def load_model(
         f"loading {architecture}, {size / 2**20:,.0f} MiB of weights, "
         f"in {str(dtype).removeprefix('torch.')} on {device}"
     )
-    module = read_weights(AutoModelForCausalLM, folder, hf_config, dtype).to(device)
+    module = read_weights(AutoModelForCausalLM, folder, hf_config, dtype, device, progress)
     note = pin_rope(module, hf_config, window)
     if note is not None:
         progress(note)
@@ -110,11 +111,17 @@ def read_config(folder: Path) -> PreTrainedConfig:
 
 
 def read_weights(
-    kind: Any, folder: Path, config: PreTrainedConfig, dtype: torch.dtype, **options: Any
+    kind: Any,
+    folder: Path,
+    config: PreTrainedConfig,
+    dtype: torch.dtype,
+    device: torch.device,
+    progress: Callable[[str], None],
+    **options: Any,
 ) -> PreTrainedModel:
-    """The module of transformers' auto class `kind`, in eval mode, on the CPU; `options` are its own.
+    """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` are its own.
 
-    ModelLoadError when a tensor is missing.
+    ModelLoadError when a tensor is missing, not used by a layer, or not of finite numbers.
     """
     architecture = architecture_of(config)
     try:
@@ -130,13 +137,14 @@ def read_weights(
         )
     except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
-            f"the weights of {architecture} in {folder} could not be read: {error}"
+            f"the weights of {architecture} in {folder} could not be read: {error}; fetch the model again"
         ) from error
-    missing = sorted(report["missing_keys"])
-    if missing:  # transformers would fill them with random numbers and serve those
+    except (AttributeError, KeyError, TypeError) as error:  # of code that met a setting it did not expect
         raise ModelLoadError(
-            f"the weights in {folder} lack {len(missing)} tensors of {architecture}, such as {missing[0]}; "
-            "the download is incomplete or the checkpoint is of another architecture"
-        )
-    loaded: PreTrainedModel = module.eval()
+            f"transformers could not build {architecture} from the config.json in {folder} "
+            f"({type(error).__name__}: {error}); check that the file is the checkpoint's own"
+        ) from error
+    check_names(module, folder, report["missing_keys"], report["unexpected_keys"], progress)
+    loaded: PreTrainedModel = module.eval().to(device)
+    check_finite(loaded, folder)
     return loaded

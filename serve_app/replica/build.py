@@ -62,13 +62,25 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         engine, model = load_engine(config, progress)
         facts, steps = engine_facts(engine, model), partial(AdaptingLoop, engine, make_loader(engine, config))
     tokenizer = load_tokenizer(config, Path(facts.folder))
-    answers = AnswerFormat.find(
-        tokenizer,
-        tools=config.tool_format,
-        reasoning=config.reasoning_format,
-        compact_json=config.compact_json,
-    )
-    encoder = PromptEncoder.of(tokenizer, answers)
+    try:
+        answers = AnswerFormat.find(
+            tokenizer,
+            tools=config.tool_format,
+            reasoning=config.reasoning_format,
+            compact_json=config.compact_json,
+        )
+        encoder = PromptEncoder.of(tokenizer, answers)
+    except Exception as error:  # a template is a program
+        where = config.chat_template or facts.folder
+        raise ModelLoadError(
+            f"the chat template of {where} cannot be used: {error}; mend it, or name a file with a right one "
+            "in `chat_template`"
+        ) from error
+    if encoder.template is None:
+        progress(
+            f"{config.name} has no chat template: chat requests are refused, completions answered; a file "
+            "named in `chat_template` gives it one"
+        )
     info = ModelInfo(
         name=config.name,
         version=config.version,

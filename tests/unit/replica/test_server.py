@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, Unavailable, UnsupportedField
+from serve_app.models.errors import ModelLoadError
 from serve_app.replica.server import ModelServer
 from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
 from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
@@ -301,9 +302,18 @@ async def test_a_stopped_server_refuses_and_open_requests_end(folder: Path) -> N
 async def test_a_model_without_a_template_says_so(folder: Path, tmp_path: Path) -> None:
     bare = make_tiny_llama(tmp_path / "bare")
     (bare / "chat_template.jinja").unlink(missing_ok=True)
-    server = await ModelServer.start(config(bare), lambda _: None)
+    lines: list[str] = []
+    server = await ModelServer.start(config(bare), lines.append)
+    assert any("no chat template" in line and "`chat_template`" in line for line in lines)
     assert not server.info.has_chat_template
     with pytest.raises(UnsupportedField) as caught:
         await server.generate(request(prompt=Prompt(messages=({"role": "user", "content": "x"},))), Sink())
     assert caught.value.param == "messages"
     await server.stop()
+
+
+async def test_a_broken_template_is_refused_at_load_with_the_way_out(folder: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "mine.jinja"
+    broken.write_text("{% for m in messages %}{{ m['content'] }")
+    with pytest.raises(ModelLoadError, match=r"mine\.jinja cannot be used: .*; mend it, or name a file"):
+        await ModelServer.start(config(folder, chat_template=broken), lambda _: None)
