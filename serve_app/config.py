@@ -72,6 +72,12 @@ class EngineConfig(Settings):
     kv_cache_bytes: int | None = Field(
         None, ge=2**16, description="Memory of the KV cache; none: chosen from what is free."
     )
+    gpu_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Part of a GPU's memory that weights and cache may take; none: `num_gpus`, or all.",
+    )
     num_blocks: int | None = Field(None, ge=2, description="Blocks of the KV cache, instead of bytes.")
     prefix_cache: bool = Field(True, description="Keep finished prefixes for later requests.")
     max_adapters: int = Field(

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.deployments import build
 from serve_app.deployments.deploy_problem import Place, Problem
+from serve_app.deployments.gpu import ONE_GPU
 from serve_app.endpoints.catalogue import Catalogue, suggestion
 from serve_app.endpoints.endpoint import SYSTEM_APP, Endpoint, Kind, ServedEntity
 
@@ -171,11 +172,28 @@ def _ongoing(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem
 
 
 def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
-    if not isinstance(app.config, ModelConfig) or raw.get("placement_group_bundles"):
+    if not isinstance(app.config, ModelConfig):
         return
+    bundles = raw.get("placement_group_bundles")
+    if isinstance(bundles, list) and len(bundles) > 1:
+        yield place.at("placement_group_bundles").error(
+            f"reserves {len(bundles)} bundles for a replica, which is one process in the first of them; "
+            "remove it, and write num_cpus and num_gpus in ray_actor_options"
+        )
     options = raw.get("ray_actor_options")
     gpus = options.get("num_gpus") if isinstance(options, Mapping) else None
     here = place.at("ray_actor_options", "num_gpus")
+    reserved = (
+        bundles[0].get("GPU")
+        if isinstance(bundles, list) and bundles and isinstance(bundles[0], Mapping)
+        else None
+    )
+    if isinstance(gpus, int | float) and gpus > 1:
+        yield here.error(f"{gpus:g} GPUs for a replica: {ONE_GPU}")
+    elif isinstance(reserved, int | float) and reserved > 1:
+        yield place.at("placement_group_bundles", 0, "GPU").error(
+            f"{reserved:g} GPUs for a replica: {ONE_GPU}"
+        )
     if app.config.device == "cuda" and not gpus:
         yield here.error(
             "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: 1`"

@@ -20,6 +20,7 @@ from serve_app.channel.questions import decode_question, encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments import affinity
+from serve_app.deployments.gpu import with_gpu_share
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
@@ -45,6 +46,7 @@ class ModelReplica:
             from serve_app.replica import served
 
             start = served.start
+        config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
         self._sender = Sender(

@@ -1,6 +1,7 @@
 """How large the KV cache is, and how long a sequence may get: decided from numbers.
 
-`plan_cache` is pure; `free_memory` is the only function that looks at the machine.
+`plan_cache` is pure; `free_memory` is the only function that looks at the machine, and on a
+GPU at the part of it that a replica has.
 Neither allocates anything.
 """
 
@@ -109,22 +110,33 @@ def plan_for_device(
     `adapter_bytes`, which adapters may take while it serves.
     """
     on_cpu = device.type == "cpu"
+    free = free_memory(device, config.gpu_share)
+    if not free and config.gpu_share is not None:
+        raise CacheTooSmall(
+            f"the weights fill the part {config.gpu_share:g} of the GPU that this replica has; raise "
+            "`num_gpus` (or gpu_share), or choose a smaller model or dtype"
+        )
     logits_bytes = 0 if on_cpu else config.max_step_tokens * vocab_size * (dtype.itemsize + 4)
     return plan_cache(
         layers,
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=max(free_memory(device) - logits_bytes - adapter_bytes, 0),
+        free_bytes=max(free - logits_bytes - adapter_bytes, 0),
         share=CPU_SHARE if on_cpu else CUDA_SHARE,
         cap=CPU_CACHE_CAP if on_cpu else None,
     )
 
 
-def free_memory(device: torch.device) -> int:
-    """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves."""
+def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
+    """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves.
+
+    With `gpu_share` this process keeps to that part of a GPU, what it holds already included.
+    """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        free, total = torch.cuda.mem_get_info(device)
+        own = total if gpu_share is None else int(total * gpu_share) - torch.cuda.memory_reserved(device)
+        return max(min(free, own), 0)
     available = int(psutil.virtual_memory().available)
     left = cgroup_free()
     return available if left is None else min(available, left)

@@ -275,6 +275,26 @@ MISTAKES = {
         "applications[2].deployments[0].ray_actor_options.num_gpus",
         "write `num_gpus: 1`",
     ),
+    "more GPUs than a replica can use": (
+        "device: cpu}",
+        "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 2}}]",
+        "applications[2].deployments[0].ray_actor_options.num_gpus",
+        "2 GPUs for a replica: a replica runs its model on one GPU; write `num_gpus: 1`",
+    ),
+    "more bundles than a replica can use": (
+        "device: cpu}",
+        "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 1}, "
+        "placement_group_bundles: [{CPU: 1, GPU: 1}, {GPU: 1}]}]",
+        "applications[2].deployments[0].placement_group_bundles",
+        "reserves 2 bundles for a replica",
+    ),
+    "a bundle of more GPUs than a replica can use": (
+        "device: cpu}",
+        "device: cuda}\n  deployments: [{name: Model, ray_actor_options: {num_gpus: 1}, "
+        "placement_group_bundles: [{CPU: 1, GPU: 2}]}]",
+        "applications[2].deployments[0].placement_group_bundles[0].GPU",
+        "2 GPUs for a replica",
+    ),
     "a host inside an application": (
         "route_prefix: /",
         "host: 0.0.0.0\n  route_prefix: /",

@@ -10,7 +10,15 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.memory import CachePlan, CacheTooSmall, cgroup_free, free_memory, plan_cache
+from serve_app.engine.memory import (
+    CUDA_SHARE,
+    CachePlan,
+    CacheTooSmall,
+    cgroup_free,
+    free_memory,
+    plan_cache,
+    plan_for_device,
+)
 
 LAYERS = (LayerSpec(2, 64, 64),) * 4  # 2 heads x 128 numbers x 4 layers = 2048 bytes a token in bfloat16
 BLOCK_BYTES = 32 * 2048
@@ -96,3 +104,43 @@ def test_an_old_control_group_is_read_too(tmp_path: Path) -> None:
 
 def test_this_machine_has_some_memory() -> None:
     assert free_memory(torch.device("cpu")) > 2**20
+
+
+GPU = 1000 * BLOCK_BYTES  # bytes of a GPU that is not there
+
+
+def plan_on_gpu(
+    monkeypatch: pytest.MonkeyPatch, *, held: int, others: int, share: float | None, **settings: Any
+) -> CachePlan:
+    """On a GPU whose memory this process holds a part of, and other processes another."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU - held - others, GPU))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
+    return plan_for_device(
+        LAYERS,
+        dtype=torch.bfloat16,
+        device=torch.device("cuda"),
+        config=EngineConfig(max_sequences=64, max_step_tokens=16, gpu_share=share, **settings),
+        context_window=2**20,
+        vocab_size=0,
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_replica_keeps_to_its_part_of_a_gpu_weights_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocks(**numbers: Any) -> int:
+        return plan_on_gpu(monkeypatch, **numbers).num_blocks
+
+    weights = 100 * BLOCK_BYTES
+    assert blocks(held=weights, others=0, share=None) == int(900 * CUDA_SHARE)
+    assert blocks(held=weights, others=0, share=1.0) == int(900 * CUDA_SHARE)
+    assert blocks(held=weights, others=0, share=0.5) == int(400 * CUDA_SHARE)
+    # Whether the other half is taken already or will be makes no difference.
+    assert blocks(held=weights, others=GPU // 2, share=0.5) == int(400 * CUDA_SHARE)
+    # Where others took more than theirs, what is free decides.
+    assert blocks(held=weights, others=GPU - 300 * BLOCK_BYTES, share=0.5) == int(200 * CUDA_SHARE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_weights_that_fill_their_part_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CacheTooSmall, match=r"fill the part 0\.25 of the GPU.*raise `num_gpus`"):
+        plan_on_gpu(monkeypatch, held=GPU // 4, others=0, share=0.25)
