@@ -309,6 +309,9 @@ class GatewayConfig(Settings):
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )
+    usage_required: bool = Field(
+        False, description="Refuse requests with 503 while usage cannot be written to the disk."
+    )
     grpc_port: int | None = Field(
         None, ge=1, le=65_535, description="Port of KServe v2 over gRPC, at HTTP's address; none: no gRPC."
     )

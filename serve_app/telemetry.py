@@ -102,6 +102,10 @@ class Metrics:
         """Read the number of prompts under way from `count` at each scrape."""
         self._in_flight.set_function(lambda: float(count()))
 
+    def journal(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        """Read from both at each scrape how the usage journal stands."""
+        self.registry.register(_JournalCollector(waiting, dropped))
+
     def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
         self._requests.labels(endpoint, entity, route, status).inc()
         if entity != "unknown":
@@ -169,6 +173,24 @@ class _EngineCollector(Collector):
             for app, stats in snapshots.items():
                 family.add_metric([app], float(getattr(stats, attribute)))
             yield family
+
+
+class _JournalCollector(Collector):
+    """The usage journal's two numbers, read at each scrape."""
+
+    def __init__(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        self._waiting = waiting
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        backlog = GaugeMetricFamily(
+            "serve_app_usage_backlog", "Usage records in memory that the disk did not take yet."
+        )
+        backlog.add_metric([], float(self._waiting()))
+        yield backlog
+        lost = CounterMetricFamily("serve_app_usage_records_dropped", "Usage records that are lost.")
+        lost.add_metric([], float(self._dropped()))
+        yield lost
 
 
 class JsonFormatter(logging.Formatter):

@@ -25,6 +25,10 @@ class LocalQuota:
 class ListJournal:
     """Records in memory, in order."""
 
+    problem: str | None = None
+    waiting = 0
+    dropped = 0
+
     def __init__(self) -> None:
         self.open: dict[str, UsageRecord] = {}
         self.records: list[UsageRecord] = []

@@ -16,6 +16,7 @@ from starlette.applications import Starlette
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
+from serve_app.api.backend import Journal
 from serve_app.api.directory import Directory
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.catalogue import parse_catalogue
@@ -94,16 +95,17 @@ async def gateway(
     backend: FakeBackend | None = None,
     keys: str = "",
     endpoints: Sequence[dict[str, Any]] | None = None,
+    journal: Journal | None = None,
     **config: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway called in-process, from a loopback address; by default an endpoint a model."""
     backend = backend or FakeBackend()
-    directory, journal = directory_of(backend, endpoints), ListJournal()
-    app = fake_app(backend, keys, directory, journal, **config)
+    directory, listed = directory_of(backend, endpoints), ListJournal()
+    app = fake_app(backend, keys, directory, journal or listed, **config)
     before = asyncio.all_tasks()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
-        yield Gateway(app, backend, directory, journal, client)
+        yield Gateway(app, backend, directory, listed, client)
     left = asyncio.all_tasks() - before
     if left:
         raise AssertionError(f"tasks outlived their requests: {left}")
@@ -119,7 +121,7 @@ def fake_app(
     backend: FakeBackend,
     keys: str = "",
     directory: Directory | None = None,
-    journal: ListJournal | None = None,
+    journal: Journal | None = None,
     **options: Any,
 ) -> Starlette:
     """The app over `backend`; `options` are `build_app`'s, or settings of the gateway."""

@@ -7,53 +7,50 @@ One line when a request is admitted and one when it ends, both whole `UsageRecor
 
 Each gateway process writes files of its own, `usage-<UTC start>-<process>.jsonl`, where
 `<process>` is random and the same for all files of one process. While it lives it holds
-an advisory lock (flock) on its first and its newest file, which is how `read` tells a
-request that still runs from one whose gateway died.
+an advisory lock (flock) on its first and its newest file, which is how `journal_reader.read`
+tells a request that still runs from one whose gateway died.
 
-Covered: the death of the process at any point, torn lines, full disks, readers at any time.
-Not covered: the last second before a power failure; the removal of old files.
+What the disk refuses waits in memory, and is written when the disk takes it again. Lines that
+an fsync did not bring to the disk are written to their place once more. A file that somebody
+deleted or moved is followed by a new one. So no record is written twice, and none is lost
+but those that `dropped` counts.
+
+Covered: the death of the process at any point, torn lines, full disks, failed fsyncs, files
+and folders that go away, readers at any time. Not covered: what waits in memory when the
+process is killed; the last second before a power failure; the removal of old files.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import logging
 import os
 import secrets
 import threading
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
+from serve_app.accounts.backlog import MAX_BYTES, Backlog
+from serve_app.accounts.journal_files import CLOSE, OPEN, PREFIX, SUFFIX
 from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 64 * 2**20  # some 85,000 requests: a size that tools still open
-SYNC_S: Final = 1.0  # between two fsyncs; what a power failure may take
+SYNC_S: Final = (
+    1.0  # between two fsyncs, and two attempts on a disk that refuses; what a power failure may take
+)
 COMPLAIN_S: Final = 60.0  # between two log lines about a disk that refuses
-CLOCK_SLACK_S: Final = 3_600.0  # by which file times and record times may disagree
-LOST: Final = "lost"
-
-_PREFIX: Final = "usage-"
-_SUFFIX: Final = ".jsonl"
-_OPEN: Final = b'{"event":"open",'
-_CLOSE: Final = b'{"event":"close",'
+LINES_AT_ONCE: Final = 256  # of the backlog, before others may write: a millisecond
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what may be over in a while
 
 _encoder = msgspec.json.Encoder()
-_record_decoder: msgspec.json.Decoder[UsageRecord] = msgspec.json.Decoder(UsageRecord)
-
-
-class _Event(msgspec.Struct):
-    event: Literal["open", "close"]
-
-
-_event_decoder: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 
 
 class Journal:
@@ -61,37 +58,62 @@ class Journal:
 
     A call appends one line by one `write`, which ends in the page cache: 4 microseconds for
     380 bytes (ext4, median of 30 times 2,000 calls, 2 cores under other load). Once a second,
-    if there was anything, a thread of its own has it written to the disk. Neither call
-    raises: what the disk refuses is counted in `dropped`, and service goes on.
+    if there was anything, a thread of its own has it written to the disk. Neither call raises
+    or waits for the disk: see `problem`, `waiting` and `dropped`.
 
     Do not fork the process without exec: the child would hold the locks as well.
     """
 
-    def __init__(self, folder: Path, *, max_file_bytes: int = MAX_FILE_BYTES) -> None:
-        """Makes `folder`, for its owner only, if it is not there. Raises OSError if it cannot be written."""
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.dropped = 0  # lines that could not be written
+    def __init__(
+        self, folder: Path, *, max_file_bytes: int = MAX_FILE_BYTES, max_backlog_bytes: int = MAX_BYTES
+    ) -> None:
+        """Makes `folder`, for its owner only, if it is not there.
+
+        Raises OSError if nothing can be written there, unless all that is missing is space.
+        """
+        self.dropped = 0  # records of requests that ended, for which there was no room in memory either
+        self.problem: str | None = None  # why records are not written; None: they are
         self._folder = folder
         self._max_file_bytes = max_file_bytes
+        self._max_backlog_bytes = max_backlog_bytes
         self._process = secrets.token_hex(8)
         self._lock = threading.Lock()  # of all below
-        self._first = self._file = self._create()
+        self._backlog = Backlog(max_backlog_bytes)
+        self._first: int | None = None  # the first file, held open for its lock
+        self._file: int | None = None  # the newest file; None: there is no space for one yet
+        self._path = folder
         self._size = 0
-        self._torn = False  # the file does not end with a newline
+        self._grace = 0  # bytes beyond `max_file_bytes`, while there can be no other file
+        self._rest = b""  # what is missing of the file's last line
+        # The file's lines from the byte `_durable` on: no fsync has confirmed them yet.
+        self._unsure: deque[tuple[str, bytes]] = deque()
+        self._unsure_bytes = 0
+        self._durable = 0
         self._rotated: list[int] = []  # to be synced, and closed but for the first
         self._complained = -COMPLAIN_S
         self._dirty = threading.Event()
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._sync_often, name="usage-journal", daemon=True)
+        try:
+            self._start_file()
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise
+            self._fail(error)
+        self._thread = threading.Thread(target=self._write_often, name="usage-journal", daemon=True)
         self._thread.start()
+
+    @property
+    def waiting(self) -> int:
+        """Lines in memory, which the disk has not taken yet."""
+        return len(self._backlog) + bool(self._rest)
 
     def opened(self, record: UsageRecord) -> None:
         """A request was admitted. See `api.backend.Journal`."""
-        self._append(_OPEN, record)
+        self._append(OPEN, record)
 
     def closed(self, record: UsageRecord) -> None:
         """A request ended. See `api.backend.Journal`."""
-        self._append(_CLOSE, record)
+        self._append(CLOSE, record)
 
     def close(self) -> None:
         """Write all to the disk and release the locks: what is open is lost, later lines are dropped."""
@@ -100,44 +122,99 @@ class Journal:
         self._thread.join()
 
     def _append(self, head: bytes, record: UsageRecord) -> None:
+        kept = False
         try:
             line = head + _encoder.encode(record)[1:] + b"\n"
             with self._lock:
-                self._write(line)
-        except Exception as error:
+                kept = self._take(record.id, line)
+        except Exception as error:  # the record is no JSON
+            self._complain(str(error))
+        if not kept and head != OPEN:  # the end may still be written where the beginning was not
             with self._lock:
                 self.dropped += 1
-            self._complain(error)
+            self._complain(self.problem or "the journal is closed")
 
-    def _write(self, line: bytes) -> None:
+    def _take(self, key: str, line: bytes) -> bool:
+        """Write `line`, or keep it. False: neither."""
         if self._closing.is_set():
-            raise ValueError("the journal is closed")
-        if self._size + len(line) > self._max_file_bytes:
+            return False
+        if not self.waiting:
+            try:
+                self._write(key, line)
+                return True
+            except OSError as error:
+                self._fail(error)
+        kept = self._backlog.add(key, line)
+        self._dirty.set()
+        return kept
+
+    def _write(self, key: str, line: bytes) -> None:
+        """Append `line`; part of it may be left in `_rest`. Raises OSError when nothing of it is written."""
+        if self._rest:
+            self._write_rest()
+        if self._file is None or (self._size and self._size + len(line) > self._max_file_bytes + self._grace):
             self._rotate()
-        if self._torn:
-            line = b"\n" + line  # the torn line stays alone
-        written = os.write(self._file, line)
-        self._size += written
-        self._torn = written < len(line)
-        if self._torn:
-            raise OSError(f"{written} of {len(line)} bytes were written")
+        written = self._write_bytes(line)
+        self._rest = line[written:]
+        if self._rest:  # most likely the space ended here
+            try:
+                self._write_rest()
+            except OSError as error:
+                self._fail(error)
+        self._unsure.append((key, line))
+        self._unsure_bytes += len(line)
+        while self._unsure_bytes > self._max_backlog_bytes:  # fsync fails for long
+            self._confirm(1)
         if not self._dirty.is_set():
             self._dirty.set()
 
-    def _rotate(self) -> None:
-        self._size = 0  # if it fails, the old file goes on for as long again
-        try:
-            file = self._create()
-        except OSError as error:
-            self._complain(error)
-            return
-        self._rotated.append(self._file)
-        self._file, self._torn = file, False
+    def _write_rest(self) -> None:
+        while self._rest:
+            self._rest = self._rest[self._write_bytes(self._rest) :]
 
-    def _create(self) -> int:
+    def _write_bytes(self, data: bytes) -> int:
+        if self._file is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written = os.write(self._file, data)
+        self._size += written
+        return written
+
+    def _confirm(self, count: int) -> None:
+        """Forget the first `count` lines of the unsure."""
+        for _ in range(count):
+            size = len(self._unsure.popleft()[1])
+            self._unsure_bytes -= size
+            self._durable += size
+
+    # --- files -----------------------------------------------------------------------
+
+    def _rotate(self) -> None:
+        """Go on in a new file. If there can be none, the old one goes on for as long again."""
+        try:
+            self._start_file()
+        except OSError as error:
+            if self._file is None:
+                raise
+            self._grace = self._size
+            self._complain(str(error))
+
+    def _start_file(self) -> None:
+        path, file = self._create()
+        if self._file is not None:
+            self._rotated.append(self._file)
+        if self._first is None:
+            self._first = file
+        self._file, self._path = file, path
+        self._size = self._durable = self._unsure_bytes = 0
+        self._grace = 0
+        self._rest = b""
+        self._unsure.clear()
+
+    def _create(self) -> tuple[Path, int]:
         """A new file with its lock held; it gets its name only then, so that no reader sees it without."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        path = self._folder / f"{_PREFIX}{started}-{self._process}{_SUFFIX}"
+        path = self._folder / f"{PREFIX}{started}-{self._process}{SUFFIX}"
         hidden = path.with_name(f".{path.name}")
         file = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -147,114 +224,136 @@ class Journal:
             os.close(file)
             hidden.unlink(missing_ok=True)
             raise
-        return file
+        return path, file
 
-    def _sync_often(self) -> None:
+    def _follow(self) -> None:
+        """Begin a new file where the newest is deleted, moved or cut. Raises OSError.
+
+        What no fsync has confirmed went away with a deleted file and is written again. Of a file
+        that was moved this is so for a line that is not complete.
+        """
+        if self._file is None:
+            return
+        status = os.fstat(self._file)
+        is_whole = status.st_nlink > 0 and status.st_size == self._size
+        if is_whole and _is(self._path, status):
+            return
+        again = list(self._unsure)
+        if is_whole:
+            again = again[-1:] if self._rest else []
+        self._start_file()
+        self._backlog.put_back(again)
+        logger.warning("usage journal: somebody removed or changed its newest file; a new one begins")
+
+    # --- the thread --------------------------------------------------------------------
+
+    def _write_often(self) -> None:
         while not self._closing.is_set():
             self._dirty.wait()
-            self._sync()
+            self._dirty.clear()  # first: a line written from here on is for the next time
+            self._bring_to_disk()
             self._closing.wait(SYNC_S)
-        self._sync()  # what was written since; from here on lines are refused
-        for file in {self._first, self._file}:
-            os.close(file)
-
-    def _sync(self) -> None:
-        self._dirty.clear()  # first: a line written from here on is for the next time
-        with self._lock:
-            rotated, self._rotated = self._rotated, []
-            current = self._file
-        for file in (*rotated, current):
-            try:
-                os.fsync(file)
-            except OSError as error:
-                self._complain(error)
-            if file not in (self._first, current):
+        self._bring_to_disk()  # what was written since; from here on lines are refused
+        if self.waiting:
+            self.dropped += self.waiting
+            logger.error("usage journal: %d records are lost with this process", self.waiting)
+        for file in {self._first, self._file, *self._rotated}:
+            if file is not None:
                 os.close(file)
 
-    def _complain(self, error: Exception) -> None:
+    def _bring_to_disk(self) -> None:
+        """Write what waits, and fsync; of both as much as the disk takes."""
+        problem = None
+        for step in (self._flush, self._sync):
+            try:
+                step()
+            except OSError as error:
+                problem = error
+        with self._lock:
+            if problem is not None:
+                self._fail(problem)
+                self._dirty.set()  # again in a second
+            elif self.waiting:
+                self._dirty.set()
+            elif self.problem is not None:
+                logger.warning("usage journal: all is written again; %d records were lost", self.dropped)
+                self.problem = None
+
+    def _flush(self) -> None:
+        """Write the backlog. Raises OSError, and keeps what is not written."""
+        with self._lock:
+            self._follow()
+        while True:
+            with self._lock:
+                if self._rest:
+                    self._write_rest()
+                for _ in range(min(LINES_AT_ONCE, len(self._backlog))):
+                    key, line = self._backlog.first()
+                    self._write(key, line)
+                    self._backlog.remove(key)
+                if not self.waiting:
+                    return
+
+    def _sync(self) -> None:
+        """Raises OSError when lines may not be on the disk; they are then tried again."""
+        with self._lock:
+            rotated, self._rotated = self._rotated, []
+            file, path, durable = self._file, self._path, self._durable
+            lines = list(self._unsure)[: -1 if self._rest else None]
+        for old in rotated:
+            try:
+                os.fsync(old)
+            except OSError as error:
+                self._complain(str(error))
+            if old != self._first:
+                os.close(old)
+        if file is None:
+            return
+        try:
+            os.fsync(file)
+        except OSError as error:
+            # The system may have given the lines up: they are clean in memory, and not on the disk.
+            logger.warning("usage journal: fsync: %s; its lines are written again", error)
+            _write_again(path, os.fstat(file), b"".join(line for _, line in lines), durable)
+        with self._lock:
+            if file == self._file:
+                self._confirm(len(lines))
+
+    def _fail(self, error: OSError) -> None:
+        self.problem = error.strerror or type(error).__name__
+        self._complain(self.problem)
+
+    def _complain(self, reason: str) -> None:
         now = time.monotonic()
         if now - self._complained >= COMPLAIN_S:
             self._complained = now
-            logger.warning("usage journal: %s; %d lines lost so far", error, self.dropped)
+            logger.warning(
+                "usage journal: %s; %d records wait in memory, %d are lost",
+                reason,
+                self.waiting,
+                self.dropped,
+            )
 
 
-def read(folder: Path, *, since: float | None = None, until: float | None = None) -> Iterator[UsageRecord]:
-    """Each request of the journals in `folder` once, as it ended; safe while they are written.
-
-    `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its
-    process is gone; if not, it still runs and is left out. Lines that are torn or not
-    understood are skipped, and counted in the log unless they are the last of a file.
-    Keeps the ids of one process's requests in memory. Raises OSError for what cannot be read.
-    """
-    # The order matters. Files are looked at once more after the locks: a process that is gone
-    # by then writes no more, and has all its files in the second list.
-    gone = _gone(_files(folder))
-    for process, paths in _files(folder).items():
-        running: dict[str, UsageRecord] = {}
-        ended: set[str] = set()
-        for event, record in _lines(paths, since):
-            if (since is not None and record.started < since) or (
-                until is not None and record.started >= until
-            ):
-                continue
-            if record.id in ended:
-                continue
-            if event == "close":
-                ended.add(record.id)
-                running.pop(record.id, None)
-                yield record
-            else:
-                running[record.id] = record
-        if process in gone:
-            for record in running.values():
-                yield replace(record, outcome=LOST)
-
-
-def _files(folder: Path) -> dict[str, list[Path]]:
-    """The files of each process, oldest first."""
-    files: dict[str, list[Path]] = {}
-    for path in sorted(folder.glob(f"{_PREFIX}*{_SUFFIX}")):
-        files.setdefault(path.stem.rpartition("-")[2], []).append(path)
-    return files
-
-
-def _gone(files: dict[str, list[Path]]) -> set[str]:
-    """The processes that hold none of their locks any more."""
-    return {process for process, paths in files.items() if not any(map(_is_locked, paths))}
-
-
-def _is_locked(path: Path) -> bool:
+def _is(path: Path, status: os.stat_result) -> bool:
     try:
-        file = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # removed by somebody
+        return os.path.samestat(path.stat(), status)
+    except OSError:
         return False
+
+
+def _write_again(path: Path, status: os.stat_result, data: bytes, offset: int) -> None:
+    """Write `data` to where it was in the file of this `path` and `status`, and fsync. Raises OSError.
+
+    Through a file of its own: one that appends could not write there.
+    """
+    file = os.open(path, os.O_WRONLY)
     try:
-        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: readers do not disturb each other
-    except BlockingIOError:
-        return True
+        if not os.path.samestat(os.fstat(file), status):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        while data:
+            written = os.pwrite(file, data, offset)
+            data, offset = data[written:], offset + written
+        os.fsync(file)
     finally:
         os.close(file)
-    return False
-
-
-def _lines(paths: list[Path], since: float | None) -> Iterator[tuple[str, UsageRecord]]:
-    for path in paths:
-        try:
-            if since is not None and path.stat().st_mtime < since - CLOCK_SLACK_S:
-                continue  # all in it began earlier
-            file = path.open("rb")
-        except FileNotFoundError:
-            continue
-        bad = 0
-        with file:
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break  # torn, or being written
-                if line == b"\n":
-                    continue
-                try:
-                    yield _event_decoder.decode(line).event, _record_decoder.decode(line)
-                except msgspec.DecodeError:  # ValidationError is one
-                    bad += 1
-        if bad:
-            logger.warning("usage journal: %d lines of %s are not understood", bad, path.name)

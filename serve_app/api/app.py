@@ -34,7 +34,7 @@ from serve_app.api.dialects.ovms_rerank import RerankDialect
 from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
-from serve_app.api.health import Live, MetricsPage, Ready
+from serve_app.api.health import Live, MetricsPage, Ready, UsageHealth
 from serve_app.api.kserve_routes import kserve_routes
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
@@ -101,12 +101,19 @@ def build_app(
     logger.info("the protocol of /v1 is %s", config.v1_dialect)
     metrics = Metrics(backend.stats)
     services = Services(
-        backend, directory, config, metrics, Meter(quota, journal), Admission(config.max_in_flight)
+        backend,
+        directory,
+        config,
+        metrics,
+        Meter(quota, journal, usage_required=config.usage_required),
+        Admission(config.max_in_flight),
     )
     metrics.catalogue_refused(lambda: directory.refused)
     metrics.keys_refused(lambda: accounts.refused)
     metrics.in_flight(lambda: services.admission.in_flight)
-    ready = Ready(backend, directory, accounts, peer_of)
+    metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
+    usage = UsageHealth(journal, is_required=config.usage_required)
+    ready = Ready(backend, directory, accounts, peer_of, usage)
     chat, completions = ChatDialect(), CompletionDialect()
     chats: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(chat, services),

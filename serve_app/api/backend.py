@@ -75,7 +75,22 @@ class Quota(Protocol):
 
 
 class Journal(Protocol):
-    """Where usage is written down. Neither call waits or fails."""
+    """Where usage is written down. No call waits or fails."""
+
+    @property
+    def problem(self) -> str | None:
+        """Why records are not written at present, for operators; None: they are."""
+        ...
+
+    @property
+    def waiting(self) -> int:
+        """Records in memory, to be written when that is possible again."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Records that are lost, as there was no room in memory either."""
+        ...
 
     def opened(self, record: UsageRecord) -> None:
         """A request was admitted; should this process die, this is what is known of it."""

@@ -19,7 +19,7 @@ from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
 from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Services
-from serve_app.api.health import NO_ENDPOINTS
+from serve_app.api.health import NO_ENDPOINTS, NO_USAGE
 from serve_app.api.kserve.description import (
     TensorShape,
     model_config,
@@ -86,6 +86,8 @@ class ServerReady:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
         reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
+        if not services.meter.is_open:
+            reasons = [*reasons, NO_USAGE]
         if not reasons:
             await reply(send, 200, JSON, msgspec.json.encode({"ready": True}))
             return

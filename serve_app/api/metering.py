@@ -35,6 +35,7 @@ from serve_app.errors import (
 from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
 
 MINUTE_S: Final = 60.0
+RETRY_S: Final = 5.0  # told while usage cannot be written: an operator must make space
 BYTES_PER_TOKEN: Final = 4  # of usual text; the settlement corrects it
 TOKENS_PER_MESSAGE: Final = 4  # the template's own
 DEFAULT_OUTPUT: Final = Limits().default_output_tokens
@@ -58,20 +59,29 @@ class User(Protocol):
 class Meter:
     """Admits requests against their endpoint's budgets and accounts for them."""
 
-    def __init__(self, quota: Quota, journal: Journal) -> None:
+    def __init__(self, quota: Quota, journal: Journal, *, usage_required: bool = False) -> None:
+        """`usage_required`: refuse what cannot be written down."""
         self._quota = quota
         self._journal = journal
+        self._usage_required = usage_required
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are admitted, as far as their records are concerned."""
+        return not self._usage_required or self._journal.problem is None
 
     @asynccontextmanager
     async def admit(
         self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext
     ) -> AsyncIterator[Metered]:
-        """Account for one call. Raises QuotaExceeded, or Unavailable.
+        """Account for one call. Raises QuotaExceeded, or Unavailable where usage must be written and is not.
 
         `reserved` tells what the call may use at the most; it may read every prompt, so it is
         asked for endpoints with budgets alone. The block tells what it is given of `usage`;
         however it ends, the reservation is settled and one record is closed.
         """
+        if not self.is_open:
+            raise Unavailable("usage cannot be written down at present; try again", retry_after_s=RETRY_S)
         draws = _draws(endpoint, context, reserved)
         if draws:
             await self._claim(draws, context)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from serve_app.accounts.journal import read
+from serve_app.accounts.journal_reader import read
 from serve_app.accounts.totals import FIELDS, Total, summarise
 from serve_app.cli.moment import METAVAR, moment
 from serve_app.cli.output import number, table

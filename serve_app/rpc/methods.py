@@ -116,7 +116,8 @@ async def _health(call: RpcCall, services: Services) -> None:
 
 
 async def _is_ready(services: Services) -> bool:
-    return bool(len(services.directory)) and not await services.backend.not_ready()
+    has_endpoints = bool(len(services.directory))
+    return has_endpoints and services.meter.is_open and not await services.backend.not_ready()
 
 
 def _names(message: Any) -> dict[str, str]:

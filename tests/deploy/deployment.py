@@ -22,7 +22,7 @@ import msgspec
 import psutil
 import yaml
 
-from serve_app.accounts.journal import read
+from serve_app.accounts.journal_reader import read
 from serve_app.config import ModelConfig
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord

@@ -18,7 +18,7 @@ import pytest
 import tritonclient.grpc.aio as triton
 import yaml
 
-from serve_app.accounts.journal import read
+from serve_app.accounts.journal_reader import read
 from tests.deploy.answers import completion, streamed, whole
 from tests.deploy.deployment import DEMO, app_of, deploy_file
 from tests.invariants import WAIT_S

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -18,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from serve_app.accounts import journal as module
-from serve_app.accounts.journal import Journal, read
+from serve_app.accounts.journal import Journal
+from serve_app.accounts.journal_reader import read
 from serve_app.types import UsageRecord
 
 OPEN = UsageRecord(
@@ -44,9 +46,11 @@ CLOSED = replace(
     currency="USD",
 )
 
+WAIT_S = 30.0
+
 # A gateway in a process of its own: each line it reads is Python that may use `journal` and `record`.
 CHILD = """
-import resource, sys
+import resource, sys, time
 from dataclasses import replace
 from pathlib import Path
 from serve_app.accounts.journal import Journal
@@ -83,6 +87,12 @@ class Gateway:
         assert word == "done"
         return int(dropped)
 
+    def until(self, condition: str) -> None:
+        """Wait until `condition` is true there."""
+        self.do(f"end = time.monotonic() + {WAIT_S}")
+        self.do(f"while not ({condition}) and time.monotonic() < end: time.sleep(0.01)")
+        self.do(f"assert {condition}")
+
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
@@ -111,6 +121,19 @@ def gateway(folder: Path) -> Iterator[Gateway]:
     gateway = Gateway(folder)
     yield gateway
     gateway.kill()
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def ids_of_lines(folder: Path) -> list[tuple[str, str]]:
+    """Event and id of every line of every file; each must be whole."""
+    lines = [json.loads(line) for path in files(folder) for line in path.read_text().splitlines()]
+    return [(line["event"], line["id"]) for line in lines]
 
 
 def files(folder: Path) -> list[Path]:
@@ -331,37 +354,106 @@ def test_several_threads_may_write(start: Callable[..., Journal], folder: Path) 
     assert journal.dropped == 0
 
 
-def test_a_full_disk_is_counted_and_service_goes_on(gateway: Gateway, folder: Path) -> None:
-    """The file may not grow past a limit of the kernel's: writes come back short, then fail."""
+def test_lines_wait_while_a_file_may_not_grow_and_are_written_afterwards(
+    gateway: Gateway, folder: Path
+) -> None:
+    """The kernel limits the file's size: writes come back short, then fail."""
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, ({}, resource.RLIM_INFINITY))"
-    assert gateway.do("journal.opened(record('before'))") == 0
+    gateway.do("journal.opened(record('before'))")
     size = files(folder)[0].stat().st_size
     gateway.do(limit.format(size + 100))
-    assert gateway.do("journal.opened(record('torn'))") == 1
-    assert gateway.do("journal.closed(record('lost line', CLOSED))") == 2
+    gateway.do("journal.opened(record('torn'))")
+    gateway.do("journal.closed(record('waits', CLOSED))")
     assert files(folder)[0].stat().st_size == size + 100
+    gateway.until("journal.problem")
     gateway.do(limit.format("resource.RLIM_INFINITY"))
-    assert gateway.do("journal.closed(record('before', CLOSED))") == 2
-    assert [r.id for r in read(folder)] == ["before"]
+    gateway.do("journal.closed(record('before', CLOSED))")
+    gateway.until("not journal.waiting and not journal.problem")
+    assert [r.id for r in read(folder)] == ["waits", "before"]
+    assert gateway.do("") == 0
     gateway.kill()
-    assert [r.id for r in read(folder)] == ["before"]
+    assert [(r.id, r.outcome) for r in read(folder)] == [
+        ("waits", "finished"),
+        ("before", "finished"),
+        ("torn", "lost"),
+    ]
+    assert ids_of_lines(folder) == [
+        ("open", "before"),
+        ("open", "torn"),
+        ("close", "waits"),
+        ("close", "before"),
+    ]
 
 
-def test_a_folder_that_went_away_stops_rotation_and_nothing_else(
-    start: Callable[..., Journal], folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    journal = start(max_file_bytes=1_000)
+def test_a_folder_that_was_moved_away_is_made_anew(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.closed(replace(CLOSED, id="0"))
     away = folder.with_name("away")
     folder.rename(away)
-    for number in range(10):
+    for number in range(1, 10):
         journal.closed(replace(CLOSED, id=str(number)))
-    assert journal.dropped == 0
-    assert "usage journal" in caplog.text
-    folder.mkdir()
+    until(lambda: files(folder))
     for number in range(10, 20):
         journal.closed(replace(CLOSED, id=str(number)))
+    journal.close()
     ids = [r.id for place in (away, folder) for r in read(place)]
     assert ids == [str(number) for number in range(20)]
+    assert len(list(read(folder))) >= 10
+    assert journal.dropped == 0
+
+
+def test_what_was_written_into_a_deleted_file_is_written_again(
+    start: Callable[..., Journal], folder: Path
+) -> None:
+    journal = start()
+    journal.closed(replace(CLOSED, id="deleted by its owner"))
+    until(lambda: not journal._unsure)  # on the disk
+    shutil.rmtree(folder)
+    journal.opened(replace(OPEN, id="a"))
+    journal.closed(replace(CLOSED, id="a"))
+    journal.closed(replace(CLOSED, id="b"))
+    until(lambda: [r.id for r in read(folder)] == ["a", "b"])
+    journal.closed(replace(CLOSED, id="c"))
+    journal.close()
+    assert [r.id for r in read(folder)] == ["a", "b", "c"]
+    assert journal.dropped == 0
+
+
+def test_a_file_that_was_cut_is_followed_by_a_new_one(start: Callable[..., Journal], folder: Path) -> None:
+    journal = start()
+    journal.closed(replace(CLOSED, id="a"))
+    until(lambda: not journal._unsure)
+    os.truncate(files(folder)[0], 0)  # as `copytruncate` of logrotate does
+    journal.closed(replace(CLOSED, id="b"))
+    journal.closed(replace(CLOSED, id="c"))
+    journal.close()
+    assert [r.id for r in read(folder)] == ["b", "c"]
+
+
+def test_lines_that_fsync_did_not_bring_to_the_disk_are_written_to_their_place_again(
+    gateway: Gateway, folder: Path
+) -> None:
+    gateway.do("journal.closed(record('a', CLOSED))")
+    gateway.until("not journal._unsure")
+    gateway.do("from tests.unit.accounts.failing_fsync import fail; fail(journal._file)")
+    gateway.do("journal.closed(record('b', CLOSED)); journal.closed(record('c', CLOSED))")
+    gateway.until("not journal._unsure")
+    assert [r.id for r in read(folder)] == ["a", "b", "c"]
+    assert ids_of_lines(folder) == [("close", "a"), ("close", "b"), ("close", "c")]
+    assert gateway.do("assert journal.problem is None") == 0
+
+
+def test_while_no_fsync_works_that_is_said_and_no_line_is_written_twice(
+    gateway: Gateway, folder: Path
+) -> None:
+    gateway.do("from tests.unit.accounts.failing_fsync import fail; fail(None)")
+    gateway.do("journal.closed(record('a', CLOSED))")
+    gateway.until("journal.problem == 'Input/output error'")
+    gateway.do("journal.closed(record('b', CLOSED))")
+    gateway.do("time.sleep(2.5)")  # it tries again and again
+    gateway.kill()
+    assert [r.id for r in read(folder)] == ["a", "b"]
+    assert ids_of_lines(folder) == [("close", "a"), ("close", "b")]
 
 
 def test_complaints_come_at_most_once_a_minute(
@@ -378,6 +470,7 @@ def test_complaints_come_at_most_once_a_minute(
 def test_a_record_that_is_no_json_raises_nothing(start: Callable[..., Journal], folder: Path) -> None:
     journal = start()
     journal.opened(replace(OPEN, id="\ud800"))
+    journal.closed(replace(CLOSED, id="\ud800"))
     journal.closed(CLOSED)
     assert journal.dropped == 1
     assert list(read(folder)) == [CLOSED]
