@@ -52,6 +52,7 @@ class FakeServer:
         self._config = config
         self._running = 0
         self._aborted = 0
+        self._generated = 0
         self._stopped = False
         self._sick = False
 
@@ -84,6 +85,7 @@ class FakeServer:
                     usage=usage,
                 )
                 sink.send([replace(delta, index=index) for index in range(request.n)])
+                self._generated += request.n
                 await asyncio.sleep(step)
         except asyncio.CancelledError:
             self._aborted += 1
@@ -123,6 +125,7 @@ class FakeServer:
             max_sequences=self._config.engine.max_sequences,
             preemptions=self._aborted,  # two numbers for tests, in fields that can carry them
             steps=os.getpid(),
+            generated_tokens=self._generated,
         )
 
     def check_health(self) -> None:

@@ -5,6 +5,11 @@ One line when a request is admitted and one when it ends, both whole `UsageRecor
     {"event":"open","id":"...","key_id":"alice","endpoint":"chat",...}
     {"event":"close","id":"...",...}
 
+A gateway that is killed closes nothing. What replicas generated for its requests is written by
+another gateway, a line for each replica (`part`):
+
+    {"event":"settle","part":"...","id":"...",...}
+
 Each gateway process writes files of its own, `usage-<UTC start>-<process>.jsonl`, where
 `<process>` is random and the same for all files of one process. While it lives it holds
 an advisory lock (flock) on its first and its newest file, which is how `journal_reader.read`
@@ -30,6 +35,7 @@ import secrets
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -37,7 +43,7 @@ from typing import Final
 import msgspec
 
 from serve_app.accounts.backlog import MAX_BYTES, Backlog
-from serve_app.accounts.journal_files import CLOSE, OPEN, PREFIX, SUFFIX
+from serve_app.accounts.journal_files import CLOSE, OPEN, PREFIX, SETTLE, SUFFIX
 from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
@@ -65,14 +71,20 @@ class Journal:
     """
 
     def __init__(
-        self, folder: Path, *, max_file_bytes: int = MAX_FILE_BYTES, max_backlog_bytes: int = MAX_BYTES
+        self,
+        folder: Path,
+        *,
+        max_file_bytes: int = MAX_FILE_BYTES,
+        max_backlog_bytes: int = MAX_BYTES,
+        on_closed: Callable[[str], None] = lambda record_id: None,
     ) -> None:
-        """Makes `folder`, for its owner only, if it is not there.
+        """Makes `folder`, for its owner only, if it is not there. `on_closed` is told of each record closed.
 
         Raises OSError if nothing can be written there, unless all that is missing is space.
         """
         self.dropped = 0  # records of requests that ended, for which there was no room in memory either
         self.problem: str | None = None  # why records are not written; None: they are
+        self._on_closed = on_closed
         self._folder = folder
         self._max_file_bytes = max_file_bytes
         self._max_backlog_bytes = max_backlog_bytes
@@ -109,11 +121,21 @@ class Journal:
 
     def opened(self, record: UsageRecord) -> None:
         """A request was admitted. See `api.backend.Journal`."""
-        self._append(OPEN, record)
+        self._append(OPEN, record.id, record)
 
     def closed(self, record: UsageRecord) -> None:
         """A request ended. See `api.backend.Journal`."""
-        self._append(CLOSE, record)
+        self._append(CLOSE, record.id, record)
+        self._on_closed(record.id)
+
+    def settled(self, record: UsageRecord, part: str) -> None:
+        """A replica tells what it generated for a request of another process, which is gone.
+
+        `part` tells the replicas of a request apart: their tokens add up, and what is told
+        twice counts once.
+        """
+        head = SETTLE + b'"part":' + _encoder.encode(part) + b","
+        self._append(head, f"{record.id}/{part}", record)
 
     def close(self) -> None:
         """Write all to the disk and release the locks: what is open is lost, later lines are dropped."""
@@ -121,12 +143,12 @@ class Journal:
         self._dirty.set()
         self._thread.join()
 
-    def _append(self, head: bytes, record: UsageRecord) -> None:
+    def _append(self, head: bytes, key: str, record: UsageRecord) -> None:
         kept = False
         try:
             line = head + _encoder.encode(record)[1:] + b"\n"
             with self._lock:
-                kept = self._take(record.id, line)
+                kept = self._take(key, line)
         except Exception as error:  # the record is no JSON
             self._complain(str(error))
         if not kept and head != OPEN:  # the end may still be written where the beginning was not

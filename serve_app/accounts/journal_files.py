@@ -10,7 +10,7 @@ SUFFIX: Final = ".jsonl"
 
 OPEN: Final = b'{"event":"open",'
 CLOSE: Final = b'{"event":"close",'
-SETTLE: Final = b'{"event":"settle",'
+SETTLE: Final = b'{"event":"settle",'  # then `"part":"..."`
 
 
 def files_by_process(folder: Path) -> dict[str, list[Path]]:

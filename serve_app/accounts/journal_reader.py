@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from serve_app.accounts.journal_files import files_by_process
+from serve_app.accounts.journal_files import SETTLE, files_by_process
 from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
@@ -24,9 +24,14 @@ _record_decoder: msgspec.json.Decoder[UsageRecord] = msgspec.json.Decoder(UsageR
 
 
 class _Event(msgspec.Struct):
-    event: Literal["open", "close"]
+    event: Literal["open", "close", "settle"]
 
 
+class _Part(msgspec.Struct):
+    part: str
+
+
+_part_decoder: msgspec.json.Decoder[_Part] = msgspec.json.Decoder(_Part)
 _event_decoder: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 
 
@@ -34,32 +39,69 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
     """Each request of the journals in `folder` once, as it ended; safe while they are written.
 
     `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its
-    process is gone; if not, it still runs and is left out. Lines that are torn or not
-    understood are skipped, and counted in the log unless they are the last of a file.
-    Keeps the ids of one process's requests in memory. Raises OSError for what cannot be read.
+    process is gone, with the tokens that replicas settled for it; if its process is not gone, it
+    still runs and is left out. Lines that are torn or not understood are skipped, and counted in
+    the log unless they are the last of a file. Keeps the ids of one process's requests in memory.
+    Raises OSError for what cannot be read.
     """
     # The order matters. Files are looked at once more after the locks: a process that is gone
-    # by then writes no more, and has all its files in the second list.
+    # by then writes no more, and has all its files in the second list. A settlement is older than
+    # none of the lines of its request.
     gone = _gone(files_by_process(folder))
+    settled = _settled(files_by_process(folder), since)
     for process, paths in files_by_process(folder).items():
         running: dict[str, UsageRecord] = {}
         ended: set[str] = set()
         for event, record in _lines(paths, since):
-            if (since is not None and record.started < since) or (
-                until is not None and record.started >= until
-            ):
-                continue
-            if record.id in ended:
+            if not _is_within(record, since, until) or record.id in ended:
                 continue
             if event == "close":
                 ended.add(record.id)
                 running.pop(record.id, None)
+                settled.pop(record.id, None)
                 yield record
             else:
                 running[record.id] = record
-        if process in gone:
-            for record in running.values():
-                yield replace(record, outcome=LOST)
+        for record in running.values():
+            lost = settled.pop(record.id, None) or replace(record, outcome=LOST)
+            if process in gone:
+                yield lost
+    for record in settled.values():  # of gateways whose own lines never came to the disk
+        if _is_within(record, since, until):
+            yield record
+
+
+def _is_within(record: UsageRecord, since: float | None, until: float | None) -> bool:
+    return (since is None or record.started >= since) and (until is None or record.started < until)
+
+
+def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, UsageRecord]:
+    """What replicas generated for requests of gateways that died, by the request's id."""
+    parts: dict[str, dict[str, UsageRecord]] = {}
+    for paths in files.values():
+        for line in _raw_lines(paths, since):
+            if not line.startswith(SETTLE):
+                continue
+            try:
+                record, part = _record_decoder.decode(line), _part_decoder.decode(line).part
+            except msgspec.DecodeError:  # counted when all lines are read
+                continue
+            parts.setdefault(record.id, {})[part] = record
+    return {id: _sum(list(records.values())) for id, records in parts.items()}
+
+
+def _sum(parts: list[UsageRecord]) -> UsageRecord:
+    """What the replicas of one request generated together."""
+    costs = [part.cost for part in parts if part.cost is not None]
+    return replace(
+        parts[0],
+        outcome=LOST,
+        prompt_tokens=sum(part.prompt_tokens for part in parts),
+        cached_tokens=sum(part.cached_tokens for part in parts),
+        completion_tokens=sum(part.completion_tokens for part in parts),
+        total_s=max(part.total_s for part in parts),
+        cost=sum(costs) if costs else None,
+    )
 
 
 def _gone(files: dict[str, list[Path]]) -> set[str]:
@@ -82,6 +124,23 @@ def _is_locked(path: Path) -> bool:
 
 
 def _lines(paths: list[Path], since: float | None) -> Iterator[tuple[str, UsageRecord]]:
+    """Event and record of each line that opens or closes a request."""
+    for path in paths:
+        bad = 0
+        for line in _raw_lines([path], since):
+            try:
+                event, record = _event_decoder.decode(line).event, _record_decoder.decode(line)
+            except msgspec.DecodeError:  # ValidationError is one
+                bad += 1
+                continue
+            if event != "settle":
+                yield event, record
+        if bad:
+            logger.warning("usage journal: %d lines of %s are not understood", bad, path.name)
+
+
+def _raw_lines(paths: list[Path], since: float | None) -> Iterator[bytes]:
+    """Each whole line of files that may hold what began at `since` or later."""
     for path in paths:
         try:
             if since is not None and path.stat().st_mtime < since - CLOCK_SLACK_S:
@@ -89,16 +148,9 @@ def _lines(paths: list[Path], since: float | None) -> Iterator[tuple[str, UsageR
             file = path.open("rb")
         except FileNotFoundError:
             continue
-        bad = 0
         with file:
             for line in file:
                 if not line.endswith(b"\n"):
                     break  # torn, or being written
-                if line == b"\n":
-                    continue
-                try:
-                    yield _event_decoder.decode(line).event, _record_decoder.decode(line)
-                except msgspec.DecodeError:  # ValidationError is one
-                    bad += 1
-        if bad:
-            logger.warning("usage journal: %d lines of %s are not understood", bad, path.name)
+                if line != b"\n":
+                    yield line

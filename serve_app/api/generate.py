@@ -168,11 +168,13 @@ async def under_way(
     def tries(each: ServedEntity) -> None:
         context.entity = each.name
 
-    def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
-        return [replace(call.fit(request, info), model=each.app) for request in requests]
-
     tries(entities[0])
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
+
+        def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+            record = replace(metered.record, entity=each.name) if call.stream else None
+            return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
+
         try:
             backend = _backend_of(call, services, context)
             attempt = await begin(backend, entities, to, tries, metered.follow, deadline)

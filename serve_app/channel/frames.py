@@ -29,6 +29,7 @@ class Ticket(msgspec.Struct, frozen=True, array_like=True):
     port: int
     gateway: str  # unique to one run of one gateway
     token: bytes  # 256 random bits
+    app: str = ""  # its Serve application; empty: it is no deployment
 
     def __repr__(self) -> str:  # the token stays out of logs
         return f"Ticket({self.host}:{self.port}, gateway={self.gateway})"
@@ -79,8 +80,14 @@ class Abort(msgspec.Struct, tag=True, array_like=True):
     request_id: str
 
 
+class Booked(msgspec.Struct, tag=True, array_like=True):
+    """The gateway wrote down what these requests of clients used."""
+
+    record_ids: list[str]
+
+
 FromReplica = Hello | Step | Piece | End | Beat
-FromGateway = Beat | Abort
+FromGateway = Beat | Abort | Booked
 
 encoder = msgspec.msgpack.Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)

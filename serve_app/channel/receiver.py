@@ -17,6 +17,7 @@ from serve_app.channel.frames import (
     MAX_MESSAGE_BYTES,
     Abort,
     Beat,
+    Booked,
     End,
     Hello,
     Piece,
@@ -40,7 +41,8 @@ BROKEN: Final = "the connection to the model broke; the answer is incomplete"
 class Inbox:
     """The deltas of one request, in order, read by one task."""
 
-    def __init__(self, receiver: Receiver, key: str) -> None:
+    def __init__(self, receiver: Receiver, key: str, record_id: str | None) -> None:
+        self._record_id = record_id
         self.started = False  # whether anything was delivered: a request may be retried only before
         self._receiver = receiver
         self._key = key
@@ -83,6 +85,8 @@ class Inbox:
     def close(self) -> None:
         """Take no more; a late delta of this request is dropped, and has its replica abort it."""
         self._receiver._inboxes.pop(self._key, None)
+        if self._peer is not None and self._record_id is not None:
+            self._receiver._unbooked.setdefault(self._record_id, set()).add(self._peer)
 
     def _push(self, delta: TokenDelta, peer: Link) -> None:
         if not delta.is_progress:
@@ -106,22 +110,25 @@ class Peer:
     app: str  # its Serve application
     stats: EngineStats | None = None
     pieces: bytearray = field(default_factory=bytearray)  # of a step that is not whole yet
+    booked: list[str] = field(default_factory=list)  # records of its requests, to be told with the next beat
 
 
 class Receiver:
     """Listens for replicas; only holders of `ticket` get in."""
 
-    def __init__(self, gateway: str, token: bytes) -> None:
-        self.ticket = Ticket("", 0, gateway, token)
+    def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
+        """`app`: the gateway's Serve application, where replicas settle what it cannot."""
+        self.ticket = Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
         self._links: set[Link] = set()
         self._inboxes: dict[str, Inbox] = {}
+        self._unbooked: dict[str, set[Link]] = {}  # by record: who sent deltas for it
 
     @classmethod
-    async def start(cls, host: str) -> Receiver:
+    async def start(cls, host: str, app: str = "") -> Receiver:
         """A receiver that listens on `host`, at a port the system picks."""
-        receiver = cls(secrets.token_hex(8), secrets.token_bytes(32))
+        receiver = cls(secrets.token_hex(8), secrets.token_bytes(32), app)
         await receiver.listen(host)
         return receiver
 
@@ -130,14 +137,23 @@ class Receiver:
         server = await asyncio.get_running_loop().create_server(self._link, host, 0)
         self._servers.append(server)
         port = server.sockets[0].getsockname()[1]
-        self.ticket = Ticket(host, port, self.ticket.gateway, self.ticket.token)
+        self.ticket = Ticket(host, port, self.ticket.gateway, self.ticket.token, self.ticket.app)
 
-    def open(self, key: str) -> Inbox:
-        """The inbox of the request that replicas know as `key`."""
+    def open(self, key: str, record_id: str | None = None) -> Inbox:
+        """The inbox of the request that replicas know as `key`.
+
+        `record_id`: of the record that replicas keep until `booked` is called with it.
+        """
         if key in self._inboxes:
             raise ValueError(f"request {key} is open already")
-        inbox = self._inboxes[key] = Inbox(self, key)
+        inbox = self._inboxes[key] = Inbox(self, key, record_id)
         return inbox
+
+    def booked(self, record_id: str) -> None:
+        """The record was closed, after the inboxes of all its requests."""
+        for link in self._unbooked.pop(record_id, ()):
+            if (peer := self.peers.get(link)) is not None:
+                peer.booked.append(record_id)
 
     def stats(self, app: str) -> list[EngineStats]:
         """The last statistics of every connected replica of an application."""
@@ -147,7 +163,8 @@ class Receiver:
         for server in self._servers:
             server.close()
         for link in tuple(self._links):
-            link.drop("the gateway stops")
+            self._tell_booked(link)
+            link.close()
 
     # --- one connection --------------------------------------------------------------
 
@@ -156,12 +173,22 @@ class Receiver:
         link = Link(
             on_frame=lambda payload: self._on_frame(link, payload),
             on_close=lambda reason: self._on_close(link, reason),
-            beat=lambda: encoder.encode(Beat()) if link in self.peers else None,
+            beat=lambda: self._beat(link),
             max_frame_bytes=MAX_HELLO_BYTES,
         )
         self._links.add(link)
         asyncio.get_running_loop().call_later(HELLO_TIMEOUT_S, partial(self._expect_hello, link))
         return link
+
+    def _beat(self, link: Link) -> bytes | None:
+        self._tell_booked(link)
+        return encoder.encode(Beat()) if link in self.peers else None
+
+    def _tell_booked(self, link: Link) -> None:
+        peer = self.peers.get(link)
+        if peer is not None and peer.booked:
+            ids, peer.booked = peer.booked, []
+            link.send(encoder.encode(Booked(ids)))
 
     def _expect_hello(self, link: Link) -> None:
         if link in self._links and link not in self.peers:

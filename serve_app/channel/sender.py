@@ -7,10 +7,21 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
-from serve_app.channel.frames import Abort, Beat, End, Hello, Ticket, encoder, from_gateway, step_frames
+from serve_app.channel.frames import (
+    Abort,
+    Beat,
+    Booked,
+    End,
+    Hello,
+    Ticket,
+    encoder,
+    from_gateway,
+    step_frames,
+)
 from serve_app.channel.link import MAX_BACKLOG_BYTES, Link
+from serve_app.channel.tabs import Settlement, Tabs
 from serve_app.errors import Unavailable
-from serve_app.types import EngineStats, TokenDelta
+from serve_app.types import EngineStats, TokenDelta, UsageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -21,9 +32,18 @@ BROKEN: Final = "the connection between gateway and model broke; try again"
 class Outlet:
     """The way to one gateway: a sink of deltas, and the requests that depend on it."""
 
-    def __init__(self, gateway: str, beat: Callable[[], bytes], max_backlog_bytes: int) -> None:
+    def __init__(
+        self,
+        ticket: Ticket,
+        beat: Callable[[], bytes],
+        max_backlog_bytes: int,
+        on_gone: Callable[[Ticket, list[Settlement]], None],
+    ) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._gateway = gateway
+        self._tabs = Tabs(ticket.gateway)
+        self._ticket = ticket
+        self._on_gone = on_gone
+        self._closing = False
         self.link = Link(
             on_frame=self._on_frame,
             on_close=self._on_close,
@@ -33,15 +53,21 @@ class Outlet:
 
     def send(self, deltas: list[TokenDelta]) -> None:
         """Send one step's deltas; never blocks. A gateway that does not read is dropped."""
+        self._tabs.note(deltas)
         for payload in step_frames(deltas):
             self.link.send(payload)
 
-    async def run(self, request_id: str, work: Coroutine[Any, Any, None]) -> None:
+    async def run(
+        self, request_id: str, work: Coroutine[Any, Any, None], record: UsageRecord | None = None
+    ) -> None:
         """Run `work`, which sends the request's deltas here, and mark its end.
 
+        `record`: to be settled with what was sent, should the gateway go away before it closed it.
         Raises Unavailable when the connection breaks first; `work` is cancelled then,
         as it is when the caller is cancelled. Returns early when the gateway aborts it.
         """
+        if record is not None:
+            self._tabs.open(request_id, record)
         task = self._running[request_id] = asyncio.ensure_future(work)
         try:
             if self.link.closed:
@@ -56,14 +82,27 @@ class Outlet:
                 raise Unavailable(BROKEN, retry_after_s=1.0) from None
         finally:
             del self._running[request_id]
+            self._tabs.end(request_id)
+
+    def close(self) -> None:
+        """End the connection; what was sent is delivered first."""
+        self._closing = True
+        self.link.close()
 
     def _on_frame(self, payload: bytes) -> None:
         message = from_gateway.decode(payload)
-        if isinstance(message, Abort) and message.request_id in self._running:
-            self._running[message.request_id].cancel()
+        if isinstance(message, Booked):
+            self._tabs.booked(message.record_ids)
+        elif isinstance(message, Abort):
+            self._tabs.drop(message.request_id)
+            if message.request_id in self._running:
+                self._running[message.request_id].cancel()
 
     def _on_close(self, reason: str) -> None:
-        logger.info("channel: gateway %s left (%s), %d requests", self._gateway, reason, len(self._running))
+        count = len(self._running)
+        logger.info("channel: gateway %s left (%s), %d requests", self._ticket.gateway, reason, count)
+        if not self._closing:  # else it lives, and closes its records itself
+            self._on_gone(self._ticket, self._tabs.settle())
         for task in tuple(self._running.values()):
             task.cancel()
 
@@ -78,7 +117,10 @@ class Sender:
         app: str,
         stats: Callable[[], EngineStats],
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
+        on_gone: Callable[[Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
     ) -> None:
+        """`on_gone` is told when a gateway went away, and what it had not written down."""
+        self._on_gone = on_gone
         self._replica = replica
         self._app = app
         self._stats = stats
@@ -98,7 +140,7 @@ class Sender:
             raise Unavailable("the gateway cannot be reached from the model") from error
 
     async def _connect(self, ticket: Ticket) -> Outlet:
-        outlet = Outlet(ticket.gateway, self._beat, self._max_backlog_bytes)
+        outlet = Outlet(ticket, self._beat, self._max_backlog_bytes, self._on_gone)
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
@@ -117,7 +159,7 @@ class Sender:
         """End every connection; what was sent is delivered first."""
         for task in self._outlets.values():
             if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().link.close()
+                task.result().close()
             else:
                 task.cancel()
         self._outlets.clear()

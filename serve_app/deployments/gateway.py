@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from dataclasses import replace
 from typing import Any, Final
 
+from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
@@ -17,13 +19,17 @@ from serve_app.accounts.journal import Journal
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
+from serve_app.api.metering import cost
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.settler import settlements_decoder
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
+from serve_app.errors import ServeError
 from serve_app.rpc.server import RpcServer
+from serve_app.types import Usage, UsageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -38,9 +44,11 @@ class GatewayReplica:
         log_as_json()
         self._config = config
         self._directory = Directory()
-        self._backend = ServeBackend(await Receiver.start(LOOPBACK))
+        app = str(serve.get_replica_context().app_name)
+        self._receiver = await Receiver.start(LOOPBACK, app)
+        self._backend = ServeBackend(self._receiver)
         self._quota = SharedQuota(limiter)
-        self._journal = Journal(config.usage_dir or default_usage_dir())
+        self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
         self._rpc: RpcServer | None = None
         self._rpc_listens = False
 
@@ -65,6 +73,31 @@ class GatewayReplica:
         if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
             await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
             self._rpc_listens = True
+
+    async def settle(self, payload: bytes) -> None:
+        """Write down what other gateways, which are gone, left open: a list of `Settlement`.
+
+        Called by replicas until one call came back; the journal's readers count each once.
+        """
+        for settlement in settlements_decoder.decode(payload):
+            if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us
+                record = self._priced(settlement.record)
+                self._journal.settled(record, settlement.part)
+
+    def _priced(self, record: UsageRecord) -> UsageRecord:
+        """With what it costs, by the price of the endpoint now."""
+        try:
+            price = self._directory.find(record.endpoint).price
+        except ServeError:  # it is no longer served
+            return record
+        if price is None:
+            return record
+        usage = Usage(
+            prompt_tokens=record.prompt_tokens,
+            cached_tokens=record.cached_tokens,
+            completion_tokens=record.completion_tokens,
+        )
+        return replace(record, cost=cost(price, usage), currency=price.currency)
 
     def __serve_build_asgi_app__(self) -> Any:
         # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The

@@ -22,6 +22,7 @@ from serve_app.config import ModelConfig
 from serve_app.deployments import affinity
 from serve_app.deployments.gpu import with_gpu_share
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.settler import Settler
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
@@ -49,8 +50,12 @@ class ModelReplica:
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
+        self._settler = Settler()
         self._sender = Sender(
-            replica=ray.get_runtime_context().get_actor_id(), app=_own_app(), stats=self._server.stats
+            replica=ray.get_runtime_context().get_actor_id(),
+            app=_own_app(),
+            stats=self._server.stats,
+            on_gone=self._settler.take,
         )
 
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
@@ -63,7 +68,7 @@ class ModelReplica:
             request = request_decoder.decode(payload)
             await affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
-            await outlet.run(request.id, self._server.generate(request, outlet))
+            await outlet.run(request.id, self._server.generate(request, outlet), request.record)
         except ServeError as error:
             return _refused(error)
         except Exception:
@@ -131,6 +136,7 @@ class ModelReplica:
         """Called by Serve after it drained the replica."""
         if hasattr(self, "_sender"):  # the constructor got that far
             await self._sender.close()
+            await self._settler.close()
             await self._server.stop()
 
 

@@ -48,7 +48,7 @@ class Route:
         for attempt in range(ATTEMPTS):
             # A fresh key: a replica that was given up may still send under the old one.
             key = request.id if attempt == 0 else f"{request.id}~{attempt}"
-            inbox = self._receiver.open(key)
+            inbox = self._receiver.open(key, None if request.record is None else request.record.id)
             try:
                 async with aclosing(self._attempt(replace(request, id=key), inbox)) as steps:
                     async for deltas in steps:

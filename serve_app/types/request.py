@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
+from serve_app.types.account import UsageRecord
 from serve_app.types.adapter import Adapter
 from serve_app.types.inputs import Draft, PromptTable
 from serve_app.types.result import Tensor
@@ -111,3 +112,4 @@ class GenerateRequest:
     salt: str = ""  # tenant salt of the prefix cache and of task adapters
     adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
+    record: UsageRecord | None = None  # of a stream: what its replica settles if the gateway dies

@@ -172,7 +172,7 @@ async def test_a_killed_replica_breaks_what_it_had_begun_and_nothing_else(server
 
 
 @pytest.mark.full
-async def test_a_killed_gateway_loses_its_own_requests_and_writes_down_none_of_them(server: Deployed) -> None:
+async def test_a_killed_gateway_loses_its_own_requests_and_the_replicas_settle_them(server: Deployed) -> None:
     before = len(await settled(server))
     load = await under_way(server)
     victim = next(iter(await server.gateways()))
@@ -191,6 +191,13 @@ async def test_a_killed_gateway_loses_its_own_requests_and_writes_down_none_of_t
         assert stream.is_clean or stream.cut or stream.status >= 500
     await until_complete(server)
     records = await settled(server)  # the replicas are idle: what nobody reads is not generated
+    used = {record.id: record.completion_tokens for record in records}
+    async with asyncio.timeout(WAIT_S):
+        while not all(used[stream.id] for stream in load.long):
+            await asyncio.sleep(0.1)
+            used = {record.id: record.completion_tokens for record in server.records()}
+    assert all(used[stream.id] >= stream.tokens for stream in load.long)
+    assert not any(used[id] for id in lost - {stream.id for stream in load.long})
     outcomes = {record.id: record.outcome for record in records}
     assert {id for id, outcome in outcomes.items() if outcome == "lost"} == lost
     assert all(outcomes[stream.id] == "finished" for stream in load.long + load.late if stream.is_clean)

@@ -456,6 +456,54 @@ def test_while_no_fsync_works_that_is_said_and_no_line_is_written_twice(
     assert ids_of_lines(folder) == [("close", "a"), ("close", "b")]
 
 
+SETTLED = replace(
+    OPEN, outcome="lost", status=200, prompt_tokens=12, completion_tokens=9, cost=0.5, total_s=2.0
+)
+
+
+def test_what_replicas_settle_for_a_killed_gateway_is_its_row(
+    gateway: Gateway, start: Callable[..., Journal], folder: Path
+) -> None:
+    for name in ("settled", "in two parts", "nothing delivered"):
+        gateway.do(f"journal.opened(record({name!r}))")
+    gateway.do("journal.opened(record('ended')); journal.closed(record('ended', CLOSED))")
+    gateway.kill()
+    other = start()
+    for part in ("p1", "p1"):  # told twice, as the answer to the first was lost
+        other.settled(replace(SETTLED, id="settled"), part)
+    other.settled(replace(SETTLED, id="in two parts"), "p1")
+    other.settled(replace(SETTLED, id="in two parts", completion_tokens=1, total_s=3.0), "p2")
+    other.settled(replace(SETTLED, id="ended"), "p1")  # its gateway died before it told the replica
+    other.settled(replace(SETTLED, id="never written"), "p1")  # the dead gateway's disk was full
+    other.opened(replace(OPEN, id="runs"))
+    other.settled(replace(SETTLED, id="runs"), "p1")  # the connection broke, and the gateway lives
+    assert {record.id: record for record in read(folder)} == {
+        "ended": replace(CLOSED, id="ended"),
+        "settled": replace(SETTLED, id="settled"),
+        "in two parts": replace(
+            SETTLED, id="in two parts", prompt_tokens=24, completion_tokens=10, cost=1.0, total_s=3.0
+        ),
+        "nothing delivered": replace(OPEN, id="nothing delivered", outcome="lost"),
+        "never written": replace(SETTLED, id="never written"),
+    }
+    assert len(list(read(folder))) == 5
+    assert len(list(read(folder, since=OPEN.started))) == 5
+    assert list(read(folder, since=OPEN.started + 1)) == []
+
+
+def test_a_settlement_waits_for_a_full_disk_beside_the_lines_of_its_request(
+    gateway: Gateway, folder: Path
+) -> None:
+    limit = "resource.setrlimit(resource.RLIMIT_FSIZE, ({}, resource.RLIM_INFINITY))"
+    gateway.do(limit.format(1))
+    gateway.do("journal.settled(record('a', CLOSED), 'p1'); journal.settled(record('a', CLOSED), 'p2')")
+    gateway.do("journal.settled(record('a', CLOSED), 'p3')")
+    gateway.do(limit.format("resource.RLIM_INFINITY"))
+    gateway.until("not journal.waiting")
+    gateway.kill()
+    assert [(r.id, r.completion_tokens) for r in read(folder)] == [("a", 3 * CLOSED.completion_tokens)]
+
+
 def test_complaints_come_at_most_once_a_minute(
     start: Callable[..., Journal], caplog: pytest.LogCaptureFixture
 ) -> None:
