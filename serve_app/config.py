@@ -217,6 +217,12 @@ class ModelConfig(Settings):
         None,
         description="Bought throughput, which sets the number of replicas.",
     )
+    memory_reserve: float = Field(
+        0.05,
+        ge=0,
+        lt=1,
+        description="Share of all memory that stays free: with less of it, new work gets 503. 0: never.",
+    )
     engine_process: bool = Field(False, description="Step the engine in a child process instead of a thread.")
 
     @model_validator(mode="after")

@@ -30,6 +30,10 @@ COMMON: Final = {
     "RAY_DEDUP_LOGS": "0",
     # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
     "RAY_worker_niceness": "0",
+    # Ray's monitor ends the newest workers first, whoever took the memory, and can take the controller
+    # and all gateways with it. The kernel ends one process: see `memory.py` for which.
+    "RAY_memory_monitor_refresh_ms": "0",
+    "RAY_worker_oom_score_adjustment": "0",
     # Serve looks at its world, and writes metrics down, ten times a second even with nothing to do:
     # a third of what an idle cluster takes from the cores that models compute on.
     "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.5",

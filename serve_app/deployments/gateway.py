@@ -25,6 +25,7 @@ from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.memory import be_spared
 from serve_app.deployments.settler import settlements_decoder
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
 from serve_app.errors import ServeError
@@ -42,6 +43,7 @@ class GatewayReplica:
 
     async def __init__(self, config: GatewayConfig, limiter: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
+        be_spared()
         self._config = config
         self._directory = Directory()
         app = str(serve.get_replica_context().app_name)

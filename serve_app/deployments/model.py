@@ -22,6 +22,7 @@ from serve_app.config import ModelConfig
 from serve_app.deployments import affinity
 from serve_app.deployments.gpu import with_gpu_share
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.settler import Settler
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
@@ -43,6 +44,7 @@ class ModelReplica:
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
         log_as_json()
+        be_expendable()  # before there are children, which inherit it
         if start is None:
             from serve_app.replica import served
 
@@ -50,6 +52,7 @@ class ModelReplica:
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
+        self._memory = MemoryGuard(config.memory_reserve)
         self._settler = Settler()
         self._sender = Sender(
             replica=ray.get_runtime_context().get_actor_id(),
@@ -65,6 +68,7 @@ class ModelReplica:
         and cancels requests as it does any other. None: all was sent; bytes: `Refused`.
         """
         try:
+            self._memory.check()
             request = request_decoder.decode(payload)
             await affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
@@ -84,8 +88,12 @@ class ModelReplica:
         """
         sink = _Queue()
         try:
+            self._memory.check()
             request: GenerateRequest = request_decoder.decode(payload)
             work = asyncio.ensure_future(self._server.generate(request, sink))
+        except ServeError as error:
+            yield _refused(error)
+            return
         except Exception:
             logger.exception("a request could not be read")
             yield _refused(INTERNAL)
@@ -106,6 +114,7 @@ class ModelReplica:
         `ticket`: of the gateway that asks, which is then told this replica's statistics.
         """
         try:
+            self._memory.check()
             question = decode_question(payload)
             if ticket is not None:
                 await self._sender.to(ticket_decoder.decode(ticket))
@@ -135,6 +144,7 @@ class ModelReplica:
     async def __del__(self) -> None:
         """Called by Serve after it drained the replica."""
         if hasattr(self, "_sender"):  # the constructor got that far
+            self._memory.close()
             await self._sender.close()
             await self._settler.close()
             await self._server.stop()

@@ -11,7 +11,7 @@ from ray import serve
 from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
-from ray.serve.schema import ApplicationStatus, ReplicaState
+from ray.serve.schema import ApplicationStatus, DeploymentStatus, ReplicaState
 
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.quarantine import Quarantine
@@ -23,6 +23,7 @@ from serve_app.types import ModelInfo
 logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.25  # between looks for a model that is not there yet
+DOWN_S: Final = 10.0  # most replicas are back by then, and requests rather wait for them
 REFRESH_S: Final = 5.0  # between questions to one that answers: it may have been deployed anew
 
 _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
@@ -42,6 +43,7 @@ class RemoteModel:
         self._quarantine = quarantine
         self._handle: DeploymentHandle | None = None
         self._waking: asyncio.Task[ModelInfo] | None = None
+        self._down_since: float | None = None  # the event loop's time
         self.info: ModelInfo | None = None
         self.route: Route | None = None
         self.missing: str | None = "not deployed yet"  # why it cannot answer; None: it can
@@ -87,13 +89,36 @@ class RemoteModel:
         await self._find()
         while True:
             await asyncio.sleep(REFRESH_S)
-            if self._handle is None or (self.missing is None and not self._receiver.stats(self._app)):
-                continue  # no replica is connected: it may sleep, and a question would wake it
+            if self._handle is None:
+                continue
+            if self.missing is None and not self._receiver.stats(self._app):
+                await self._look_for_replicas()
+                if self.missing is None:
+                    continue  # it may sleep, and a question would wake it
             try:
                 await self._ask(self._handle)
-                self.missing = None
+                self._is_up()
             except Exception as error:
                 logger.debug("application %s: %s", self._app, type(error).__name__)
+
+    async def _look_for_replicas(self) -> None:
+        """Refuse requests once all replicas have been down for a while, instead of having them wait."""
+        try:
+            is_down = await asyncio.to_thread(_is_down, self._app)
+        except Exception as error:
+            logger.debug("application %s: %s", self._app, type(error).__name__)
+            return
+        now = asyncio.get_running_loop().time()
+        self._down_since = (self._down_since or now) if is_down else None
+        if self._down_since is not None and now - self._down_since >= DOWN_S and self.route is not None:
+            logger.warning("application %s: no replica runs; requests are refused", self._app)
+            self.missing = "its replicas died; others are being started"
+            self.route.give_up()
+
+    def _is_up(self) -> None:
+        self.missing = self._down_since = None
+        if self.route is not None:
+            self.route.is_down = False
 
     async def _find(self) -> None:
         """Wait until the application is deployed and its model answers or sleeps."""
@@ -135,6 +160,16 @@ def _has_replica(app: str) -> bool:
         # It may be about to sleep, and a call would wake it.
         raise Unavailable("loading")
     return False
+
+
+def _is_down(app: str) -> bool:
+    """Whether replicas died and none runs: neither asleep, nor waking up, nor being deployed."""
+    status = serve.status().applications.get(app)
+    if status is None:
+        return False
+    states = [state for each in status.deployments.values() for state in each.replica_states]
+    unhealthy = any(each.status == DeploymentStatus.UNHEALTHY for each in status.deployments.values())
+    return unhealthy and ReplicaState.RUNNING.value not in states
 
 
 def _words(model: str, version: str) -> str:

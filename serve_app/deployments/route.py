@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3  # a request moves to another replica at most twice
 LAST_DELTA_WAIT_S: Final = 5.0  # the call may return before the channel delivered all
+DOWN_RETRY_S: Final = 5.0
 LOST: Final = "the model's process ended; try again"
 
 
@@ -37,6 +38,15 @@ class Route:
         self._receiver = receiver
         self._quarantine = quarantine
         self._calls: set[asyncio.Task[None]] = set()
+        self._inboxes: set[Inbox] = set()
+        self.is_down = False  # no replica runs, and that is a fault
+
+    def give_up(self) -> None:
+        """No replica runs: refuse all that waits for one. Until `is_down` is false again nothing is moved."""
+        self.is_down = True
+        for inbox in self._inboxes:
+            if not inbox.started:
+                inbox.fail(Unavailable(LOST, retry_after_s=DOWN_RETRY_S))
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         """The deltas of `request`, all that arrived at once in one list, as they arrive.
@@ -49,6 +59,7 @@ class Route:
             # A fresh key: a replica that was given up may still send under the old one.
             key = request.id if attempt == 0 else f"{request.id}~{attempt}"
             inbox = self._receiver.open(key, None if request.record is None else request.record.id)
+            self._inboxes.add(inbox)
             try:
                 async with aclosing(self._attempt(replace(request, id=key), inbox)) as steps:
                     async for deltas in steps:
@@ -57,11 +68,13 @@ class Route:
                 return
             except Unavailable:
                 self._quarantine.check(request)
-                if inbox.started or attempt == ATTEMPTS - 1:
+                if inbox.started or attempt == ATTEMPTS - 1 or self.is_down:
                     raise
                 logger.warning(
                     "request %s: attempt %d failed before its first token", request.id, attempt + 1
                 )
+            finally:
+                self._inboxes.discard(inbox)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`, moved to another replica when its own dies. Raises ServeError.

@@ -1,0 +1,161 @@
+"""When the machine, or its container, runs short of memory: who refuses work, and who dies last.
+
+Other programs may take the memory that a model needs. First the model's replica refuses new work
+and gives back what it does not use. If that does not help the kernel ends a process, and a
+replica is the one to end: Serve starts another, while gateway, limiter and controller go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import psutil
+
+from serve_app.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 1.0
+RELIEF: Final = 1.25  # times the reserve must be free before work is taken again
+RETRY_AFTER_S: Final = 2.0
+# In thousandths of all memory that count as the process's own when the kernel looks for the largest
+# one: a replica goes before all of the server, and before a program that took less than half.
+EXPENDABLE: Final = 500
+_WORST: Final = 1000
+_NO_LIMIT: Final = 2**60  # v1 writes a huge number for "none", v2 the word max
+
+_OWN_SCORE: Final = Path("/proc/self/oom_score_adj")
+
+
+def be_expendable(score: Path = _OWN_SCORE) -> None:
+    """Have the kernel end this process, and those it starts, before the rest of the server."""
+    _add_score(score, EXPENDABLE)
+
+
+def be_spared(score: Path = _OWN_SCORE) -> None:
+    """Have the kernel end this process no sooner than any other program.
+
+    Ray makes all its workers the first to go. Needs no privilege where Ray had none.
+    """
+    _add_score(score, -_WORST)
+
+
+def _add_score(path: Path, more: int) -> None:
+    try:
+        path.write_text(str(max(0, min(_WORST, int(path.read_text()) + more))))
+    except (OSError, ValueError) as error:  # no Linux, or somebody with more rights has decided
+        logger.info("the kernel's choice of victims stays as it is: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes of the machine, or of the control group that has the smallest share left."""
+
+    free: int  # what programs may still take; file caches count as free
+    total: int
+
+    @property
+    def share(self) -> float:
+        return self.free / self.total if self.total else 1.0
+
+
+def memory(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> Memory:
+    """What is left to this process. Reads a few small files."""
+    machine = psutil.virtual_memory()
+    found = [Memory(int(machine.available), int(machine.total)), *_limited(root, own)]
+    return min(found, key=lambda each: each.share)
+
+
+def _limited(root: Path, own: Path) -> Iterator[Memory]:
+    """Each control group above this process that has a limit; of version 1 or 2."""
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers not in ("", "memory"):
+            continue
+        bases = (root / "memory",) if controllers else (root, root / "unified")
+        for base in bases:
+            group = PurePosixPath(path)
+            # In a container the path may be one of the host's, and `root` the container's own group.
+            for each in (group, *group.parents):
+                limited = _group(base / str(each).lstrip("/"))
+                if limited is not None:
+                    yield limited
+
+
+def _group(folder: Path) -> Memory | None:
+    for limit_file, usage_file in (
+        ("memory.max", "memory.current"),
+        ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+    ):
+        try:
+            limit, usage = (folder / limit_file).read_text().strip(), (folder / usage_file).read_text()
+            if limit.isdigit() and 0 < int(limit) < _NO_LIMIT:
+                used = int(usage) - _file_cache(folder / "memory.stat")
+                return Memory(max(0, int(limit) - used), int(limit))
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def _file_cache(stat: Path) -> int:
+    """Bytes of a group that the kernel takes back when it needs them."""
+    values = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if " " in line)
+    return int(values.get("total_inactive_file", values.get("inactive_file", "0")))
+
+
+class MemoryGuard:
+    """Refuses work while less than `reserve` of all memory is free. Make it on the replica's event loop."""
+
+    def __init__(self, reserve: float, look: Callable[[], Memory] = memory, look_s: float = LOOK_S) -> None:
+        """`reserve`: a share of all memory; 0 refuses nothing."""
+        self.is_short = False
+        self._reserve = reserve
+        self._look = look
+        self._look_s = look_s
+        self._task = asyncio.create_task(self._watch()) if reserve else None
+
+    def check(self) -> None:
+        """Raises Unavailable while memory is short."""
+        if self.is_short:
+            raise Unavailable("the machine is short of memory; try again", retry_after_s=RETRY_AFTER_S)
+
+    def close(self) -> None:
+        """Stop looking."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                await self._once()
+            except Exception:
+                logger.exception("memory cannot be measured")
+            await asyncio.sleep(self._look_s)
+
+    async def _once(self) -> None:
+        left = self._look()
+        was_short = self.is_short
+        self.is_short = left.share < self._reserve * (RELIEF if was_short else 1.0)
+        if self.is_short:
+            await asyncio.to_thread(_trim)
+        if self.is_short != was_short:
+            words = "work is refused" if self.is_short else "work is taken again"
+            logger.warning("%d of %d MiB of memory are free: %s", left.free >> 20, left.total >> 20, words)
+
+
+def _trim() -> None:
+    """Give freed memory back to the system, where the C library can."""
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except (OSError, AttributeError):
+        return
