@@ -149,12 +149,14 @@ def check(draw: Draw, *, signed: bool = False) -> None:
 
 
 def returned(draws: Iterable[Draw]) -> list[Draw]:
-    """The settlement that gives `draws` back."""
-    return [replace(draw, amount=-draw.amount) for draw in draws]
+    """The settlement that gives granted claims back, and ends them."""
+    return [replace(draw, amount=-draw.amount, released=draw.amount) for draw in draws]
 
 
 def add(sums: dict[str, Draw], draws: Iterable[Draw]) -> None:
     """Add the settlements `draws` to `sums`, one a bucket, whose name is the key."""
     for draw in draws:
         before = sums.get(draw.bucket)
-        sums[draw.bucket] = draw if before is None else replace(draw, amount=before.amount + draw.amount)
+        if before is not None:
+            draw = replace(draw, amount=before.amount + draw.amount, released=before.released + draw.released)
+        sums[draw.bucket] = draw

@@ -266,7 +266,10 @@ def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[D
         OUTPUT: usage.generated_tokens,
         TOKENS: usage.prompt_tokens + usage.generated_tokens,
     }
-    return [replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount) for draw in draws]
+    return [
+        replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
+        for draw in draws
+    ]
 
 
 def _is_ours(error: Exception) -> bool:

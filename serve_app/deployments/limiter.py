@@ -10,6 +10,9 @@ the limiter undoes a call whose answer was lost before it does the next. A call 
 sends twice, or that arrives after its successor, changes nothing. So nothing is granted
 twice, and no settlement counts twice.
 
+A gateway that dies leaves claims open. It calls every few seconds even with nothing to say; what
+is claimed by one that was not heard of for `LEASE_S` is given back whole.
+
 A limiter that restarts begins with full budgets, as it knows nothing of what was taken:
 a crash may grant each budget once more, and no more than that.
 """
@@ -19,9 +22,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 import msgspec
@@ -30,6 +34,7 @@ from ray.serve import Deployment
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.quota import Buckets, add, check, returned
+from serve_app.accounts.reservations import Reservations
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.errors import Unavailable
@@ -40,6 +45,7 @@ logger = logging.getLogger(__name__)
 WAIT_S: Final = 2.0  # for a verdict: some hundred times an honest one, and still no hang for the client
 PAUSE_S: Final = 0.25  # after a failed call, so that a limiter that is away is not called in a loop
 RETRY_AFTER_S: Final = 1.0  # told to clients: Serve replaces a limiter within seconds
+BEAT_S: Final = 5.0  # a gateway that has nothing to say calls this often; see LEASE_S
 MAX_SETTLEMENTS: Final = 10_000  # buckets with settlements not yet sent: some megabytes
 MAX_GATEWAYS: Final = 1_024  # whose last call is known; a restarted gateway is a new one
 MAX_ONGOING: Final = 10_000  # calls, one a gateway: the limiter never queues
@@ -72,10 +78,11 @@ class _Done:
 class Limiter:
     """Holds the buckets of the cluster. Exactly one replica, or budgets would not be shared."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         log_as_json()
         be_spared()
-        self._buckets = Buckets()
+        self._buckets = Buckets(clock)
+        self._reservations = Reservations(clock)
         self._done: OrderedDict[str, _Done] = OrderedDict()
 
     async def take(self, payload: bytes) -> bytes:
@@ -90,17 +97,26 @@ class Limiter:
             return done.answer if call.number == done.number else b""  # late: given up long ago
         lost = done is not None and done.number > call.answered
         sums: dict[str, Draw] = {}
-        add(sums, returned(done.taken) if done is not None and lost else ())
+        add(sums, _undone(done.taken) if done is not None and lost else ())
         add(sums, call.settlements)  # those of a lost call are among them: that adds up to nothing
-        self._buckets.settle(sums.values())
+        self._reservations.heard(call.gateway)
+        self._buckets.settle(self._reservations.expired())
+        self._buckets.settle(self._reservations.settled(call.gateway, sums.values()))
         verdicts = [self._buckets.claim(claim) for claim in call.claims]
         answer = _encoder.encode(verdicts)
-        granted = (c for c, verdict in zip(call.claims, verdicts, strict=True) if verdict.granted)
-        taken = (*call.settlements, *(draw for claim in granted for draw in claim))
+        given = [c for c, verdict in zip(call.claims, verdicts, strict=True) if verdict.granted]
+        granted = [draw for claim in given for draw in claim]
+        self._reservations.claimed(call.gateway, granted)
+        taken = (*call.settlements, *(replace(draw, released=-draw.amount) for draw in granted))
         self._done[call.gateway] = _Done(call.number, answer, taken)
         if len(self._done) > MAX_GATEWAYS:
             self._done.popitem(last=False)
         return answer
+
+
+def _undone(taken: Sequence[Draw]) -> list[Draw]:
+    """The settlement that takes back what a call whose answer was lost has changed."""
+    return [replace(draw, amount=-draw.amount, released=-draw.released) for draw in taken]
 
 
 def limiter_deployment() -> Deployment:
@@ -207,11 +223,11 @@ class SharedQuota:
     async def _send(self) -> None:
         """Call the limiter whenever there is something to tell it, one call at a time."""
         while not (self._closed and not self._claims and not self._settlements):
-            await self._wake.wait()
+            is_due = await self._woken()
             self._wake.clear()
             claims = [claim for claim in self._claims if not claim.verdict.done()]
             settlements, self._claims, self._settlements = self._settlements, [], {}
-            if not claims and not settlements:
+            if not claims and not settlements and not is_due:
                 continue
             try:
                 verdicts = await self._call(claims, settlements)
@@ -227,6 +243,18 @@ class SharedQuota:
                     _refuse(claim)
             if self._away:
                 await asyncio.sleep(PAUSE_S)
+
+    async def _woken(self) -> bool:
+        """Wait until there is something to say. True: nothing for long, and the limiter must hear of us."""
+        if not self._number:  # it has never heard of us
+            await self._wake.wait()
+            return False
+        try:
+            async with asyncio.timeout(BEAT_S):
+                await self._wake.wait()
+        except TimeoutError:
+            return True
+        return False
 
     async def _call(self, claims: Sequence[_Claim], settlements: dict[str, Draw]) -> list[Verdict]:
         self._number += 1

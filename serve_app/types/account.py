@@ -33,6 +33,7 @@ class Draw:
     amount: float  # >= 0
     capacity: float  # of the bucket: most that may come at once
     per_second: float  # at which it fills
+    released: float = 0.0  # of a settlement: how much of earlier claims it is the end of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

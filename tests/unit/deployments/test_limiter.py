@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.accounts.reservations import LEASE_S
 from serve_app.deployments import limiter as module
 from serve_app.deployments.limiter import Call, Limiter, SharedQuota, limiter_deployment
 from serve_app.errors import Unavailable
@@ -25,7 +26,8 @@ class Wire:
     """Stands where a Serve handle does. What becomes of a call is up to `rule`, from its first on."""
 
     def __init__(self) -> None:
-        self.limiter = Limiter()
+        self.now = 0.0
+        self.limiter = Limiter(lambda: self.now)
         self.calls: list[Call] = []
         self.open = 0
         self.most_open = 0
@@ -310,3 +312,85 @@ async def test_what_is_known_of_gateways_is_bounded(wire: Wire, monkeypatch: pyt
 
 def test_there_is_one_limiter() -> None:
     assert limiter_deployment().num_replicas == 1
+
+
+async def dead(quota: SharedQuota) -> None:
+    """What a SIGKILL leaves of a gateway: nothing more is sent."""
+    quota._sender.cancel()
+    await asyncio.wait({quota._sender})
+
+
+async def test_what_a_dead_gateway_had_claimed_is_given_back(wire: Wire, quota: SharedQuota) -> None:
+    other = wire.quota()
+    assert (await other.claim([replace(ONE, amount=6)])).granted
+    assert (await quota.claim([replace(ONE, amount=2)])).granted
+    other.settle([replace(ONE, amount=-1, released=2)])  # one of its requests ended, and used 1 of 2
+    await until(lambda: not other._settlements and not wire.open)
+    await dead(other)
+    await until(lambda: not wire.open)
+    assert await wire.left() == 3
+    for _ in range(5):
+        wire.now += LEASE_S / 4
+        quota.settle([replace(ONE, amount=0)])  # this one lives
+        await until(lambda: not quota._settlements and not wire.open)
+    assert await wire.left() == 7  # 4 were open; 1 was used by the dead, 2 are claimed by the living
+    wire.now += LEASE_S / 4
+    assert await wire.left() == 7  # once
+
+
+async def test_a_gateway_that_was_taken_for_dead_settles_what_it_used(wire: Wire, quota: SharedQuota) -> None:
+    assert (await quota.claim([replace(ONE, amount=6)])).granted
+    await until(lambda: not wire.open)
+    wire.now += LEASE_S + 1
+    assert await wire.left() == 10
+    quota.settle([replace(ONE, amount=2 - 6, released=6)])
+    await until(lambda: not quota._settlements and not wire.open)
+    assert await wire.left() == 8
+
+
+async def test_a_limiter_that_restarted_is_told_what_was_used(wire: Wire, quota: SharedQuota) -> None:
+    assert (await quota.claim([replace(ONE, amount=6)])).granted
+    await until(lambda: not wire.open)
+    wire.limiter = Limiter(lambda: wire.now)
+    quota.settle([replace(ONE, amount=2 - 6, released=6)])
+    await until(lambda: not quota._settlements and not wire.open)
+    assert await wire.left() == 8
+
+
+@pytest.mark.parametrize("lost", ["lose_the_answer", "lose_the_call"])
+async def test_open_claims_are_right_whatever_got_lost(wire: Wire, quota: SharedQuota, lost: str) -> None:
+    assert (await quota.claim([replace(ONE, amount=5)])).granted
+    wire.rule = getattr(wire, lost)
+    quota.settle([replace(ONE, amount=-4, released=5)])
+    with pytest.raises(Unavailable):
+        await quota.claim([replace(ONE, amount=3)])
+    await until(lambda: wire.open == 0)
+    wire.rule = None
+    assert (await quota.claim([replace(ONE, amount=2)])).granted
+    await until(lambda: not quota._settlements and not wire.open)
+    assert await wire.left() == 7
+    await dead(quota)
+    wire.now += LEASE_S + 1
+    assert await wire.left() == 9  # the 1 that was used is not given back
+
+
+async def test_a_gateway_with_nothing_to_say_is_heard_of(
+    wire: Wire, quota: SharedQuota, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "BEAT_S", 0.01)
+    await asyncio.sleep(0.05)
+    assert not wire.calls  # a gateway without budgets never calls
+    assert (await quota.claim([ONE])).granted
+    await until(lambda: len(wire.calls) > 3)
+    assert not any(call.claims or call.settlements for call in wire.calls[1:])
+    assert module.BEAT_S * 5 < LEASE_S
+
+
+async def test_a_grant_that_nobody_waited_for_leaves_no_open_claim(wire: Wire, quota: SharedQuota) -> None:
+    claim = asyncio.create_task(quota.claim([replace(ONE, amount=3)]))
+    await until(lambda: wire.open)
+    claim.cancel()
+    await until(lambda: len(wire.calls) == 2 and not wire.open)
+    wire.now += LEASE_S + 1
+    assert await wire.left() == 10
+    assert not any(each.open for each in wire.limiter._reservations._gateways.values())

@@ -1,0 +1,73 @@
+"""What gateways have claimed of budgets and not settled yet, so that it is given back when one dies.
+
+A gateway that is silent for a while counts as dead. Should it live all the same, what it settles
+later is right: of a claim that was given back meanwhile it charges all that was used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from serve_app.types import Draw
+
+LEASE_S: Final = 30.0  # a gateway is heard of every few seconds
+DUST: Final = 1e-6  # of float64 sums that should be zero
+
+
+@dataclass(slots=True)
+class _Gateway:
+    heard: float  # on the clock
+    open: dict[str, Draw] = field(default_factory=dict)  # by bucket; the amount is what is claimed
+
+
+class Reservations:
+    """Open claims, by gateway and bucket."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` gives seconds and never goes back."""
+        self._clock = clock
+        self._gateways: dict[str, _Gateway] = {}
+
+    def heard(self, gateway: str) -> None:
+        """The gateway lives."""
+        self._of(gateway).heard = self._clock()
+
+    def claimed(self, gateway: str, draws: Iterable[Draw]) -> None:
+        """Claims were granted."""
+        for draw in draws:
+            self._change(gateway, draw, draw.amount)
+
+    def settled(self, gateway: str, draws: Iterable[Draw]) -> list[Draw]:
+        """What settlements take of buckets: all that was used, where their claims were given back."""
+        return [self._settled(gateway, draw) for draw in draws]
+
+    def expired(self) -> list[Draw]:
+        """The settlement of all open claims of gateways that are dead, which are forgotten."""
+        now = self._clock()
+        dead = [name for name, each in self._gateways.items() if now - each.heard > LEASE_S]
+        gone = [self._gateways.pop(name) for name in dead]
+        return [replace(draw, amount=-draw.amount) for each in gone for draw in each.open.values()]
+
+    def _settled(self, gateway: str, draw: Draw) -> Draw:
+        claimed = self._of(gateway).open.get(draw.bucket)
+        known = 0.0 if claimed is None else claimed.amount
+        ends = min(draw.released, known)  # negative: what is undone was not settled after all
+        self._change(gateway, draw, -ends)
+        return replace(draw, amount=draw.amount + draw.released - ends)
+
+    def _change(self, gateway: str, draw: Draw, more: float) -> None:
+        claims = self._of(gateway).open
+        before = claims.get(draw.bucket)
+        amount = more + (0.0 if before is None else before.amount)
+        if amount > DUST:
+            claims[draw.bucket] = replace(draw, amount=amount, released=0.0)
+        else:
+            claims.pop(draw.bucket, None)
+
+    def _of(self, gateway: str) -> _Gateway:
+        found = self._gateways.get(gateway)
+        if found is None:
+            found = self._gateways[gateway] = _Gateway(self._clock())
+        return found
