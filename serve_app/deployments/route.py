@@ -39,6 +39,7 @@ class Route:
         self._quarantine = quarantine
         self._calls: set[asyncio.Task[None]] = set()
         self._inboxes: set[Inbox] = set()
+        self._replies: set[asyncio.Future[bytes]] = set()
         self.is_down = False  # no replica runs, and that is a fault
 
     def give_up(self) -> None:
@@ -47,6 +48,8 @@ class Route:
         for inbox in self._inboxes:
             if not inbox.started:
                 inbox.fail(Unavailable(LOST, retry_after_s=DOWN_RETRY_S))
+        for reply in self._replies:
+            reply.cancel()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         """The deltas of `request`, all that arrived at once in one list, as they arrive.
@@ -87,7 +90,7 @@ class Route:
                 reply = await self._ask(question)
             except Unavailable:
                 self._quarantine.check(question)
-                if not left:
+                if not left or self.is_down:
                     raise
                 logger.warning("question %s: an attempt failed", question.id)
             else:
@@ -98,10 +101,16 @@ class Route:
     async def _ask(self, question: Question[ReplyT]) -> ReplyT:
         ticket = encoder.encode(self._receiver.ticket)
         response = self._handle.ask.remote(encode_question(question), ticket)
+        reply = asyncio.ensure_future(_reply(response))
+        self._replies.add(reply)
+        reply.add_done_callback(self._replies.discard)
         try:
-            return decode_reply(question, await response)
+            return decode_reply(question, await reply)
         except asyncio.CancelledError:
             response.cancel()
+            asking = asyncio.current_task()
+            if self.is_down and not (asking is not None and asking.cancelling()):
+                raise Unavailable(LOST, retry_after_s=DOWN_RETRY_S) from None
             raise
         except BackPressureError as error:
             raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
@@ -152,3 +161,9 @@ class Route:
                 asyncio.get_running_loop().call_later(LAST_DELTA_WAIT_S, inbox.fail, late)
             else:
                 inbox.fail(from_info(refusal_decoder.decode(answer).error))
+
+
+async def _reply(response: Any) -> bytes:
+    """What a call answers, as a future."""
+    answer: bytes = await response
+    return answer
