@@ -99,6 +99,7 @@ def _sum(parts: list[UsageRecord]) -> UsageRecord:
         prompt_tokens=sum(part.prompt_tokens for part in parts),
         cached_tokens=sum(part.cached_tokens for part in parts),
         completion_tokens=sum(part.completion_tokens for part in parts),
+        discarded_tokens=sum(part.discarded_tokens for part in parts),
         total_s=max(part.total_s for part in parts),
         cost=sum(costs) if costs else None,
     )

@@ -100,6 +100,7 @@ def _record(tab: _Tab) -> UsageRecord:
         status=200,  # of a stream, whose head goes out with its first delta
         prompt_tokens=sum(usage.prompt_tokens for usage in used),
         cached_tokens=sum(usage.cached_tokens for usage in used),
-        completion_tokens=sum(usage.completion_tokens for usage in used),
+        completion_tokens=sum(usage.generated_tokens for usage in used),
+        discarded_tokens=sum(usage.discarded_tokens for usage in used),
         total_s=max(0.0, time.time() - tab.record.started),
     )

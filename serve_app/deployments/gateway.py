@@ -97,7 +97,8 @@ class GatewayReplica:
         usage = Usage(
             prompt_tokens=record.prompt_tokens,
             cached_tokens=record.cached_tokens,
-            completion_tokens=record.completion_tokens,
+            completion_tokens=record.completion_tokens - record.discarded_tokens,
+            discarded_tokens=record.discarded_tokens,
         )
         return replace(record, cost=cost(price, usage), currency=price.currency)
 
