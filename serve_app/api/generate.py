@@ -174,8 +174,8 @@ async def under_way(
     tries(entities[0])
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
         try:
-            backend = _backend_of(call, services, context)
-            attempt = await begin(backend, entities, to, tries, metered.follow, deadline)
+            backend, patience_s = _backend_of(call, services, context), services.config.restart_wait_s
+            attempt = await begin(backend, entities, to, tries, metered.follow, deadline, patience_s)
             async with aclosing(attempt):
                 yield attempt, deadline
         except ServeError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import msgspec
 from starlette.types import Receive, Scope, Send
 
@@ -18,6 +20,38 @@ NO_ENDPOINTS = "no endpoint is configured; set user_config.endpoints of the Gate
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
 
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Whether every endpoint can answer, and everything that is not as it is to be."""
+
+    is_ready: bool
+    reasons: tuple[str, ...]
+
+    @property
+    def status(self) -> str:
+        return ("degraded" if self.reasons else "ready") if self.is_ready else "not ready"
+
+
+def condition(directory: Directory, backend: Backend) -> Condition:
+    """The condition of this gateway, now."""
+    if not len(directory):
+        return Condition(False, (NO_ENDPOINTS,))
+    silent: list[str] = []
+    reasons: list[str] = []
+    for endpoint in directory:
+        missing = {e.app: why for e in endpoint.served_entities if (why := backend.missing(e.app))}
+        words = [f"{app}: {why}" for app, why in missing.items()]
+        if all(entity.app in missing for entity in endpoint.reachable):
+            silent.append(f"endpoint {endpoint.name} has nobody who can answer: {'; '.join(words)}")
+        else:
+            reasons += [f"endpoint {endpoint.name}: {each}" for each in words]
+    reasons += [
+        f"endpoint {name} changes once these can answer: {', '.join(apps)}"
+        for name, apps in directory.waiting.items()
+    ]
+    return Condition(not silent, (*silent, *reasons))
+
+
 class Live:
     """GET /livez: the process answers."""
 
@@ -26,8 +60,9 @@ class Live:
 
 
 class Ready:
-    """GET /readyz and /health: 200 when every model can answer, else 503.
+    """GET /readyz and /health: 503 when an endpoint has nobody who can answer, else 200.
 
+    A server that is `degraded` answers every endpoint, though not with all that it is to have.
     The reasons name models, so only those get them who could also list the models.
     """
 
@@ -38,12 +73,12 @@ class Ready:
         self._peer_of = peer_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reasons = await self._backend.not_ready() if len(self._directory) else [NO_ENDPOINTS]
-        body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
-        if reasons and self._may_know(scope):
-            body["reasons"] = reasons
-        headers = {**_JSON, "retry-after": "1"} if reasons else _JSON
-        await reply(send, 503 if reasons else 200, headers, msgspec.json.encode(body))
+        found = condition(self._directory, self._backend)
+        body: dict[str, object] = {"status": found.status}
+        if found.reasons and self._may_know(scope):
+            body["reasons"] = found.reasons
+        headers = _JSON if found.is_ready else {**_JSON, "retry-after": "1"}
+        await reply(send, 200 if found.is_ready else 503, headers, msgspec.json.encode(body))
 
     def _may_know(self, scope: Scope) -> bool:
         try:

@@ -17,7 +17,7 @@ from serve_app.api.dialects.trtllm_description import INPUT_SHAPES, OUTPUT_SHAPE
 from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Services
-from serve_app.api.health import NO_ENDPOINTS
+from serve_app.api.health import condition
 from serve_app.api.kserve.description import (
     model_config,
     model_metadata,
@@ -74,18 +74,18 @@ class ServerLive:
 
 
 class ServerReady:
-    """GET /v2/health/ready: 200 when every model can answer, else 400."""
+    """GET /v2/health/ready: 200 when every endpoint can answer, else 400."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         services = self._services
-        reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
-        if not reasons:
+        found = condition(services.directory, services.backend)
+        if found.is_ready:
             await reply(send, 200, JSON, b"")
             return
-        await reply(send, NOT_READY, JSON, msgspec.json.encode({"error": "; ".join(reasons)[:1_000]}))
+        await reply(send, NOT_READY, JSON, msgspec.json.encode({"error": "; ".join(found.reasons)[:1_000]}))
 
 
 class ModelPage:

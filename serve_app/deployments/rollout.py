@@ -120,6 +120,7 @@ def apply(
         deadline = time.monotonic() + timeout_s
         _until_up(step, cluster, say, deadline, poll_s)
         if step.unrouted:
+            say(f"waiting until no gateway routes to {_words(step.unrouted)}")
             _until_unrouted(step, cluster, deadline, poll_s)
             time.sleep(settle_s)
 
@@ -131,8 +132,8 @@ def rollout(wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S) -> None:
     """
     from serve_app.deployments.rollout_cluster import ServeCluster, as_ray_has_it
 
-    with ServeCluster() as cluster:
-        apply(plan(cluster.running(), as_ray_has_it(wanted)), cluster, say, timeout_s=timeout_s)
+    cluster = ServeCluster()
+    apply(plan(cluster.running(), as_ray_has_it(wanted)), cluster, say, timeout_s=timeout_s)
 
 
 def _until_up(step: Step, cluster: Cluster, say: Say, deadline: float, poll_s: float) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, Final
 
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
@@ -21,19 +21,7 @@ ASK_S: Final = 10.0  # all gateways answer at once, or are asked again
 
 
 class ServeCluster:
-    """A `rollout.Cluster` over Serve's controller. Used as a context, in one thread."""
-
-    def __init__(self) -> None:
-        self._runner = asyncio.Runner()  # handles belong to an event loop
-        self._handles: dict[str, DeploymentHandle] = {}
-
-    def __enter__(self) -> ServeCluster:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._runner.close()
+    """A `rollout.Cluster` over Serve's controller. For plain code, not for use on an event loop."""
 
     def running(self) -> File:
         """The applications that a deploy file brought; those of `serve.run` are left alone by all files."""
@@ -49,23 +37,24 @@ class ServeCluster:
         return {name: (app.status.value, reason(app)) for name, app in serve.status().applications.items()}
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
+        routed: set[str] = set()
         try:
-            return self._runner.run(self._routed(list(gateways)))
-        except Exception as error:  # a gateway that just went, or one of a release that cannot tell
+            for name in gateways:
+                told = _handle(name).broadcast("routes").results(timeout_s=ASK_S)
+                if not told:
+                    return None
+                routed |= {app for apps in told for app in apps}
+        except (RayError, RayServeException, TimeoutError) as error:  # such as a gateway that just went
             logger.debug("the gateways do not tell where they route: %s", error)
             return None
-
-    async def _routed(self, gateways: list[str]) -> frozenset[str] | None:
-        routed: set[str] = set()
-        for name in gateways:
-            if name not in self._handles:
-                self._handles[name] = await asyncio.to_thread(serve.get_app_handle, name)
-            told = await self._handles[name].broadcast("routes").results_async(timeout_s=ASK_S)
-            if not told:
-                return None
-            for apps in told:
-                routed |= set(apps)
         return frozenset(routed)
+
+
+def _handle(app: str) -> DeploymentHandle:
+    handle = serve.get_app_handle(app)  # the same one each time
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=True)  # nobody runs one here
+    return handle
 
 
 def as_ray_has_it(file: File) -> File:
