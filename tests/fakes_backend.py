@@ -93,6 +93,7 @@ class FakeBackend:
 
     infos: list[ModelInfo] = field(default_factory=lambda: [model_info(), model_info("org/other")])
     loading: set[str] = field(default_factory=set)
+    returning: float | None = None  # seconds until what loads is there: it restarts
     words: tuple[str, ...] = WORDS
     refuse: ServeError | None = None  # raised before the first delta
     fail_after: int | None = None  # words delivered before `failure`
@@ -129,7 +130,11 @@ class FakeBackend:
         return None if self.is_ready(app) else "loading"
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
-        return False
+        if self.returning is None or any(map(self.is_ready, apps)):
+            return False
+        if self.returning <= within_s:
+            self.loading.clear()
+        return self.returning <= within_s
 
     def stats(self) -> dict[str, EngineStats]:
         return {

@@ -105,6 +105,7 @@ def build_app(
     )
     metrics.catalogue_refused(lambda: directory.refused)
     metrics.keys_refused(lambda: accounts.refused)
+    metrics.endpoints_waiting(lambda: len(directory.waiting))
     metrics.in_flight(lambda: services.admission.in_flight)
     ready = Ready(backend, directory, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()

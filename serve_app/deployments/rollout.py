@@ -29,6 +29,7 @@ FAILED: Final = "DEPLOY_FAILED"  # for good; what is UNHEALTHY may recover
 
 File = Mapping[str, Any]  # a deploy file: `ServeDeploySchema` as plain values
 Say = Callable[[str], None]
+Cancelled = Callable[[], str | None]
 
 
 class RolloutFailed(Exception):
@@ -108,24 +109,27 @@ def apply(
     timeout_s: float = TIMEOUT_S,
     poll_s: float = POLL_S,
     settle_s: float = SETTLE_S,
+    cancelled: Cancelled = lambda: None,
 ) -> None:
     """Take the steps, one after the other. `say` hears of each, and of what changes meanwhile.
 
-    `timeout_s` bounds each wait. Raises RolloutFailed; then no further step is taken, so
-    whatever ran before still does.
+    `timeout_s` bounds each step; `cancelled` tells why to give up, if there is a reason. Raises
+    RolloutFailed; then no further step is taken, so whatever ran before still does.
     """
     for number, step in enumerate(steps, 1):
         say(f"{number} of {len(steps)}: {step.says}")
         cluster.deploy(step.file)
-        deadline = time.monotonic() + timeout_s
-        _until_up(step, cluster, say, deadline, poll_s)
+        pause = _Pause(step, time.monotonic() + timeout_s, poll_s, cancelled)
+        _until_up(step, cluster, say, pause)
         if step.unrouted:
             say(f"waiting until no gateway routes to {_words(step.unrouted)}")
-            _until_unrouted(step, cluster, deadline, poll_s)
+            _until_unrouted(step, cluster, pause)
             time.sleep(settle_s)
 
 
-def rollout(wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S) -> None:
+def rollout(
+    wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S, cancelled: Cancelled = lambda: None
+) -> None:
     """Take the Serve of this driver (`ray.init` is done) from what it runs to `wanted`.
 
     Returns when all of it runs and what is no longer named was told to go. Raises RolloutFailed.
@@ -133,10 +137,28 @@ def rollout(wanted: File, *, say: Say, timeout_s: float = TIMEOUT_S) -> None:
     from serve_app.deployments.rollout_cluster import ServeCluster, as_ray_has_it
 
     cluster = ServeCluster()
-    apply(plan(cluster.running(), as_ray_has_it(wanted)), cluster, say, timeout_s=timeout_s)
+    steps = plan(cluster.running(), as_ray_has_it(wanted))
+    apply(steps, cluster, say, timeout_s=timeout_s, cancelled=cancelled)
 
 
-def _until_up(step: Step, cluster: Cluster, say: Say, deadline: float, poll_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _Pause:
+    """Between two looks at a step."""
+
+    step: Step
+    deadline: float
+    poll_s: float
+    cancelled: Cancelled
+
+    def __call__(self) -> bool:
+        """Wait; False when it was for the last time. Raises RolloutFailed when somebody gave up."""
+        if (why := self.cancelled()) is not None:
+            raise RolloutFailed(f"{self.step.says}: {why}; {_STAYS}")
+        time.sleep(self.poll_s)
+        return time.monotonic() < self.deadline
+
+
+def _until_up(step: Step, cluster: Cluster, say: Say, pause: _Pause) -> None:
     shown: dict[str, str] = {}
     while True:
         states = cluster.states()
@@ -149,24 +171,22 @@ def _until_up(step: Step, cluster: Cluster, say: Say, deadline: float, poll_s: f
                 raise RolloutFailed(f"{step.says}: application {name} failed; {_STAYS}.\n{reason}".rstrip())
         if all(shown[name] == "RUNNING" for name in step.up):
             return
-        if time.monotonic() >= deadline:
+        if not pause():
             late = [name for name in step.up if shown[name] != "RUNNING"]
             raise RolloutFailed(
                 f"{step.says}: {_words(late)} did not come up in time; {_STAYS}. "
                 f"A model that changes needs room for a second replica, or `max_surge_percent: 0`"
             )
-        time.sleep(poll_s)
 
 
-def _until_unrouted(step: Step, cluster: Cluster, deadline: float, poll_s: float) -> None:
+def _until_unrouted(step: Step, cluster: Cluster, pause: _Pause) -> None:
     gateways = [name for name, app in _apps(step.file).items() if _is_routed(app)]
     while (routed := cluster.routed(gateways)) is None or not routed.isdisjoint(step.unrouted):
-        if time.monotonic() >= deadline:
+        if not pause():
             raise RolloutFailed(
                 f"{step.says}: gateways still route to {_words(step.unrouted)}, which therefore stay; "
                 "/readyz says what the gateways wait for"
             )
-        time.sleep(poll_s)
 
 
 _STAYS: Final = "what served before still does. Deploy the former file to end the attempt"

@@ -22,8 +22,8 @@ def succession(
     """`new`, but for each endpoint that must wait, which stays as it is in `old`.
 
     An endpoint waits while an application that it would send traffic to, and did not before,
-    cannot answer, and the former endpoint still has somebody who can. `answers` tells of an
-    entity, be it old or new, whether it can.
+    cannot answer; unless only others of the new endpoint can, and nobody of the former one.
+    `answers` tells of an entity, be it old or new, whether it can.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []
@@ -31,7 +31,11 @@ def succession(
     for endpoint in new:
         before = former.get(endpoint.name)
         awaited = () if before is None else _awaited(before, endpoint, answers)
-        if before is not None and awaited and any(map(answers, before.reachable)):
+        if (
+            before is not None
+            and awaited
+            and (any(map(answers, before.reachable)) or not any(map(answers, endpoint.reachable)))
+        ):
             waiting[endpoint.name] = awaited
             taken.append(before)
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,11 @@ from typing import Any, Final
 
 import httpx
 
-from tests.deploy.answers import completion
+from tests.deploy.answers import completion, settled
 from tests.deploy.deployment import COMPLETIONS, DEMO, Deployed
 from tests.invariants import WAIT_S
+
+logger = logging.getLogger(__name__)
 
 CLIENTS: Final = 8  # half of them ask for streams
 TOKENS: Final = 24
@@ -31,6 +34,7 @@ class Request:
     status: int = 0
     bytes: int = 0
     entity: str = ""
+    retry_after: str | None = None
     end: str = ""  # DONE, or what else ended it
 
 
@@ -84,6 +88,20 @@ async def constant_load(server: Deployed, model: str = DEMO) -> AsyncIterator[Lo
             stop.set()
 
 
+@asynccontextmanager
+async def nothing_is_lost(server: Deployed) -> AsyncIterator[Log]:
+    """A constant load around the block: every answer is whole, and each left one record."""
+    before = len(await settled(server))
+    async with constant_load(server) as log:
+        await more(log)
+        yield log
+        await more(log)
+    logger.info("%d requests, the longest %.1f s: %s", len(log.requests), log.longest_s, dict(log.counts))
+    log.assert_nothing_was_lost()
+    records = (await settled(server))[before:]
+    assert [record.outcome for record in records] == ["finished"] * len(log.requests)
+
+
 async def more(log: Log, count: int = 4 * CLIENTS) -> None:
     """Wait until `count` more requests have ended."""
     wanted = len(log.requests) + count
@@ -97,6 +115,7 @@ async def _ask(client: httpx.AsyncClient, model: str, request: Request) -> None:
     async with client.stream("POST", COMPLETIONS, json=body) as response:
         request.status = response.status_code
         request.entity = response.headers.get("served-model-name", "")
+        request.retry_after = response.headers.get("retry-after")
         raw = b""
         async for chunk in response.aiter_bytes():
             raw += chunk

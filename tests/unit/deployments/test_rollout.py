@@ -162,6 +162,14 @@ def test_models_that_gateways_still_route_to_are_not_removed() -> None:
     assert names(cluster.running()) == ["system", "b", "a"]
 
 
+def test_who_gives_up_leaves_all_as_it_is() -> None:
+    running, wanted = file(gateway("a"), model("a")), file(gateway("b"), model("b"))
+    cluster = FakeCluster(running)
+    with pytest.raises(RolloutFailed, match="starting b: interrupted"):
+        apply(plan(running, wanted), cluster, lambda line: None, poll_s=0.0, cancelled=lambda: "interrupted")
+    assert names(cluster.running()) == ["system", "a", "b"]
+
+
 def test_a_model_that_does_not_come_up_ends_the_attempt() -> None:
     running, wanted = file(gateway("a"), model("a")), file(gateway("a"), model("a", threads=2))
     cluster = FakeCluster(running)
