@@ -172,9 +172,12 @@ class Deployed(Served):
         return await self.client.post(CHAT, json=body, headers=headers)
 
     async def until_running(self) -> None:
-        """Wait until what was deployed runs and the gateway is ready."""
+        """Wait until what was deployed runs and the gateway is ready and lacks nothing."""
         apps = [app["name"] for app in self.raw["applications"]]
         await asyncio.to_thread(_wait, self.port, apps)
+        async with asyncio.timeout(WAIT_S):
+            while (await self.client.get("/readyz")).json()["status"] != "ready":
+                await asyncio.sleep(0.05)
 
     async def until_balanced(self) -> None:
         """Wait until HAProxy sends requests to every gateway."""
