@@ -159,20 +159,21 @@ class _Pause:
 
 
 def _until_up(step: Step, cluster: Cluster, say: Say, pause: _Pause) -> None:
-    shown: dict[str, str] = {}
+    shown: dict[str, tuple[str, str]] = {}
     while True:
         states = cluster.states()
         for name in step.up:
             state, reason = states.get(name, ("NOT_STARTED", ""))
-            if shown.get(name) != state:
-                shown[name] = state
-                say(f"{name}: {state.lower().replace('_', ' ')}")
             if state == FAILED:
                 raise RolloutFailed(f"{step.says}: application {name} failed; {_STAYS}.\n{reason}".rstrip())
-        if all(shown[name] == "RUNNING" for name in step.up):
+            if shown.get(name) != (state, reason):
+                shown[name] = state, reason
+                # Of one that comes up Serve says something only where it cannot, such as for want of room.
+                say(f"{name}: {state.lower().replace('_', ' ')}{reason and f': {reason}'}")
+        late = [name for name in step.up if shown[name][0] != "RUNNING"]
+        if not late:
             return
         if not pause():
-            late = [name for name in step.up if shown[name] != "RUNNING"]
             raise RolloutFailed(
                 f"{step.says}: {_words(late)} did not come up in time; {_STAYS}. "
                 f"A model that changes needs room for a second replica, or `max_surge_percent: 0`"

@@ -199,6 +199,8 @@ async def test_f11_all_that_can_change_changes_under_load(server: Deployed) -> N
         raw["applications"].remove(app_of(raw, f"model-{DEMO}-bf16"))
         del endpoints_of(raw)[1:]
 
+    await server.deploy(shared(server.raw, 10))
+    await server.until_traffic(DEMO, {OLD: 90, NEW: 10})
     gateways = set(await server.gateways())
     async with nothing_is_lost(server) as log:
         await server.roll_out(edited(server.raw, edit))

@@ -55,7 +55,8 @@ class FakeCluster:
     def states(self) -> Mapping[str, tuple[str, str]]:
         self.looks += 1
         state = "RUNNING" if self.looks > 2 else "DEPLOYING"
-        states = {app["name"]: (state, "") for app in self.running()["applications"]}
+        reason = "no room" if self.looks == 2 else ""
+        states = {app["name"]: (state, reason) for app in self.running()["applications"]}
         if self.fails in states and self.looks > 2:
             states[self.fails] = ("DEPLOY_FAILED", "ValueError: no such folder")
         return states
@@ -151,7 +152,7 @@ def test_a_model_that_fails_leaves_gateways_and_old_models_as_they_are() -> None
         apply(plan(running, wanted), cluster, said.append, poll_s=0.0, settle_s=0.0)
     (only,) = cluster.deployed[1:]
     assert only["applications"] == [gateway("a"), model("a"), model("b")]
-    assert said == ["1 of 3: starting b", "b: deploying", "b: deploy failed"]
+    assert said == ["1 of 3: starting b", "b: deploying", "b: deploying: no room"]
 
 
 def test_models_that_gateways_still_route_to_are_not_removed() -> None:
