@@ -21,6 +21,7 @@ from serve_app.types.question import ReplyT
 
 LOOPBACK: Final = "127.0.0.1"
 WATCH_NODES_S: Final = 2.0
+RECOVERY_S: Final = 0.1  # between looks whether a model is back
 FORGET_S: Final = 3_600.0  # the longest life of a request, which may know a model of a former catalogue
 
 Served = tuple[str, str, str]  # application, model and version: what an entity expects where
@@ -36,7 +37,6 @@ class ServeBackend:
         self._quarantine = Quarantine()
         self._models: dict[Served, RemoteModel] = {}
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
-        self._changed = asyncio.Event()  # made anew with every change
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def serve(self, endpoints: Iterable[Endpoint], coming: Iterable[Endpoint] = ()) -> None:
@@ -52,7 +52,7 @@ class ServeBackend:
             asyncio.get_running_loop().call_later(FORGET_S, self._forget, served[0], model)
         for served, entity in (ahead | entities).items():
             if served not in self._models:
-                self._models[served] = RemoteModel(entity, self._receiver, self._quarantine, self._change)
+                self._models[served] = RemoteModel(entity, self._receiver, self._quarantine)
         self._by_app |= {served[0]: self._models[served] for served in entities}
 
     def answers(self, entity: ServedEntity) -> bool:
@@ -82,16 +82,13 @@ class ServeBackend:
 
     async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
         models = [self._by_app[app] for app in apps if app in self._by_app]
+        until = asyncio.get_running_loop().time() + within_s
         if any(model.missing is None for model in models):
             return False
-        try:
-            async with asyncio.timeout(within_s):
-                while any(model.is_restarting for model in models):
-                    await self._changed.wait()
-                    if any(model.missing is None for model in models):
-                        return True
-        except TimeoutError:
-            pass
+        while any(model.is_restarting for model in models) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(RECOVERY_S)
+            if any(model.missing is None for model in models):
+                return True
         return False
 
     def info(self, app: str) -> ModelInfo | None:
@@ -137,10 +134,6 @@ class ServeBackend:
 
     def _named(self) -> list[str]:
         return list(dict.fromkeys(app for app, _, _ in self._models if app in self._by_app))
-
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = asyncio.Event()
 
     def _forget(self, app: str, model: RemoteModel) -> None:
         if self._by_app.get(app) is model:

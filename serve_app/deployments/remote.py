@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -44,14 +43,11 @@ class RemoteModel:
         entity: ServedEntity,
         receiver: Receiver,
         quarantine: Quarantine,
-        changed: Callable[[], None] = lambda: None,
     ) -> None:
-        """`changed` is called whenever the model becomes ready, or stops to be."""
         self._app = entity.app
         self._expected = (entity.model, entity.version)
         self._receiver = receiver
         self._quarantine = quarantine
-        self._changed = changed
         self._handle: DeploymentHandle | None = None
         self._waking: asyncio.Task[ModelInfo] | None = None
         self._missing: str | None = "not deployed yet"
@@ -168,7 +164,6 @@ class RemoteModel:
             self._missing = None
             logger.info("application %s is ready", self._app)
         self.looked.set()
-        self._changed()
 
     def _lost(self, why: str) -> None:
         self._asleep = False
@@ -178,7 +173,6 @@ class RemoteModel:
         self.looked.set()
         if self.route is not None:
             self.route.let_go()
-        self._changed()
 
 
 def _words(model: str, version: str) -> str:
