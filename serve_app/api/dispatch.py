@@ -144,7 +144,7 @@ async def begin(
     deadline: float,
     patience_s: float,
 ) -> Attempt:
-    """The first of `entities` that delivers anything; see `first_answer`. `begun` is told of each generation."""
+    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each generation."""
 
     async def attempt(entity: ServedEntity) -> Attempt:
         return await _attempt(backend, entity, requests, begun)
