@@ -312,6 +312,18 @@ class GatewayConfig(Settings):
 
     max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
     request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
+    restart_wait_s: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="How long a request waits where all who could answer restart; then 503.",
+    )
+    catalogue_wait_s: float = Field(
+        1800.0,
+        ge=0,
+        le=86_400,
+        description="How long a changed endpoint stays as it was while its new applications come up.",
+    )
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )

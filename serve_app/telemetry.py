@@ -98,6 +98,14 @@ class Metrics:
             registry=self.registry,
         ).set_function(lambda: float(is_refused()))
 
+    def endpoints_waiting(self, count: Callable[[], int]) -> None:
+        """Ask `count` at each scrape how many endpoints are not yet what the newest catalogue says."""
+        Gauge(
+            "serve_app_endpoints_waiting",
+            "Endpoints that stay as they were until their new models can answer.",
+            registry=self.registry,
+        ).set_function(lambda: float(count()))
+
     def in_flight(self, count: Callable[[], int]) -> None:
         """Read the number of prompts under way from `count` at each scrape."""
         self._in_flight.set_function(lambda: float(count()))

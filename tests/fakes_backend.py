@@ -7,7 +7,7 @@ choice but for the first word, which names the prompt and the choice.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
@@ -93,6 +93,7 @@ class FakeBackend:
 
     infos: list[ModelInfo] = field(default_factory=lambda: [model_info(), model_info("org/other")])
     loading: set[str] = field(default_factory=set)
+    returning: float | None = None  # seconds until what loads is there: it restarts
     words: tuple[str, ...] = WORDS
     refuse: ServeError | None = None  # raised before the first delta
     fail_after: int | None = None  # words delivered before `failure`
@@ -103,7 +104,6 @@ class FakeBackend:
     finish: FinishReason = FinishReason.LENGTH
     usage: Usage | None = None  # told with every delta, instead of what was delivered
     progress: Usage | None = None  # told before everything else
-    reasons: list[str] = field(default_factory=list)
     requests: list[GenerateRequest] = field(default_factory=list)
     questions: list[Any] = field(default_factory=list)
     running: int = 0
@@ -126,8 +126,15 @@ class FakeBackend:
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
         return info
 
-    async def not_ready(self) -> list[str]:
-        return self.reasons
+    def missing(self, app: str) -> str | None:
+        return None if self.is_ready(app) else "loading"
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        if self.returning is None or any(map(self.is_ready, apps)):
+            return False
+        if self.returning <= within_s:
+            self.loading.clear()
+        return self.returning <= within_s
 
     def stats(self) -> dict[str, EngineStats]:
         return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
@@ -42,8 +42,11 @@ class LocalBackend:
             raise Unavailable("there is one model only")
         return info
 
-    async def not_ready(self) -> list[str]:
-        return []
+    def missing(self, app: str) -> str | None:
+        return None if self.is_ready(app) else "there is one model only"
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        return False
 
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name): self._server.stats()}

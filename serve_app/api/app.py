@@ -34,7 +34,7 @@ from serve_app.api.dialects.ovms_rerank import RerankDialect
 from serve_app.api.directory import Directory
 from serve_app.api.embed import EmbedRoute
 from serve_app.api.generate import GenerateRoute, Services
-from serve_app.api.health import Live, MetricsPage, Ready, UsageHealth
+from serve_app.api.health import Live, MetricsPage, Ready
 from serve_app.api.kserve_routes import kserve_routes
 from serve_app.api.metering import Meter
 from serve_app.api.middleware import Edge
@@ -110,10 +110,10 @@ def build_app(
     )
     metrics.catalogue_refused(lambda: directory.refused)
     metrics.keys_refused(lambda: accounts.refused)
+    metrics.endpoints_waiting(lambda: len(directory.waiting))
     metrics.in_flight(lambda: services.admission.in_flight)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
-    usage = UsageHealth(journal, is_required=config.usage_required)
-    ready = Ready(backend, directory, accounts, peer_of, usage)
+    ready = Ready(services, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()
     chats: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(chat, services),

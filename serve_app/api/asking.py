@@ -101,7 +101,9 @@ async def asked_of(
     async with services.meter.admit(endpoint, asked, context) as metered:
         metered.has_price = False
         try:
-            entity, info, told = await first_answer(entities, ask, tries, deadline)
+            entity, info, told = await first_answer(
+                services.backend, entities, ask, tries, deadline, services.config.restart_wait_s
+            )
         except (ServeError, asyncio.CancelledError) as error:
             if isinstance(error, ServeError):
                 context.status = _status(context, error)

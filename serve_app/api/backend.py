@@ -30,6 +30,17 @@ class Backend(Protocol):
         """Whether a request to this application would be answered, if only after it woke up."""
         ...
 
+    def missing(self, app: str) -> str | None:
+        """Why a request to this application would not be answered; None where it would."""
+        ...
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        """Where one of these applications restarts and none is ready: wait until one is, and tell whether.
+
+        At most `within_s`. False at once where nothing can be gained by waiting.
+        """
+        ...
+
     def info(self, app: str) -> ModelInfo | None:
         """What is known of the model of an application, without asking it."""
         ...
@@ -51,10 +62,6 @@ class Backend(Protocol):
 
         Raises ServeError; UnsupportedField from a model that has no answer to such a question.
         """
-        ...
-
-    async def not_ready(self) -> list[str]:
-        """Why the server cannot take all traffic; empty when it can."""
         ...
 
     def stats(self) -> dict[str, EngineStats]:

@@ -6,7 +6,7 @@ A running request keeps what it found; the next one sees the new catalogue.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from serve_app.api.backend import Backend
 from serve_app.endpoints.catalogue import Catalogue
@@ -21,9 +21,14 @@ class Directory:
         self.replace(catalogue or Catalogue())
 
     def replace(self, catalogue: Catalogue) -> None:
-        self.created = int(time.time())  # Unix seconds
         self.refused = False  # a newer catalogue was wrong, and this one stayed
-        self._endpoints = {endpoint.name: endpoint for endpoint in catalogue.endpoints}
+        self.take(catalogue.endpoints)
+
+    def take(self, endpoints: Iterable[Endpoint], waiting: Mapping[str, Sequence[str]] | None = None) -> None:
+        """`endpoints` from now on. `waiting`: those that will change once these applications answer."""
+        self.waiting = dict(waiting or {})
+        self.created = int(time.time())  # Unix seconds
+        self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
 
     def find(self, name: str) -> Endpoint:
         """Raises ModelNotFound."""

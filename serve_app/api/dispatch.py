@@ -142,28 +142,46 @@ async def begin(
     tries: Callable[[ServedEntity], None],
     begun: Callable[[Generation], None],
     deadline: float,
+    patience_s: float,
 ) -> Attempt:
-    """The first of `entities` that delivers anything before `deadline` (the event loop's time).
-
-    `tries` is told of each that is tried, `begun` of each generation. Raises the last one's ServeError.
-    """
+    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each generation."""
 
     async def attempt(entity: ServedEntity) -> Attempt:
         return await _attempt(backend, entity, requests, begun)
 
-    return await first_answer(entities, attempt, tries, deadline)
+    return await first_answer(backend, entities, attempt, tries, deadline, patience_s)
 
 
 async def first_answer(
+    backend: Backend,
+    entities: Sequence[ServedEntity],
+    ask: Callable[[ServedEntity], Awaitable[T]],
+    tries: Callable[[ServedEntity], None],
+    deadline: float,
+    patience_s: float,
+) -> T:
+    """What the first of `entities` says that can answer before `deadline` (the event loop's time).
+
+    Where none can while a model restarts, its return is waited for, `patience_s` at most. `tries` is
+    told of each that is tried. Raises the last one's ServeError.
+    """
+    clock = asyncio.get_running_loop().time
+    until = min(deadline, clock() + patience_s)
+    while True:
+        try:
+            return await _first_of(entities, ask, tries, deadline)
+        except Unavailable:
+            if not await backend.recovery([entity.app for entity in entities], until - clock()):
+                raise
+        entities = sorted(entities, key=lambda entity: not backend.is_ready(entity.app))
+
+
+async def _first_of(
     entities: Sequence[ServedEntity],
     ask: Callable[[ServedEntity], Awaitable[T]],
     tries: Callable[[ServedEntity], None],
     deadline: float,
 ) -> T:
-    """What the first of `entities` says that can answer before `deadline` (the event loop's time).
-
-    `tries` is told of each that is tried. Raises the last one's ServeError.
-    """
     for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
         tries(entity)
         try:

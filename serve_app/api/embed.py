@@ -77,7 +77,9 @@ class EmbedExchange:
         async with services.meter.admit(endpoint, lambda: _reserved(request), context) as metered:
             try:
                 ask = partial(self._ask, request)
-                chosen, info, embeddings = await first_answer(entities, ask, self._try, deadline)
+                chosen, info, embeddings = await first_answer(
+                    services.backend, entities, ask, self._try, deadline, services.config.restart_wait_s
+                )
             except (ServeError, asyncio.CancelledError) as error:
                 if isinstance(error, ServeError):
                     context.status = self._dialect.render_error(error).status

@@ -176,8 +176,8 @@ async def under_way(
             return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
 
         try:
-            backend = _backend_of(call, services, context)
-            attempt = await begin(backend, entities, to, tries, metered.follow, deadline)
+            backend, patience_s = _backend_of(call, services, context), services.config.restart_wait_s
+            attempt = await begin(backend, entities, to, tries, metered.follow, deadline, patience_s)
             async with aclosing(attempt):
                 yield attempt, deadline
         except ServeError as error:

@@ -12,6 +12,7 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.aliases import meaning
+from serve_app.api.condition import condition
 from serve_app.api.connection import reply
 from serve_app.api.context import context_of
 from serve_app.api.dialects.trtllm_description import SHAPES, config_parameters
@@ -19,7 +20,6 @@ from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
 from serve_app.api.dialects.trtllm_role import Role
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Services
-from serve_app.api.health import NO_ENDPOINTS, NO_USAGE
 from serve_app.api.kserve.description import (
     TensorShape,
     model_config,
@@ -78,20 +78,17 @@ class ServerLive:
 
 
 class ServerReady:
-    """GET /v2/health/ready: 200 when every model can answer, else 400."""
+    """GET /v2/health/ready: 200 when every endpoint can answer, else 400."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._services
-        reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
-        if not services.meter.is_open:
-            reasons = [*reasons, NO_USAGE]
-        if not reasons:
+        found = condition(self._services)
+        if found.is_ready:
             await reply(send, 200, JSON, msgspec.json.encode({"ready": True}))
             return
-        body = {"ready": False, "error": "; ".join(reasons)[:1_000]}
+        body = {"ready": False, "error": "; ".join(found.reasons)[:1_000]}
         await reply(send, NOT_READY, JSON, msgspec.json.encode(body))
 
 

@@ -70,6 +70,17 @@ class Meter:
         """Whether requests are admitted, as far as their records are concerned."""
         return not self._usage_required or self._journal.problem is None
 
+    @property
+    def problem(self) -> str | None:
+        """Why records of usage are not where they belong; None when they are."""
+        if self._journal.problem is None:
+            return None
+        return (
+            f"usage records are not written ({self._journal.problem}): "
+            f"{self._journal.waiting} wait in memory, "
+            f"{self._journal.dropped} are lost"
+        )
+
     @asynccontextmanager
     async def admit(
         self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext

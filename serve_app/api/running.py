@@ -7,7 +7,7 @@ it reaches its gateway.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -77,6 +77,12 @@ class StoppableBackend:
     def is_ready(self, app: str) -> bool:
         return self._backend.is_ready(app)
 
+    def missing(self, app: str) -> str | None:
+        return self._backend.missing(app)
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        return await self._backend.recovery(apps, within_s)
+
     def info(self, app: str) -> ModelInfo | None:
         return self._backend.info(app)
 
@@ -85,9 +91,6 @@ class StoppableBackend:
 
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
         return await self._backend.ask(app, question)
-
-    async def not_ready(self) -> list[str]:
-        return await self._backend.not_ready()
 
     def stats(self) -> dict[str, EngineStats]:
         return self._backend.stats()

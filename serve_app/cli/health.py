@@ -22,11 +22,16 @@ def health(context: click.Context, server: Server) -> None:
     click.echo(f"live:  {'yes' if live.is_success else f'no (HTTP {live.status_code})'}")
     ready = server.get("/readyz")
     reasons = _reasons(ready)
-    fine = "yes, degraded" if reasons else "yes"
-    click.echo(f"ready: {fine if ready.is_success else f'no (HTTP {ready.status_code})'}")
+    click.echo(f"ready: {_word(ready, reasons)}")
     for reason in reasons:
         click.echo(f"  {printable(reason)}")
     context.exit(0 if live.is_success and ready.is_success else 1)
+
+
+def _word(response: httpx.Response, reasons: list[str]) -> str:
+    if not response.is_success:
+        return f"no (HTTP {response.status_code})"
+    return "yes, but degraded" if reasons else "yes"
 
 
 def _reasons(response: httpx.Response) -> list[str]:

@@ -38,7 +38,8 @@ from serve_app.endpoints.endpoint import Endpoint
 DRAIN_S: Final = 600.0
 HEALTH_PERIOD_S: Final = 5.0
 HEALTH_TIMEOUT_S: Final = 15.0
-SURGE_PERCENT: Final = 100  # a bought model is updated by new replicas beside the old ones
+# Changed code or `args` start new replicas beside the old ones, which answer until those are up.
+SURGE_PERCENT: Final = 100
 BY_LOAD: Final = "serve_app.deployments.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
 DOWNSCALE_DELAY_S: Final = 300.0
@@ -80,6 +81,7 @@ def gateway_deployment(config: GatewayConfig) -> Deployment:
         max_ongoing_requests=2 * config.max_in_flight + OPEN_BESIDES,
         max_queued_requests=config.max_in_flight,
         graceful_shutdown_timeout_s=DRAIN_S,
+        max_surge_percent=SURGE_PERCENT,
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.1},
@@ -97,6 +99,7 @@ def model_deployment(config: ModelConfig) -> Deployment:
         max_ongoing_requests=engine.max_sequences + engine.max_waiting + OPEN_BESIDES,
         max_queued_requests=engine.max_sequences + engine.max_waiting,
         graceful_shutdown_timeout_s=DRAIN_S,
+        max_surge_percent=SURGE_PERCENT,
         health_check_period_s=HEALTH_PERIOD_S,
         health_check_timeout_s=HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.5},
@@ -109,7 +112,7 @@ def _replicas(config: ModelConfig) -> dict[str, Any]:
     if bought is None:
         return {}
     if bought.min_replicas == bought.max_replicas:
-        return {"num_replicas": bought.max_replicas, "max_surge_percent": SURGE_PERCENT}
+        return {"num_replicas": bought.max_replicas}
     scaling = AutoscalingConfig(
         min_replicas=bought.min_replicas,
         initial_replicas=bought.min_replicas,
@@ -120,4 +123,4 @@ def _replicas(config: ModelConfig) -> dict[str, Any]:
         look_back_period_s=LOOK_BACK_S,
         policy=AutoscalingPolicy(policy_function=BY_LOAD),
     )
-    return {"autoscaling_config": scaling, "max_surge_percent": SURGE_PERCENT}
+    return {"autoscaling_config": scaling}

@@ -27,6 +27,7 @@ from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.settler import settlements_decoder
+from serve_app.deployments.takeover import Takeover
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
 from serve_app.errors import ServeError
 from serve_app.rpc.server import RpcServer
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
+FIRST_LOOK_S: Final = 30.0  # at all models, before the first request; then those that answered are served
 
 
 class GatewayReplica:
@@ -49,6 +51,7 @@ class GatewayReplica:
         app = str(serve.get_replica_context().app_name)
         self._receiver = await Receiver.start(LOOPBACK, app)
         self._backend = ServeBackend(self._receiver)
+        self._takeover = Takeover(self._directory, self._backend, config.catalogue_wait_s)
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
         self._rpc: RpcServer | None = None
@@ -59,19 +62,22 @@ class GatewayReplica:
 
         A wrong one stops a gateway from starting (CatalogueError), as does a port of gRPC that is
         taken (OSError). One that runs keeps what it has and says so: its requests have done
-        nothing wrong.
+        nothing wrong. Serve sends requests as soon as a start returns, so that waits until it is
+        known which models can answer.
         """
+        is_start = not len(self._directory)
         try:
             catalogue = parse_catalogue(user_config)
         except CatalogueError as error:
-            if not len(self._directory):
+            if is_start:
                 raise
             logger.error("the new endpoints are refused, the old ones stay:\n%s", error)
             self._directory.refused = True
             return
-        self._directory.replace(catalogue)
-        self._backend.serve(catalogue)
+        self._takeover.begin(catalogue)
         logger.info("serving %d endpoints", len(self._directory))
+        if is_start:
+            await self._backend.looked(FIRST_LOOK_S)
         if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
             await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
             self._rpc_listens = True
@@ -102,6 +108,10 @@ class GatewayReplica:
         )
         return replace(record, cost=cost(price, usage), currency=price.currency)
 
+    async def routes(self) -> list[str]:
+        """The applications that requests of this gateway go to: none of them may be removed."""
+        return self._backend.routes()
+
     def __serve_build_asgi_app__(self) -> Any:
         # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
         # one certainty is where Serve listens: on loopback every peer is this machine,
@@ -123,6 +133,7 @@ class GatewayReplica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_rpc"):  # the constructor got that far
+            self._takeover.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
             await self._backend.close()

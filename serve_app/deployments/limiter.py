@@ -121,15 +121,16 @@ def _undone(taken: Sequence[Draw]) -> list[Draw]:
 
 def limiter_deployment() -> Deployment:
     """The limiter, to be bound to the gateway of the `system` application."""
-    from serve_app.deployments.build import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S  # it imports this module
+    from serve_app.deployments import build  # it imports this module
 
     return serve.deployment(Limiter).options(
         name="Limiter",
         num_replicas=1,
         max_ongoing_requests=MAX_ONGOING,
         graceful_shutdown_timeout_s=2 * WAIT_S,
-        health_check_period_s=HEALTH_PERIOD_S,
-        health_check_timeout_s=HEALTH_TIMEOUT_S,
+        max_surge_percent=build.SURGE_PERCENT,
+        health_check_period_s=build.HEALTH_PERIOD_S,
+        health_check_timeout_s=build.HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.05},
     )
 

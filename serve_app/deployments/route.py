@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from ray.exceptions import ActorDiedError, RayError
@@ -17,6 +18,7 @@ from serve_app.channel.frames import encoder, refusal_decoder
 from serve_app.channel.questions import decode_reply, encode_question
 from serve_app.channel.receiver import BROKEN, Inbox, Receiver
 from serve_app.deployments.affinity import toward
+from serve_app.deployments.presence import is_taken
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
 from serve_app.types import FinishReason, GenerateRequest, Question, TokenDelta
@@ -26,30 +28,40 @@ logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 3  # a request moves to another replica at most twice
 LAST_DELTA_WAIT_S: Final = 5.0  # the call may return before the channel delivered all
-DOWN_RETRY_S: Final = 5.0
 LOST: Final = "the model's process ended; try again"
+GONE: Final = "the model is restarting; try again"
 
 
 class Route:
-    """Sends requests to one model, and moves them while nothing was delivered."""
+    """Sends requests to one model, and moves them while nothing was delivered.
 
-    def __init__(self, handle: DeploymentHandle, receiver: Receiver, quarantine: Quarantine) -> None:
+    `is_there` tells whether it has anybody to move to.
+    """
+
+    def __init__(
+        self,
+        handle: DeploymentHandle,
+        receiver: Receiver,
+        quarantine: Quarantine,
+        is_there: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._handle = handle
         self._receiver = receiver
         self._quarantine = quarantine
+        self._is_there = is_there
         self._calls: set[asyncio.Task[None]] = set()
-        self._inboxes: set[Inbox] = set()
-        self._replies: set[asyncio.Future[bytes]] = set()
-        self.is_down = False  # no replica runs, and that is a fault
+        self._open: dict[Any, Callable[[], None]] = {}  # Serve's response -> how to end its request
 
-    def give_up(self) -> None:
-        """No replica runs: refuse all that waits for one. Until `is_down` is false again nothing is moved."""
-        self.is_down = True
-        for inbox in self._inboxes:
-            if not inbox.started:
-                inbox.fail(Unavailable(LOST, retry_after_s=DOWN_RETRY_S))
-        for reply in self._replies:
-            reply.cancel()
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether a request is open that no replica has taken yet."""
+        return not all(map(is_taken, self._open))
+
+    def let_go(self) -> None:
+        """The model's replicas are gone: end the requests that none of them had taken."""
+        for response, end in tuple(self._open.items()):
+            if not is_taken(response):
+                end()
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         """The deltas of `request`, all that arrived at once in one list, as they arrive.
@@ -62,7 +74,6 @@ class Route:
             # A fresh key: a replica that was given up may still send under the old one.
             key = request.id if attempt == 0 else f"{request.id}~{attempt}"
             inbox = self._receiver.open(key, None if request.record is None else request.record.id)
-            self._inboxes.add(inbox)
             try:
                 async with aclosing(self._attempt(replace(request, id=key), inbox)) as steps:
                     async for deltas in steps:
@@ -71,13 +82,11 @@ class Route:
                 return
             except Unavailable:
                 self._quarantine.check(request)
-                if inbox.started or attempt == ATTEMPTS - 1 or self.is_down:
+                if inbox.started or attempt == ATTEMPTS - 1 or not self._is_there():
                     raise
                 logger.warning(
                     "request %s: attempt %d failed before its first token", request.id, attempt + 1
                 )
-            finally:
-                self._inboxes.discard(inbox)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`, moved to another replica when its own dies. Raises ServeError.
@@ -90,7 +99,7 @@ class Route:
                 reply = await self._ask(question)
             except Unavailable:
                 self._quarantine.check(question)
-                if not left or self.is_down:
+                if not left or not self._is_there():
                     raise
                 logger.warning("question %s: an attempt failed", question.id)
             else:
@@ -101,16 +110,11 @@ class Route:
     async def _ask(self, question: Question[ReplyT]) -> ReplyT:
         ticket = encoder.encode(self._receiver.ticket)
         response = self._handle.ask.remote(encode_question(question), ticket)
-        reply = asyncio.ensure_future(_reply(response))
-        self._replies.add(reply)
-        reply.add_done_callback(self._replies.discard)
+        self._open[response] = response.cancel
         try:
-            return decode_reply(question, await reply)
+            return decode_reply(question, await response)
         except asyncio.CancelledError:
             response.cancel()
-            asking = asyncio.current_task()
-            if self.is_down and not (asking is not None and asking.cancelling()):
-                raise Unavailable(LOST, retry_after_s=DOWN_RETRY_S) from None
             raise
         except BackPressureError as error:
             raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
@@ -119,6 +123,8 @@ class Route:
             if isinstance(error, ActorDiedError):
                 self._quarantine.blame(question, error.actor_id or "")
             raise Unavailable(LOST, retry_after_s=1.0) from error
+        finally:
+            del self._open[response]
 
     async def _attempt(
         self, request: GenerateRequest, inbox: Inbox
@@ -129,12 +135,14 @@ class Route:
         self._calls.add(call)
         call.add_done_callback(self._calls.discard)
         open_choices = set(range(request.n))
+        self._open[response] = partial(inbox.fail, Unavailable(GONE, retry_after_s=2.0))
         try:
             while deltas := await inbox.get():
                 open_choices -= {d.index for d in deltas if d.finish and d.finish is not FinishReason.ERROR}
                 yield deltas
             open_choices.clear()
         finally:
+            del self._open[response]
             inbox.close()
             if open_choices and not call.done():
                 response.cancel()
@@ -161,9 +169,3 @@ class Route:
                 asyncio.get_running_loop().call_later(LAST_DELTA_WAIT_S, inbox.fail, late)
             else:
                 inbox.fail(from_info(refusal_decoder.decode(answer).error))
-
-
-async def _reply(response: Any) -> bytes:
-    """What a call answers, as a future."""
-    answer: bytes = await response
-    return answer

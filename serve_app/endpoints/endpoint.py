@@ -191,6 +191,16 @@ class Endpoint(Settings):
         if total != 100:
             raise ValueError(f"traffic: the percentages add up to {total}; they must add up to 100")
 
+    @property
+    def weighted(self) -> tuple[ServedEntity, ...]:
+        """The entities with traffic of their own, in the order of the file."""
+        return tuple(entity for entity in self.served_entities if self.traffic.get(entity.name))
+
+    @property
+    def reachable(self) -> tuple[ServedEntity, ...]:
+        """The entities that answer requests which name none: with a fallback that is all of them."""
+        return self.served_entities if self.fallback else self.weighted
+
     def entity(self, name: str) -> ServedEntity | None:
         """The served entity called `name`, if there is one."""
         return next((entity for entity in self.served_entities if entity.name == name), None)

@@ -23,9 +23,8 @@ def candidates(
     traffic when none is). With `endpoint.fallback` the others follow in the order of the
     file, those that are ready first, also those without traffic of their own.
     """
-    weighted = [entity for entity in endpoint.served_entities if endpoint.traffic.get(entity.name)]
-    ready = [entity for entity in weighted if is_ready(entity)]
-    chosen = max(ready or weighted, key=lambda entity: _score(endpoint, entity, key))
+    ready = [entity for entity in endpoint.weighted if is_ready(entity)]
+    chosen = max(ready or endpoint.weighted, key=lambda entity: _score(endpoint, entity, key))
     if not endpoint.fallback:
         return (chosen,)
     others = [entity for entity in endpoint.served_entities if entity is not chosen]

@@ -10,6 +10,7 @@ from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
 
 from serve_app.api import repository
+from serve_app.api.condition import condition
 from serve_app.api.generate import Services
 from serve_app.api.kserve.description import server_metadata
 from serve_app.api.kserve_pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
@@ -65,7 +66,7 @@ async def _server_live(services: Services, message: Any) -> dict[str, Any]:
 
 
 async def _server_ready(services: Services, message: Any) -> dict[str, Any]:
-    return {"ready": await _is_ready(services)}
+    return {"ready": _is_ready(services)}
 
 
 async def _server_metadata(services: Services, message: Any) -> dict[str, Any]:
@@ -111,13 +112,12 @@ async def _unload(services: Services, message: Any) -> dict[str, Any]:
 async def _health(call: RpcCall, services: Services) -> None:
     """gRPC's standard check. It is open, so its message is not read: there is one service to ask about."""
     kinds = health_pb2.HealthCheckResponse
-    status = kinds.SERVING if await _is_ready(services) else kinds.NOT_SERVING
+    status = kinds.SERVING if _is_ready(services) else kinds.NOT_SERVING
     await call.write(kinds(status=status).SerializeToString())
 
 
-async def _is_ready(services: Services) -> bool:
-    has_endpoints = bool(len(services.directory))
-    return has_endpoints and services.meter.is_open and not await services.backend.not_ready()
+def _is_ready(services: Services) -> bool:
+    return condition(services).is_ready
 
 
 def _names(message: Any) -> dict[str, str]:

@@ -125,14 +125,14 @@ def test_every_method_names_the_scope_it_needs() -> None:
     assert METHODS[HEALTH].scope is None
 
 
-@pytest.mark.parametrize("reasons", [[], ["a model is loading"]])
-async def test_the_health_check_is_open_and_tells_nothing_but_yes_or_no(reasons: list[str]) -> None:
+@pytest.mark.parametrize("loading", [set(), {"demo"}])
+async def test_the_health_check_is_open_and_tells_nothing_but_yes_or_no(loading: set[str]) -> None:
     async with wire() as w:
-        w.backend.reasons = reasons
+        w.backend.loading = loading
         for message in (b"", b"\x0a\x03xyz", b"\xff" * 1_000):
             code, details, (answer,) = await w.ask(HEALTH, message, key=None)
             assert (code, details) == (grpc.StatusCode.OK, "")
-            assert answer == (b"\x08\x02" if reasons else b"\x08\x01")  # NOT_SERVING, SERVING
+            assert answer == (b"\x08\x02" if loading else b"\x08\x01")  # NOT_SERVING, SERVING
 
 
 @pytest.mark.parametrize("path", [*CLOSED, *UNKNOWN])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
@@ -42,8 +42,11 @@ class LocalBackend:
             raise Unavailable("there is no such model")
         return info
 
-    async def not_ready(self) -> list[str]:
-        return []
+    def missing(self, app: str) -> str | None:
+        return None if self.is_ready(app) else "there is one model only"
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        return False
 
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name, self._server.info.version): self._server.stats()}

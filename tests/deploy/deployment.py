@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import json
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,10 +25,13 @@ import yaml
 
 from serve_app.accounts.journal_reader import read
 from serve_app.config import ModelConfig
+from serve_app.deployments.rollout import rollout
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
 from tests.invariants import WAIT_S, Served, children
 from tests.ray_cluster import ROOT, Cluster, free_port
+
+logger = logging.getLogger(__name__)
 
 FOLDER: Final = ROOT / "deploy"
 CACHE_BYTES: Final = 32 * 2**20
@@ -105,6 +109,11 @@ class Deployed(Served):
         self.raw = raw
         await asyncio.to_thread(_deploy, raw, self.usage)
 
+    async def roll_out(self, raw: Raw) -> None:
+        """Deploy another version of the file step by step. Returns when all of it has taken effect."""
+        self.raw = raw
+        await asyncio.to_thread(rollout, _own(raw, self.usage), say=logger.info)
+
     async def gateways(self) -> dict[int, str]:
         """Process id -> address of its own, once all live and HAProxy may send requests to each of them.
 
@@ -163,9 +172,12 @@ class Deployed(Served):
         return await self.client.post(CHAT, json=body, headers=headers)
 
     async def until_running(self) -> None:
-        """Wait until what was deployed runs and the gateway is ready."""
+        """Wait until what was deployed runs and the gateway is ready and lacks nothing."""
         apps = [app["name"] for app in self.raw["applications"]]
         await asyncio.to_thread(_wait, self.port, apps)
+        async with asyncio.timeout(WAIT_S):
+            while (await self.client.get("/readyz")).json()["status"] != "ready":
+                await asyncio.sleep(0.05)
 
     async def until_balanced(self) -> None:
         """Wait until HAProxy sends requests to every gateway."""
@@ -217,12 +229,17 @@ def _deploy(raw: Raw, usage: Path) -> None:
 
     from serve_app.deployments import serve as command
 
+    command._deploy(ServeDeploySchema.model_validate(_own(raw, usage)))
+
+
+def _own(raw: Raw, usage: Path) -> Raw:
+    """A copy of `raw` for a cluster of tests."""
     raw = copy.deepcopy(raw)
     args = app_of(raw, "system").setdefault("args", {})
     args["usage_dir"] = str(usage)
     if "grpc_port" in args:  # another cluster of this machine may have the usual one, and would answer for us
         args["grpc_port"] = GRPC_PORT
-    command._deploy(ServeDeploySchema.model_validate(raw))
+    return raw
 
 
 def _wait(port: int, apps: list[str]) -> None:

@@ -22,12 +22,14 @@ from tests.deploy.deployment import (
     DEMO,
     Deployed,
     Raw,
+    app_of,
     deploy_file,
     deployed,
     edited,
     endpoints_of,
     gateway_of,
 )
+from tests.deploy.load import nothing_is_lost
 from tests.invariants import WAIT_S, unharmed
 from tests.ray_cluster import Cluster
 
@@ -184,6 +186,27 @@ async def test_f11_a_wrong_catalogue_is_refused_and_the_old_one_serves(server: D
         assert {answers[-1] for answers in seen.values()} == {OLD, NEW}
     assert await server.gateways() == gateways
     await settled(server)
+
+
+async def test_f11_all_that_can_change_changes_under_load(server: Deployed) -> None:
+    """Args of the gateway, args of a model without room for two, and a model less. Last in this file."""
+
+    def edit(raw: Raw) -> None:
+        app_of(raw, "system")["args"]["max_in_flight"] = 99
+        model = app_of(raw, f"model-{DEMO}_v_1")
+        model["args"]["engine"]["max_sequences"] = 7
+        model["deployments"][0]["max_surge_percent"] = 0  # passed over while it restarts
+        raw["applications"].remove(app_of(raw, f"model-{DEMO}-bf16"))
+        del endpoints_of(raw)[1:]
+
+    await server.deploy(shared(server.raw, 10))
+    await server.until_traffic(DEMO, {OLD: 90, NEW: 10})
+    gateways = set(await server.gateways())
+    async with nothing_is_lost(server) as log:
+        await server.roll_out(edited(server.raw, edit))
+        assert log.since(0) == {OLD, NEW}
+    assert not gateways & set(await server.gateways())
+    assert (await server.engine_of(f"model-{DEMO}_v_1")).running == 0
 
 
 async def until_refused(server: Deployed, value: float) -> None:

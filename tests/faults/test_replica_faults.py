@@ -16,7 +16,6 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.build import model_deployment
-from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.errors import (
@@ -60,7 +59,7 @@ def models(ray_cluster: Cluster) -> Iterator[None]:
 async def backend(models: None) -> AsyncIterator[ServeBackend]:
     """A gateway's backend in this process."""
     backend = ServeBackend(await Receiver.start(LOOPBACK))
-    backend.serve(Catalogue(endpoints=tuple(Endpoint(name=name) for name in ("pair", "narrow", "absent"))))
+    backend.serve(Endpoint(name=name) for name in ("pair", "narrow", "absent"))
     await until(lambda: all(backend.info(app_name(name)) for name in ("pair", "narrow")))
     yield backend
     await backend.close()
@@ -81,6 +80,16 @@ def request(text: str, *, model: str = "pair", n: int = 1) -> GenerateRequest:
 async def collect(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
     async with asyncio.timeout(WAIT_S):
         return [delta async for deltas in backend.generate(asked) for delta in deltas]
+
+
+async def patiently(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
+    """As `collect`; where no replica is left, once one is back."""
+    while True:
+        try:
+            return await collect(backend, asked)
+        except Unavailable:
+            if not await backend.recovery([asked.model], WAIT_S):
+                raise
 
 
 async def drain(stream: AsyncIterator[list[TokenDelta]]) -> None:
@@ -186,12 +195,49 @@ async def test_a_killed_replica_loses_only_what_it_had_begun(backend: ServeBacke
 
 
 async def test_a_request_that_kills_replicas_is_refused_in_the_end(backend: ServeBackend) -> None:
-    poison = request("die=1")
     with pytest.raises(EngineRefused):
-        await collect(backend, poison)
+        await patiently(backend, request("die=1"))
     with pytest.raises(EngineRefused):
-        await collect(backend, request("die=1"))  # a retry has a new id
-    assert await collect(backend, request("tokens=3"))
+        await patiently(backend, request("die=1"))  # a retry has a new id
+    assert await patiently(backend, request("tokens=3"))
+
+
+async def test_what_waits_for_a_model_that_is_gone_is_let_go_before_it_is_back(backend: ServeBackend) -> None:
+    app = app_name("narrow")
+    await until(lambda: backend.is_ready(app))
+    stream = backend.generate(request("tokens=1000 step=0.01", model="narrow"))
+    first = (await anext(stream))[0]
+    waiting = asyncio.ensure_future(collect(backend, request("tokens=5", model="narrow")))
+    await until(lambda: app in backend.routes() and backend._models[app, "narrow", ""].is_waited_for)
+    os.kill(first.token_ids[0], signal.SIGKILL)
+    with pytest.raises(GenerationFailed):
+        await asyncio.wait_for(drain(stream), WAIT_S)
+    with pytest.raises(Unavailable):
+        await waiting
+    assert backend.missing(app) == "restarting"
+    with pytest.raises(Unavailable) as refused:
+        await backend.model(app)
+    assert refused.value.retry_after_s
+    assert not await backend.recovery([app], 0.0)
+    assert not await backend.recovery([app, app_name("pair")], WAIT_S)  # that one need not be waited for
+    assert not await backend.recovery([app_name("absent")], WAIT_S)  # has never answered
+    assert await backend.recovery([app], WAIT_S)
+    assert len(await collect(backend, request("tokens=5", model="narrow"))) == 5
+
+
+async def test_a_model_that_no_endpoint_names_any_more_still_answers_who_knows_of_it(models: None) -> None:
+    backend = ServeBackend(await Receiver.start(LOOPBACK))
+    pair, narrow = Endpoint(name="pair"), Endpoint(name="narrow")
+    backend.serve([narrow], coming=[pair])
+    await backend.looked(WAIT_S)
+    assert all(map(backend.answers, (*pair.served_entities, *narrow.served_entities)))
+    assert backend.routes() == [app_name("narrow")]
+    assert not backend.is_ready(app_name("pair"))  # known, but nobody is sent there yet
+    backend.serve([pair])
+    assert backend.routes() == [app_name("pair")]
+    assert len(await collect(backend, request("tokens=5", model="narrow"))) == 5
+    assert backend.stats().keys() == {app_name("pair")}
+    await backend.close()
 
 
 @pytest.mark.full
@@ -214,7 +260,7 @@ async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) ->
     app = model_deployment(drained).options(graceful_shutdown_timeout_s=30).bind(drained, FakeServer.start)
     serve.run(app, name=app_name("drained"), route_prefix=None)
     other = ServeBackend(await Receiver.start("127.0.0.1"))
-    other.serve(Catalogue(endpoints=(Endpoint(name="drained"),)))
+    other.serve([Endpoint(name="drained")])
     await until(lambda: other.info(app_name("drained")))
     stream = other.generate(request("tokens=150 step=0.02", model="drained"))
     texts = [delta.text for delta in await anext(stream)]

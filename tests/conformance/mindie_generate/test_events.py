@@ -251,7 +251,7 @@ async def test_the_pages() -> None:
         assert (described["name"], described["versions"]) == ("demo", ["1"])
         config = (await g.client.get("/mindie" + MODEL + "/config")).json()
         assert config == {"modelName": "demo", "maxSeqLen": 256, "maxOutputLen": 256, "worldSize": 1}
-        g.backend.loading, g.backend.reasons = {"demo"}, ["the model demo is loading"]
+        g.backend.loading = {"demo"}
         for path in ("/v2/health/ready", MODEL + "/ready"):
             assert (await g.client.get("/mindie" + path)).status_code == 503
 

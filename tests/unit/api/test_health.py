@@ -17,12 +17,47 @@ async def test_live_and_ready():
 
 async def test_not_ready_is_503_and_tells_the_reasons_to_callers_only():
     key, line = new_key("a")
-    async with gateway(FakeBackend(reasons=["demo: loading"]), keys=line) as g:
+    async with gateway(FakeBackend(loading={"demo"}), keys=line) as g:
         anonymous = await g.client.get("/readyz")
         assert (anonymous.status_code, anonymous.json()) == (503, {"status": "not ready"})
         known = await g.client.get("/readyz", headers={"authorization": f"Bearer {key}"})
-        assert known.json()["reasons"] == ["demo: loading"]
+        (reason,) = known.json()["reasons"]
+        assert reason == "endpoint demo has nobody who can answer: model-demo: loading"
         assert (await g.client.get("/livez")).status_code == 200
+
+
+SPLIT = {
+    "name": "split",
+    "served_entities": [{"model": "demo"}, {"model": "org/other"}],
+    "traffic": {"demo": 100, "org/other": 0},
+}
+
+
+async def test_an_endpoint_that_lacks_one_of_two_is_degraded_and_answers():
+    backend = FakeBackend(loading={"demo"})
+    async with gateway(backend, endpoints=[SPLIT]) as g:
+        answer = await g.client.get("/readyz")
+        assert answer.status_code == 200
+        assert answer.json() == {"status": "degraded", "reasons": ["endpoint split: model-demo: loading"]}
+        assert (await g.complete(model="split")).headers["served-model-name"] == "org/other"
+        backend.loading.add("org/other")
+        answer = await g.client.get("/readyz")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert "model-demo: loading; model-org_2fother: loading" in answer.json()["reasons"][0]
+
+
+async def test_an_endpoint_without_a_fallback_needs_one_that_has_traffic():
+    async with gateway(FakeBackend(loading={"demo"}), endpoints=[{**SPLIT, "fallback": False}]) as g:
+        assert (await g.client.get("/readyz")).status_code == 503
+
+
+async def test_what_waits_for_applications_is_said():
+    async with gateway() as g:
+        g.directory.take(g.directory, {"demo": ("model-demo_v_2",)})
+        assert (await g.client.get("/readyz")).json() == {
+            "status": "degraded",
+            "reasons": ["endpoint demo changes once these can answer: model-demo_v_2"],
+        }
 
 
 async def test_metrics_show_requests_tokens_latencies_and_the_engine():
@@ -60,7 +95,7 @@ async def test_metrics_need_their_scope():
 
 
 async def test_probes_that_succeed_leave_no_line_in_the_log(caplog):
-    backend = FakeBackend(reasons=["demo: loading"])
+    backend = FakeBackend(loading={"demo"})
     async with gateway(backend) as g:
         with caplog.at_level(logging.INFO):
             for path in ("/livez", "/metrics", "/readyz"):

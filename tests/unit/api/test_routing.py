@@ -230,6 +230,20 @@ async def test_a_version_over_grpc_needs_the_scope_too(method: str) -> None:
         assert {request.model for request in backend.requests} == {"model-m_v_2"}
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v3/chat/completions", "/mindie/v1/chat/completions"])
+async def test_a_model_that_restarts_is_waited_for_and_not_for_long(path: str) -> None:
+    body = {**chat_body(), "model": "m"}
+    one = {"name": "m", "served_entities": [{"model": "m", "version": 1}]}
+    async with gateway(models(loading={"m"}, returning=9.9), endpoints=[one]) as g:
+        assert (await g.post(path, body)).status_code == 200
+    async with gateway(models(loading={"m"}, returning=10.1), endpoints=[one]) as g:
+        answer = await g.post(path, body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        assert "try again" in answer.text
+    async with gateway(models(loading={"m"}, returning=1.0), endpoints=[one], restart_wait_s=0) as g:
+        assert (await g.post(path, body)).status_code == 503
+
+
 class Failing(FakeBackend):
     """Version 1 fails."""
 

@@ -8,6 +8,8 @@ from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Route
 
 from serve_app.accounts.keys import new_key
+from serve_app.api.directory import Directory
+from serve_app.endpoints.catalogue import parse_catalogue
 from tests.fakes_backend import FakeBackend
 from tests.gateway import fake_app
 
@@ -94,10 +96,22 @@ def test_health_of_a_ready_server(invoke, url):
     assert (result.exit_code, result.output) == (0, "live:  yes\nready: yes\n")
 
 
+NOBODY = "endpoint demo has nobody who can answer: model-demo: loading"
+
+
+def test_health_of_a_server_that_lacks_something_but_answers(invoke, serve):
+    split = {"name": "split", "served_entities": [{"model": "demo"}, {"model": "org/other"}]}
+    directory = Directory(parse_catalogue({"endpoints": [split | {"traffic": {"demo": 100}}]}))
+    url = serve(fake_app(FakeBackend(loading={"demo"}), directory=directory))
+    result = invoke("health", "--url", url)
+    assert result.exit_code == 0
+    assert result.output.endswith("ready: yes, but degraded\n  endpoint split: model-demo: loading\n")
+
+
 def test_health_gives_the_reasons_to_those_who_may_know(invoke, serve):
     key, line = new_key("alice")
-    url = serve(fake_app(FakeBackend(reasons=["demo: loading"]), keys=line))
+    url = serve(fake_app(FakeBackend(loading={"demo"}), keys=line))
     outside = invoke("health", "--url", url)
     assert (outside.exit_code, outside.output) == (1, "live:  yes\nready: no (HTTP 503)\n")
     inside = invoke("health", "--url", url, "--key", key)
-    assert (inside.exit_code, inside.output) == (1, "live:  yes\nready: no (HTTP 503)\n  demo: loading\n")
+    assert (inside.exit_code, inside.output) == (1, f"live:  yes\nready: no (HTTP 503)\n  {NOBODY}\n")

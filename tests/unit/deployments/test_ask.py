@@ -16,7 +16,7 @@ from serve_app.channel.receiver import Receiver
 from serve_app.deployments.quarantine import Quarantine
 from serve_app.deployments.route import ATTEMPTS, Route
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, Unavailable
-from serve_app.types import Embeddings, EmbedRequest, GenerateRequest, Prompt, Tensor
+from serve_app.types import Embeddings, EmbedRequest, Tensor
 
 ASKED = EmbedRequest(id="q", inputs=("a",))
 ANSWERED = Embeddings(vectors=Tensor(dtype="FP32", shape=(1, 1), data=b"\0" * 4), prompt_tokens=1)
@@ -57,18 +57,6 @@ class Handle:
         assert isinstance(question, EmbedRequest)
         self.asked.append(question)
         self.responses.append(Response(self._outcomes.pop(0)))
-        return self.responses[-1]
-
-
-class GenerateHandle(Handle):
-    """One whose calls to generate wait for a replica."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.generate = self
-
-    def remote(self, payload: bytes, ticket: bytes) -> Response:
-        self.responses.append(Response(None))
         return self.responses[-1]
 
 
@@ -136,34 +124,3 @@ async def test_cancelling_takes_the_question_back(route: Routes) -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert handle.responses[0].cancelled
-
-
-async def test_questions_do_not_wait_for_replicas_that_died(route: Routes) -> None:
-    handle = Handle(None, None)
-    way = route(handle)
-    asking = [asyncio.ensure_future(way.ask(ASKED)) for _ in range(2)]
-    while len(handle.asked) < 2:
-        await asyncio.sleep(0.005)
-    await asyncio.sleep(0)
-    asking[1].cancel()  # its client leaves in the same moment
-    way.give_up()
-    with pytest.raises(Unavailable) as refused:
-        await asking[0]
-    assert refused.value.retry_after_s
-    with pytest.raises(asyncio.CancelledError):
-        await asking[1]
-    assert all(response.cancelled for response in handle.responses)
-    assert len(handle.asked) == 2  # and they are not asked again
-
-
-async def test_requests_do_not_wait_for_replicas_that_died(route: Routes) -> None:
-    handle = GenerateHandle()
-    way = route(handle)
-    stream = way.generate(GenerateRequest(id="g", model="m", prompt=Prompt(text="a")))
-    first = asyncio.ensure_future(anext(stream))
-    while not handle.responses:
-        await asyncio.sleep(0.005)
-    way.give_up()
-    with pytest.raises(Unavailable):
-        await first
-    assert [response.cancelled for response in handle.responses] == [True]

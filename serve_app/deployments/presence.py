@@ -1,0 +1,56 @@
+"""Who is there to answer for a deployment: by Serve's router in this process, and by its controller.
+
+The router is told of every change at once and costs nothing to ask, but cannot tell a model
+that sleeps from one that restarts; the controller can. Reads two private fields of Ray 2.60.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from ray import serve
+from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ApplicationStatus, DeploymentStatus, ReplicaState
+
+
+class Presence(Enum):
+    """What the controller says of an application."""
+
+    ABSENT = "not deployed"
+    LOADING = "loading"
+    ASLEEP = "asleep"  # scaled to zero, or about to wake up: a request is answered in time
+    UP = "up"  # a replica runs
+
+
+def choices(handle: DeploymentHandle) -> int | None:
+    """How many replicas a call through `handle` may go to now; None: nobody has told this process yet."""
+    router = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
+    if router is None:
+        return None
+    chooser, running = router._request_router, router._running_replicas
+    if chooser is not None:
+        return len(chooser.curr_replicas)
+    return None if running is None else len(running)
+
+
+def is_taken(response: Any) -> bool:
+    """Whether a replica has taken the call of a `DeploymentResponse`; before, it waits in this process."""
+    future = getattr(response, "_replica_result_future", None)
+    return future is None or bool(future.done())
+
+
+def presence(app: str) -> Presence:
+    """Asks the controller, and blocks until it answers."""
+    status = serve.status().applications.get(app)
+    if status is None or status.status is ApplicationStatus.DELETING:
+        return Presence.ABSENT
+    states = [state for each in status.deployments.values() for state in each.replica_states]
+    if ReplicaState.RUNNING in states:
+        return Presence.UP
+    if any(each.status is DeploymentStatus.UPSCALING for each in status.deployments.values()):
+        return Presence.ASLEEP
+    gone = {ReplicaState.STOPPING, ReplicaState.PENDING_MIGRATION}
+    # Not RUNNING and without a replica it may be about to sleep, and a call would wake it.
+    is_idle = status.status is ApplicationStatus.RUNNING and gone.issuperset(states)
+    return Presence.ASLEEP if is_idle else Presence.LOADING
