@@ -106,7 +106,7 @@ def build_app(
     metrics.catalogue_refused(lambda: directory.refused)
     metrics.keys_refused(lambda: accounts.refused)
     metrics.in_flight(lambda: services.admission.in_flight)
-    ready = Ready(backend, directory, accounts, peer_of)
+    ready = Ready(services, accounts, peer_of)
     chat, completions = ChatDialect(), CompletionDialect()
     chats: dict[Family, ASGIApp] = {
         Family.OPENAI: GenerateRoute(chat, services),

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission import Admission, BodyBytes, Lease, deadline_s
+from serve_app.api.admission import STOPPING, Admission, BodyBytes, Lease, deadline_s
 from serve_app.api.backend import Backend
 from serve_app.api.body import read_body
 from serve_app.api.connection import Writer, while_connected
@@ -37,6 +37,7 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 OFF_LOOP_BYTES: Final = 256 * 1024
+NO_ENDPOINTS: Final = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
 IGNORED_FIELDS: Final = "x-ignored-fields"
 MAX_IGNORED_NAMES: Final = 20  # listed in that header
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")  # each part of a name with dots
@@ -57,6 +58,12 @@ class Services:
     running: Running = field(default_factory=Running)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def not_ready(self) -> list[str]:
+        """Why requests should go elsewhere for now; empty: every model can answer."""
+        if self.admission.is_closed:
+            return [STOPPING]
+        return await self.backend.not_ready() if len(self.directory) else [NO_ENDPOINTS]
 
     async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
         """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""

@@ -6,14 +6,12 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.auth import PeerOf
-from serve_app.api.backend import Accounts, Backend
+from serve_app.api.backend import Accounts
 from serve_app.api.connection import reply
 from serve_app.api.context import header
-from serve_app.api.directory import Directory
+from serve_app.api.generate import Services
 from serve_app.errors import ServeError
 from serve_app.telemetry import CONTENT_TYPE, Metrics
-
-NO_ENDPOINTS = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
 
 _JSON = {"content-type": "application/json", "cache-control": "no-store"}
 
@@ -26,19 +24,18 @@ class Live:
 
 
 class Ready:
-    """GET /readyz and /health: 200 when every model can answer, else 503.
+    """GET /readyz and /health: 200 when every model can answer, else 503; 503 as well while the server stops.
 
     The reasons name models, so only those get them who could also list the models.
     """
 
-    def __init__(self, backend: Backend, directory: Directory, accounts: Accounts, peer_of: PeerOf) -> None:
-        self._backend = backend
-        self._directory = directory
+    def __init__(self, services: Services, accounts: Accounts, peer_of: PeerOf) -> None:
+        self._services = services
         self._accounts = accounts
         self._peer_of = peer_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        reasons = await self._backend.not_ready() if len(self._directory) else [NO_ENDPOINTS]
+        reasons = await self._services.not_ready()
         body: dict[str, object] = {"status": "not ready" if reasons else "ready"}
         if reasons and self._may_know(scope):
             body["reasons"] = reasons

@@ -17,7 +17,6 @@ from serve_app.api.dialects.trtllm_description import INPUT_SHAPES, OUTPUT_SHAPE
 from serve_app.api.dialects.trtllm_errors import NOT_READY, probe_error
 from serve_app.api.dispatch import of_version, version_of
 from serve_app.api.generate import Services
-from serve_app.api.health import NO_ENDPOINTS
 from serve_app.api.kserve.description import (
     model_config,
     model_metadata,
@@ -80,8 +79,7 @@ class ServerReady:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        services = self._services
-        reasons = await services.backend.not_ready() if len(services.directory) else [NO_ENDPOINTS]
+        reasons = await self._services.not_ready()
         if not reasons:
             await reply(send, 200, JSON, b"")
             return

@@ -112,7 +112,7 @@ async def _health(call: RpcCall, services: Services) -> None:
 
 
 async def _is_ready(services: Services) -> bool:
-    return bool(len(services.directory)) and not await services.backend.not_ready()
+    return not await services.not_ready()
 
 
 def _names(message: Any) -> dict[str, str]:
