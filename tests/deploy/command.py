@@ -139,6 +139,25 @@ class Command:
             ]
             raise AssertionError(f"left behind: {left}, {taken}\n{self.said}") from None
 
+    async def cli(self, *arguments: str) -> tuple[int, str]:
+        """Run one of our other commands beside it; its exit status and what it said."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "serve_app.cli",
+            *arguments,
+            env=self.environ,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), START_S)
+        return process.returncode or 0, said.decode()
+
+    async def deploy(self, raw: Raw) -> tuple[int, str]:
+        """`serve-app deploy` of another version of the file."""
+        self.file.write_text(yaml.safe_dump(raw))
+        return await self.cli("deploy", str(self.file))
+
     def clean_up(self) -> None:
         for each in self.family():
             with contextlib.suppress(psutil.NoSuchProcess):

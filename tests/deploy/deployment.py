@@ -215,20 +215,20 @@ async def deployed(cluster: Cluster, raw: Raw, usage: Path, model: str = DEMO) -
 def _deploy(raw: Raw, usage: Path) -> None:
     from ray.serve.schema import ServeDeploySchema
 
-    from serve_app.deployments import serve as command
+    from serve_app.deployments.launcher.rollout import hand_over
 
     raw = copy.deepcopy(raw)
     args = app_of(raw, "system").setdefault("args", {})
     args["usage_dir"] = str(usage)
     if "grpc_port" in args:  # another cluster of this machine may have the usual one, and would answer for us
         args["grpc_port"] = GRPC_PORT
-    command._deploy(ServeDeploySchema.model_validate(raw))
+    hand_over(ServeDeploySchema.model_validate(raw))
 
 
 def _wait(port: int, apps: list[str]) -> None:
-    from serve_app.deployments import serve as command
+    from serve_app.deployments.launcher.rollout import wait
 
-    command._wait("127.0.0.1", port, apps)
+    wait("127.0.0.1", port, apps)
 
 
 def _delete_all() -> None:

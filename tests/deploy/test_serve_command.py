@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 
 import httpx
@@ -11,8 +12,15 @@ import tritonclient.grpc.aio as triton
 
 from serve_app.accounts.journal import read
 from tests.deploy.answers import completion, streamed, whole
-from tests.deploy.command import command
-from tests.deploy.deployment import DEMO, deploy_file
+from tests.deploy.command import Command, command
+from tests.deploy.deployment import (
+    COMPLETIONS,
+    DEMO,
+    alone,
+    deploy_file,
+    edited,
+    endpoints_of,
+)
 from tests.invariants import WAIT_S
 from tests.rpc_server import output_ids, tensors
 
@@ -41,9 +49,54 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
         for kind, port in (("HTTP", served.port), ("gRPC", served.grpc_port)):
             assert listening_on(port) == {"127.0.0.1"}, kind
         assert len(served.family()) > 5  # Ray, HAProxy and the replicas
+        await deploys(served)
         ports = served.ports()
         served.ctrl_c()
         assert await served.ended() == 0
         assert served.said.rstrip().endswith("serve: stopped")
         await served.leaves_nothing(ports)
         assert {record.outcome for record in read(served.usage)} == {"finished"}
+
+
+async def deploys(served: Command) -> None:
+    """A model leaves and comes back, limits hold from the next request, and what is wrong changes nothing."""
+    first = copy.deepcopy(served.raw)
+    gateway, replica = served.named("system:Gateway").pid, served.named("model-demo-chat:Model").pid
+    async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
+
+        async def names() -> set[str]:
+            ids = [each["id"] for each in (await client.get("/v1/models")).json()["data"]]
+            return {each for each in ids if ":" not in each}  # without adapters
+
+        both = await names()
+        limited = alone(first, DEMO)
+        endpoints_of(limited).append(
+            {
+                "name": "assistant",
+                "served_entities": [{"model": DEMO}],
+                "kind": "pay_per_token",
+                "limits": {"requests_per_minute": 1},
+            }
+        )
+        status, said = await served.deploy(limited)
+        assert status == 0, said
+        assert "model-demo-embed: leaves" in said
+        assert "is served" in said
+        assert await names() == {DEMO, "assistant"}
+        asked = [await client.post(COMPLETIONS, json=completion("assistant")) for _ in range(2)]
+        assert [each.status_code for each in asked] == [200, 429]
+
+        wrong = edited(limited, lambda raw: raw["http_options"].update(keep_alive_timeout_s=7))
+        status, said = await served.deploy(wrong)
+        assert status == 1, said
+        assert "http_options.keep_alive_timeout_s is 7, and the server runs with 90" in said
+        assert await names() == {DEMO, "assistant"}
+
+        status, said = await served.deploy(first)
+        assert status == 0, said
+        assert await names() == both
+    # Nothing restarted that did not change.
+    assert (gateway, replica) == (
+        served.named("system:Gateway").pid,
+        served.named("model-demo-chat:Model").pid,
+    )

@@ -30,7 +30,13 @@ def check(config: dict[str, Any]) -> None:
     """Raises CannotServe for a port of the file that is taken."""
     host, port = address(config)
     _check(host, port, "http_options.port")
-    if (rpc := rpc_port(config)) is not None:
+    check_rpc(config)
+
+
+def check_rpc(config: dict[str, Any], *, besides: int | None = None) -> None:
+    """Raises CannotServe if the file's port of gRPC is taken; by ourselves, if it is `besides`."""
+    host, _ = address(config)
+    if (rpc := rpc_port(config)) is not None and rpc != besides:
         _check(host, rpc, "args.grpc_port of the gateway")
 
 

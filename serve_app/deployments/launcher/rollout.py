@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from serve_app.deployments.launcher.ports import address, reachable
@@ -27,7 +27,6 @@ def roll_out(
     config: dict[str, Any],
     say: Callable[[str], None],
     *,
-    timeout_s: float = TIMEOUT_S,
     cancelled: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Deploy `config`, a checked deploy file, and wait until all of it runs and the gateway is ready.
@@ -37,36 +36,51 @@ def roll_out(
     from ray.serve.schema import ServeDeploySchema
 
     schema = ServeDeploySchema.model_validate(config)
-    started, since = time.time(), time.monotonic()
-    before = set(_applications())
-    hand_over(schema)
     names = [app.name for app in schema.applications]
+    since, before = time.time(), set(_applications())
+    hand_over(schema)
     for name in sorted(before - set(names)):
         say(f"{name}: leaves when its answers are out")
+    wait(*address(config), names, say, since=since, cancelled=cancelled)
+
+
+def wait(
+    host: str,
+    port: int,
+    names: Collection[str],
+    say: Callable[[str], None] = lambda words: None,
+    *,
+    since: float = 0.0,
+    cancelled: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Until the applications `names` run and the gateway at `host` and `port` says that it is ready.
+
+    `since`: Unix seconds; an application that was deployed earlier is not yet what was handed over.
+    Raises CannotServe.
+    """
+    started = time.monotonic()
     shown: dict[str, str] = {}
-    while time.monotonic() - since < timeout_s:
+    while time.monotonic() - started < TIMEOUT_S:
         if (reason := cancelled()) is not None:
             raise CannotServe(reason)
         status = _applications()
         for name in names:
             app = status.get(name)
-            if app is None or app.last_deployed_time_s < started:
-                continue  # that is what was there before
+            if app is None or app.last_deployed_time_s < since:
+                continue
             state = app.status.value
             if shown.get(name) != state:
                 shown[name] = state
-                say(f"{name}: {_words(state)} ({time.monotonic() - since:.0f} s)")
+                say(f"{name}: {_words(state)} ({time.monotonic() - started:.0f} s)")
             if state in FAILED:
                 raise CannotServe(f"application {name} failed.\n{_reason(app)}")
-        if all(shown.get(name) == "RUNNING" for name in names) and is_ready(config):
+        if all(shown.get(name) == "RUNNING" for name in names) and _is_ready(host, port):
             return
         time.sleep(POLL_S)
     raise CannotServe("the models did not come up in time; see the log above")
 
 
-def is_ready(config: dict[str, Any]) -> bool:
-    """Whether the gateway of a running `config` says so."""
-    host, port = address(config)
+def _is_ready(host: str, port: int) -> bool:
     try:
         with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2) as response:
             return bool(response.status == 200)

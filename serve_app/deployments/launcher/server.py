@@ -12,6 +12,7 @@ import signal
 import socket
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,12 +20,18 @@ from typing import Any, Final
 from serve_app.config import state_dir
 from serve_app.deployments import drain, environment
 from serve_app.deployments.launcher import ports
+from serve_app.deployments.launcher.control import Control, Note
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.guardian import SAID
 from serve_app.deployments.launcher.say import CannotServe, complain, say, show
 
 GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
 WATCH_S: Final = 0.5
+STOPPING: Final = "the server is stopping"
+FAILED_DEPLOY: Final = (
+    "The server goes on; `serve-app endpoints` shows what can answer. "
+    "Deploy a corrected file, or the earlier one."
+)
 ORPHANED_GRACE_S: Final = 30.0  # without Ray's control store all else ends itself after a minute
 
 
@@ -46,6 +53,8 @@ class Server:
         self._folder = folder
         self._link = link
         self._config: dict[str, Any] = {}
+        self._note: Note | None = None
+        self._stops = False
 
     def run(self) -> int:
         """To its end. 0: it was asked to stop; else a status, and the terminal knows why."""
@@ -57,6 +66,9 @@ class Server:
         except Exception as error:
             kept = _keep(traceback.format_exc())
             complain(f"an unexpected error: {type(error).__name__}: {error}\nAll of it is in {kept}.")
+        finally:
+            if self._note is not None:
+                self._note.remove()
         return SAID
 
     def _start(self) -> None:
@@ -81,7 +93,40 @@ class Server:
             signal.signal(each, lambda *_: None)
         say(f"Ray runs ({time.monotonic() - started:.0f} s); starting the applications ...")
         roll_out(config, say, cancelled=_lost)
+        self._take_deploys()
         self._tell_ready(time.monotonic() - started)
+
+    def _take_deploys(self) -> None:
+        control = Control(self._folder, self._deploy)
+        _, port = ports.address(self._config)
+        self._note = Note(port, str(control.path), str(self._options.file.resolve()))
+        self._note.write()
+
+    def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
+        """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
+        from serve_app.deployments.deploy_file import DeployFileError, parse
+        from serve_app.deployments.launcher.rollout import roll_out
+
+        def told(words: str) -> None:
+            say(words)
+            tell(words)
+
+        if self._stops:
+            raise CannotServe(STOPPING)
+        try:
+            config = parse(text).raw
+        except DeployFileError as error:
+            raise CannotServe(f"{file} cannot be deployed:\n{error}") from error
+        fixed(self._config, config)
+        ports.check_rpc(config, besides=ports.rpc_port(self._config))
+        say(f"deploying {file} ...")
+        try:
+            roll_out(config, told, cancelled=lambda: STOPPING if self._stops else _lost())
+        except CannotServe as error:
+            complain(f"{file}: {error}")
+            raise CannotServe(f"{error}\n{FAILED_DEPLOY}") from error
+        self._config = config
+        say(f"{file} is served")
 
     def _tell_ready(self, seconds: float) -> None:
         self._link.sendall(f"ready {self._grace_s}\n".encode())
@@ -113,11 +158,26 @@ class Server:
                 return SAID
 
     def _finish(self, grace_s: float) -> None:
+        self._stops = True
         _, port = ports.address(self._config)
         rpc = ports.rpc_port(self._config)
         cut = finish(self._folder, {port} if rpc is None else {port, rpc}, grace_s)
         if cut is not None:
             complain(cut)
+
+
+def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises CannotServe for a change between two deploy files that takes a restart."""
+    before, after = (
+        {"proxy_location": each.get("proxy_location"), **each["http_options"]} for each in (old, new)
+    )
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            field = name if name == "proxy_location" else f"http_options.{name}"
+            raise CannotServe(
+                f"{field} is {after.get(name)!r}, and the server runs with {before.get(name)!r}. "
+                "A change of it takes a restart: stop the server, and start it with this file."
+            )
 
 
 def read(path: Path) -> dict[str, Any]:
