@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
+import psutil
 import pytest
 import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from serve_app.accounts.journal import read
 from tests.deploy.answers import completion
-from tests.deploy.command import Command, command
+from tests.deploy.command import START_S, Command, command
 from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO, Raw, alone, deploy_file
 from tests.invariants import WAIT_S
 from tests.rpc_server import tensors
@@ -234,14 +235,35 @@ async def test_a_server_recovers_from_the_death_of_its_controller(tmp_path: Path
         await served.leaves_nothing(ports)
 
 
+async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with command(demo(), tmp_path, RAY_TMPDIR=str(tmp_path / "file")) as served:
+        assert await served.ended() == 1
+        assert f"Ray cannot use {tmp_path}/file/ray (Not a directory)" in served.said
+        assert "RAY_TMPDIR" in served.said
+        assert "Traceback" not in served.said
+        await served.leaves_nothing(set())
+
+
+@pytest.mark.full
+async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        async with asyncio.timeout(START_S):
+            while not (found := [each for each in served.family() if each.name() == "raylet"]):
+                await asyncio.sleep(0.02)
+        found[0].suspend()
+        await served.until_said("Ray did not start in time")
+        assert await served.ended() == 1
+        assert "Traceback" not in served.said
+        await served.leaves_nothing(set())
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("part", ["guardian", "server"])
 async def test_the_death_of_a_process_in_between_ends_all_of_it(part: str, tmp_path: Path) -> None:
     with command(demo(), tmp_path) as served:
         await served.until_ready()
         ports = served.ports()
-        import psutil
-
         (guardian,) = psutil.Process(served.process.pid).children()
         (server,) = guardian.children()
         (guardian if part == "guardian" else server).kill()

@@ -30,7 +30,7 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
     while left := _under_way(folder):
         now = time.monotonic()
         if now > deadline:
-            return f"{_answers(left)} cut: not done within the grace of {grace_s:.0f} s (--grace)"
+            return f"{_answers(left)} cut: not done within the grace of {grace_s:g} s (--grace)"
         if not told:
             say(f"finishing {_answers(left)}; Ctrl-C again stops at once")
         elif left != told and now - told_at >= SAY_S:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any, Final
 from serve_app.deployments.launcher.say import CannotServe
 
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
+LITTLE_BYTES: Final = 100 * 2**20  # Ray's logs of an hour need some of it
 VITAL: Final = {  # Ray's name of a process -> what it is, for people
     "gcs_server": "Ray's control store (gcs_server)",
     "raylet": "Ray's node manager (raylet)",
@@ -31,7 +34,6 @@ def start(schema: Any) -> None:
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             logging_level="warning",
-            log_to_driver=True,
         )
     except Exception as error:
         raise CannotServe(_why("Ray", error)) from error
@@ -57,6 +59,18 @@ def logs() -> Path:
     return _folder() / "session_latest" / "logs"
 
 
+def shortage() -> str:
+    """What is short on this machine and explains a failure; empty: nothing that we know of."""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(_folder()).free
+        if free < LITTLE_BYTES:
+            return (
+                f"\nOnly {free // 2**20} MiB are free at {_folder()}, where Ray writes: make room there, "
+                "or name another folder in RAY_TMPDIR."
+            )
+    return ""
+
+
 def _folder() -> Path:
     return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
 
@@ -74,9 +88,9 @@ def _why(what: str, error: Exception) -> str:
     if any(isinstance(each, TimeoutError) or "timed out" in str(each).lower() for each in found):
         return (
             f"{what} did not start in time. Is the machine very busy, or short of memory? Start again when "
-            f"it is not; what {what} did is in {logs()}. It said: {_short(text)}"
+            f"it is not; what {what} did is in {logs()}. It said: {_short(text)}{shortage()}"
         )
-    return f"{what} did not start: {_short(text)}\nWhat it did is in {logs()}."
+    return f"{what} did not start: {_short(text)}\nWhat it did is in {logs()}.{shortage()}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from serve_app.deployments.launcher.ports import address, reachable
+from serve_app.deployments.launcher.ray_cluster import shortage
 from serve_app.deployments.launcher.say import CannotServe
 
 TIMEOUT_S: Final = 3_600.0  # a first start may download a model
@@ -73,7 +74,7 @@ def wait(
                 shown[name] = state
                 say(f"{name}: {_words(state)} ({time.monotonic() - started:.0f} s)")
             if state in FAILED:
-                raise CannotServe(f"application {name} failed.\n{_reason(app)}")
+                raise CannotServe(f"application {name} failed.\n{_reason(app)}{shortage()}")
         if all(shown.get(name) == "RUNNING" for name in names) and _is_ready(host, port):
             return
         time.sleep(POLL_S)
