@@ -119,12 +119,12 @@ class Launcher:
         """Gently if the server is ready; a start is simply given up."""
         said = b""
         with contextlib.suppress(BlockingIOError):
-            said = self._link.recv(4096, socket.MSG_DONTWAIT)
+            said = self._link.recv(65_536, socket.MSG_DONTWAIT)
         say("stopping ...")
         if said.startswith(b"ready "):
             with contextlib.suppress(OSError):  # it is just ending by itself
                 self._link.sendall(b"stop\n")
-            self._deadline = now + float(said.split()[1]) + SLACK_S
+            self._deadline = now + float(said.split()[-1]) + SLACK_S
         else:
             self._end()
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from typing import Final, NoReturn
 
@@ -48,6 +49,8 @@ def _child(work: Callable[[], int]) -> NoReturn:
     code = 1
     try:
         code = work()
+    except BaseException:
+        traceback.print_exc()
     finally:
         with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
             sys.stdout.flush()

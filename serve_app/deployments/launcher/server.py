@@ -65,7 +65,7 @@ class Server:
             complain(str(error))
         except Exception as error:
             kept = _keep(traceback.format_exc())
-            complain(f"an unexpected error: {type(error).__name__}: {error}\nAll of it is in {kept}.")
+            complain(f"an unexpected error: {type(error).__name__}: {error}{kept}")
         finally:
             if self._note is not None:
                 self._note.remove()
@@ -126,10 +126,15 @@ class Server:
             complain(f"{file}: {error}")
             raise CannotServe(f"{error}\n{FAILED_DEPLOY}") from error
         self._config = config
+        self._tell_launcher()
         say(f"{file} is served")
 
-    def _tell_ready(self, seconds: float) -> None:
+    def _tell_launcher(self) -> None:
+        """That it may say `stop`, and how long it then has to wait; the last word counts."""
         self._link.sendall(f"ready {self._grace_s}\n".encode())
+
+    def _tell_ready(self, seconds: float) -> None:
+        self._tell_launcher()
         host, port = ports.address(self._config)
         show(f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n")
         show(f"{_example(host, port)}\n\n")
@@ -206,12 +211,15 @@ def _gateway(config: dict[str, Any]) -> dict[str, Any]:
     return next((entry for entry in entries if entry.get("name") == "Gateway"), {})
 
 
-def _keep(text: str) -> Path:
-    """Write a traceback where people find it."""
+def _keep(text: str) -> str:
+    """Write a traceback where people find it, and say where."""
     path = state_dir() / "serve-error.log"
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path.write_text(text)
-    return path
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError:
+        return f"\n{text}"
+    return f"\nAll of it is in {path}."
 
 
 def _example(host: str, port: int) -> str:

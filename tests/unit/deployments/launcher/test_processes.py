@@ -39,6 +39,8 @@ from serve_app.deployments.launcher.processes import adopt_orphans, end_descenda
 reading, writing = os.pipe()
 def server():
     subprocess.run([sys.executable, "-c", sys.argv[1], sys.argv[2]])
+    while not os.path.exists(sys.argv[2] + ".go"):
+        time.sleep(0.02)
     {server}
 def guardian():
     os.close(writing)
@@ -100,7 +102,8 @@ def test_nothing_outlives_a_launcher_that_is_killed(how: str, tmp_path: Path) ->
     ("server", "status"), [("return 0", 0), ("return 3", 1), ("return 7", 1), ("os.kill(os.getpid(), 9)", 1)]
 )
 def test_a_server_that_ends_takes_all_with_it(server: str, status: int, tmp_path: Path) -> None:
-    process, _, pids = launch(tmp_path, f"time.sleep(0.5); {server}")
+    process, _, pids = launch(tmp_path, server)
+    pids.with_name("pids.go").touch()
     assert process.wait(60) == status
     assert none_lives(pids)
     assert not (tmp_path / "folder").exists()
