@@ -8,6 +8,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 from serve_app.deployments.drain import DRAIN, FLUSH, ask
 from serve_app.deployments.launcher.say import say
 
@@ -15,6 +17,7 @@ POLL_S: Final = 0.1
 SAY_S: Final = 5.0  # between two lines about how many are left
 REPLY_S: Final = 5.0  # a gateway that is busier than this is asked again
 SENT_S: Final = 30.0  # as long as a gateway waits for a client that does not read
+BUSY: Final = 0.25  # share of a core that a proxy with nothing to pass on does not use
 _SETTLED: Final = 2  # looks in a row that find nothing unsent: a proxy may be between two writes
 _TCP_FILES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _OPEN_STATES: Final = frozenset({"01", "04", "05", "08", "09"})  # established, and half closed by either side
@@ -56,14 +59,37 @@ def _answers(count: int) -> str:
 
 
 def _until_sent(ports: Collection[int], deadline: float) -> None:
-    """Wait until the system holds nothing that clients have not taken.
+    """Wait until clients have all that was said to them.
 
-    What a process holds back itself, it holds back because the system's buffer is full.
+    What HAProxy or a gateway holds back itself, it holds back because the system's buffer is full.
+    Serve's Python proxy has a queue of its own as well, and works as long as something is in it.
     """
-    settled = 0
+    settled, proxies = 0, _python_proxies(ports)
+    used = _cpu_s(proxies)
     while settled < _SETTLED and time.monotonic() < deadline:
         time.sleep(POLL_S)
-        settled = 0 if any(unsent(text, ports) for text in _tables()) else settled + 1
+        before, used = used, _cpu_s(proxies)
+        is_busy = used - before > BUSY * POLL_S or any(unsent(text, ports) for text in _tables())
+        settled = 0 if is_busy else settled + 1
+
+
+def _python_proxies(ports: Collection[int]) -> list[psutil.Process]:
+    """Serve's own proxies, where they are what listens at `ports`."""
+    with contextlib.suppress(psutil.Error, OSError):
+        found = psutil.net_connections("tcp")
+        pids = {each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port in ports}
+        processes = [psutil.Process(pid) for pid in pids if pid is not None]
+        return [each for each in processes if "ProxyActor" in " ".join(each.cmdline())]
+    return []
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    total = 0.0
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _tables() -> list[str]:
