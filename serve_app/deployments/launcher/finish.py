@@ -77,7 +77,8 @@ def _python_proxies(ports: Collection[int]) -> list[psutil.Process]:
     """Serve's own proxies, where they are what listens at `ports`."""
     with contextlib.suppress(psutil.Error, OSError):
         found = psutil.net_connections("tcp")
-        pids = {each.pid for each in found if each.status == psutil.CONN_LISTEN and each.laddr.port in ports}
+        listening = [each for each in found if each.status == psutil.CONN_LISTEN]
+        pids = {each.pid for each in listening if each.laddr and each.laddr.port in ports}
         processes = [psutil.Process(pid) for pid in pids if pid is not None]
         return [each for each in processes if "ProxyActor" in " ".join(each.cmdline())]
     return []
