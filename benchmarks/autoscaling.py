@@ -198,17 +198,17 @@ async def cluster(key: str) -> AsyncIterator[str]:
     from ray.cluster_utils import Cluster
     from ray.serve.schema import ServeDeploySchema
 
-    from serve_app.deployments.serve import _deploy, _wait
+    from serve_app.deployments.launcher.rollout import roll_out
 
     port = free_port()
     node = {"num_cpus": 8, "num_gpus": 1, "object_store_memory": 100 * 2**20}
-    schema = ServeDeploySchema.model_validate(deploy_file(port, folder))
+    config = deploy_file(port, folder)
+    schema = ServeDeploySchema.model_validate(config)
     nodes = Cluster()
 
     def start() -> None:
         serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
-        _deploy(schema)
-        _wait("127.0.0.1", port, [app.name for app in schema.applications])
+        roll_out(config, print)
 
     def stop() -> None:
         if ray.is_initialized():

@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from serve_app.errors import InvalidField, Overloaded
+from serve_app.errors import InvalidField, Overloaded, Unavailable
 from serve_app.limits import MAX_BODIES_BYTES, SMALL_BODY_BYTES
 
 RETRY_AFTER_S = 1.0
+RETRY_ELSEWHERE_S = 5.0  # a server that stops takes some seconds to come back
+STOPPING = "the server is stopping; it finishes what it has begun and takes nothing new"
 
 
 class BodyBytes:
@@ -64,13 +66,24 @@ class Admission:
     def __init__(self, max_in_flight: int) -> None:
         self._max = max_in_flight
         self._in_flight = 0
+        self._is_closed = False
 
     @property
     def in_flight(self) -> int:
         return self._in_flight
 
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        """Take nothing from now on. What has its permits keeps them."""
+        self._is_closed = True
+
     def check(self, count: int = 1) -> None:
-        """Raises Overloaded unless there is room for `count` more."""
+        """Raises Overloaded unless there is room for `count` more, Unavailable once it is closed."""
+        if self._is_closed:
+            raise Unavailable(STOPPING, retry_after_s=RETRY_ELSEWHERE_S)
         if self._in_flight + count > self._max:
             raise Overloaded("the server is at capacity; try again", retry_after_s=RETRY_AFTER_S)
 
@@ -78,7 +91,7 @@ class Admission:
     def permits(self, count: int) -> Iterator[None]:
         """Hold `count` permits, one a prompt, for the duration of the block.
 
-        Raises Overloaded, or InvalidField for more than there ever are.
+        Raises Overloaded or Unavailable, or InvalidField for more than there ever are.
         """
         if count > self._max:
             raise InvalidField(f"prompt: must hold at most {self._max} prompts here", param="prompt")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from serve_app.api.admission import STOPPING
 from serve_app.api.generate import Services
 
 NO_ENDPOINTS: Final = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
@@ -32,6 +33,8 @@ def condition(services: Services) -> Condition:
     neither them nor the records. Where records are required it answers nobody.
     """
     directory, backend, meter = services.directory, services.backend, services.meter
+    if services.admission.is_closed:
+        return Condition(False, (STOPPING,))
     if not len(directory):
         return Condition(False, (NO_ENDPOINTS,))
     silent: list[str] = []

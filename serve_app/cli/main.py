@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from serve_app.cli.chat import chat
+from serve_app.cli.deploy import deploy
 from serve_app.cli.endpoints import endpoints
 from serve_app.cli.health import health
 from serve_app.cli.keys import keys
@@ -20,7 +21,7 @@ def cli() -> None:
     """Serve models on your own machines, and look after the server."""
 
 
-for _command in (serve, validate, health, endpoints, chat, keys, usage, measure_throughput):
+for _command in (serve, deploy, validate, health, endpoints, chat, keys, usage, measure_throughput):
     cli.add_command(_command)
 
 

@@ -60,6 +60,11 @@ def load(path: Path) -> DeployFile:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DeployFileError([Place().error(f"cannot be read: {error}")]) from error
+    return parse(text)
+
+
+def parse(text: str) -> DeployFile:
+    """The deploy file with this text. Raises DeployFileError with everything that is wrong with it."""
     raw, found = deploy_yaml.read(text)
     checked = _Check(raw) if not found else None
     found += checked.problems if checked else []

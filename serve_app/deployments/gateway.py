@@ -6,6 +6,7 @@ who calls, and read messages before anybody could refuse them (docs/decisions.md
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 from dataclasses import replace
@@ -19,10 +20,12 @@ from serve_app.accounts.journal import Journal
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
+from serve_app.api.generate import Services
 from serve_app.api.metering import cost
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
@@ -54,8 +57,10 @@ class GatewayReplica:
         self._takeover = Takeover(self._directory, self._backend, config.catalogue_wait_s)
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
+        self._services: Services | None = None
         self._rpc: RpcServer | None = None
         self._rpc_listens = False
+        self._drain_socket = await DrainSocket.open({DRAIN: self._drain, FLUSH: self._flush})
 
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Take the catalogue of the deploy file, at start and whenever it changes.
@@ -128,14 +133,29 @@ class GatewayReplica:
             peer_of=lambda scope: peer,
             ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
         )
+        self._services = app.state.services
         self._rpc = RpcServer(app.state.services, accounts)
         return app
 
+    async def _drain(self) -> int:
+        """Admit nothing from now on. The number of answers under way."""
+        if self._services is None:
+            return 0
+        self._services.admission.close()
+        return self._services.admission.in_flight
+
+    async def _flush(self) -> int:
+        """Write the journal to the disk; nothing may be under way any more."""
+        await asyncio.to_thread(self._journal.close)
+        return 0
+
     async def __del__(self) -> None:
-        if hasattr(self, "_rpc"):  # the constructor got that far
+        if hasattr(self, "_drain_socket"):  # the constructor got that far
             self._takeover.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
+            if self._drain_socket is not None:
+                await self._drain_socket.close()
             await self._backend.close()
             await self._quota.close()
             self._journal.close()

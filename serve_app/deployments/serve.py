@@ -1,207 +1,149 @@
 """`make serve`: one command from a deploy file to an endpoint that answers.
 
-    python -m serve_app.deployments.serve deploy/local.yaml [--no-haproxy]
+    python -m serve_app.deployments.serve deploy/local.yaml [--no-haproxy] [--grace SECONDS]
 
-Starts a one-node Ray cluster of its own with the environment of `environment.py`,
-deploys the file, reports progress, prints what to try, and ends all of it on Ctrl-C.
+This process stays in the foreground and does nothing but watch and relay: it alone hears the
+terminal. Ctrl-C or SIGTERM lets running answers finish; a second one ends all at once. Ray and
+all else are descendants of the guardian, which ends them when this process dies, however it does.
 `serve run deploy/local.yaml` works as well; then the environment is the caller's.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import os
+import select
 import shutil
 import signal
 import socket
 import sys
 import time
-import urllib.request
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from serve_app.config import state_dir
 from serve_app.deployments import environment
+from serve_app.deployments.launcher.guardian import guard
+from serve_app.deployments.launcher.processes import adopt_orphans, end_descendants, fork, reap
+from serve_app.deployments.launcher.say import complain, say
+from serve_app.deployments.launcher.server import Options, Server
 
-STATE: Final = state_dir()
-START_TIMEOUT_S: Final = 3_600.0  # a first start may download a model
-OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
-POLL_S: Final = 0.1
-
-
-class CannotServe(Exception):
-    """The message says what is wrong and what to do next."""
+STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SAME_S: Final = 0.25  # `make` and `timeout` pass on a signal that the whole group has got already
+SLACK_S: Final = 60.0  # beyond the grace, for a server that does not come to its end
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve until interrupted. 0: ended on request; 1: could not serve, said why."""
+    """Serve until told to stop. 0: ended on request; 1: could not serve or go on, said why."""
     parser = argparse.ArgumentParser(prog="python -m serve_app.deployments.serve", description=__doc__)
     parser.add_argument("file", type=Path, help="deploy file, such as deploy/local.yaml")
     parser.add_argument("--no-haproxy", action="store_true", help="use Ray Serve's own Python proxy")
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        metavar="SECONDS",
+        help="how long running answers may take to finish after a stop; by default as long as the "
+        "Gateway's graceful_shutdown_timeout_s in the file, or 600",
+    )
     options = parser.parse_args(argv)
-    folder = environment.private_folder()
-    try:
-        environment.apply(  # first, because whoever reads the file imports Ray
-            environment.COMMON
-            | ({} if options.no_haproxy else environment.haproxy(folder, **_haproxy_ports()))
-            | {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(STATE / "ray-token"))}
-        )
-        config = _read(options.file)
-        host, port = _address(config)
-        _check_port(host, port, "http_options.port")
-        if (rpc := _rpc_port(config)) is not None:
-            _check_port(host, rpc, "args.grpc_port of the gateway")
-        _serve(config, host, port)
-    except CannotServe as error:
-        print(f"serve: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("\nserve: stopped", flush=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return 0
+    return Launcher(Options(options.file, not options.no_haproxy, options.grace)).run()
 
 
-def _serve(config: dict[str, Any], host: str, port: int) -> None:
-    started = time.monotonic()
-    print(f"serve: starting Ray and {len(config['applications'])} applications ...", flush=True)
-    import ray
-    from ray import serve
-    from ray.serve.schema import ServeDeploySchema
+class Launcher:
+    """The foreground process, and its two lines to the others."""
 
-    schema = ServeDeploySchema.model_validate(config)
-    ray.init(
-        address="local",
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        logging_level="warning",
-    )
-    for name in (signal.SIGINT, signal.SIGTERM):  # after Ray set its own; a background job ignores SIGINT
-        signal.signal(name, signal.default_int_handler)
-    try:
-        serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
-        _deploy(schema)
-        _wait(host, port, [app.name for app in schema.applications])
-        seconds = time.monotonic() - started
-        print(
-            f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n{_example(host, port)}\n"
-        )
-        if (rpc := _rpc_port(config)) is not None:
-            print(f"KServe v2 over gRPC: {_reachable(host)}:{rpc}\n")
-        print("Ctrl-C stops it.", flush=True)
-        while True:
-            time.sleep(3600)
-    finally:
-        print("\nserve: stopping ...", flush=True)
-        for name in (signal.SIGINT, signal.SIGTERM):  # a second one must not leave processes behind
-            signal.signal(name, signal.SIG_IGN)
-        serve.shutdown()
-        ray.shutdown()
+    def __init__(self, options: Options) -> None:
+        self._options = options
+        self._folder = environment.private_folder()
+        self._woken, wake = os.pipe()  # bytes are the numbers of signals
+        for fd in (self._woken, wake):
+            os.set_blocking(fd, False)
+        # Before anything is started, so that no signal is lost. One that was ignored, as SIGINT in
+        # a background job, is obeyed; but SIGHUP under nohup is not.
+        signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        for each in (*STOPS, signal.SIGCHLD):
+            if not (each == signal.SIGHUP and signal.getsignal(each) == signal.SIG_IGN):
+                signal.signal(each, lambda *_: None)
+        self._stopped_at: float | None = None
+        self._deadline: float | None = None
 
+    def run(self) -> int:
+        """Until everything that was started has ended."""
+        adopt_orphans()  # for the case that the guardian is killed
+        reading, self._lifeline = os.pipe()
+        self._link, other = socket.socketpair()
 
-def _deploy(schema: Any) -> None:
-    from ray.serve.context import _get_global_client
+        def guardian() -> int:
+            os.close(self._lifeline)
+            self._link.close()
+            return guard(reading, self._folder, lambda: Server(self._options, self._folder, other).run())
 
-    # What `serve run FILE` calls; there is no public function for a whole deploy file.
-    _get_global_client().deploy_apps(schema, _blocking=False)
+        pid = fork(guardian)
+        os.close(reading)
+        other.close()
+        status = None
+        while status is None:
+            self._wait()
+            status = reap(pid)
+        for name in end_descendants():
+            complain(f"process {name} does not end; the kernel holds it")
+        shutil.rmtree(self._folder, ignore_errors=True)
+        if os.WIFSIGNALED(status):
+            complain(f"the guardian was killed by signal {os.WTERMSIG(status)}; all of the server is stopped")
+            return 1
+        if self._stopped_at is not None:
+            say("stopped")
+            return 0
+        return os.WEXITSTATUS(status)
 
-
-def _wait(host: str, port: int, apps: list[str]) -> None:
-    """Until every application runs and the gateway says it is ready."""
-    from ray import serve
-
-    deadline = time.monotonic() + START_TIMEOUT_S
-    shown: dict[str, str] = {}
-    while time.monotonic() < deadline:
-        status = serve.status().applications
-        for name in apps:
-            app = status.get(name)
-            state = app.status.value if app else "NOT_STARTED"
-            if shown.get(name) != state:
-                shown[name] = state
-                print(f"serve: {name}: {state.lower().replace('_', ' ')}", flush=True)
-            if app and state in ("DEPLOY_FAILED", "UNHEALTHY"):
-                raise CannotServe(f"application {name} failed.\n{_reason(app)}")
-        if all(shown.get(name) == "RUNNING" for name in apps) and _is_ready(host, port):
+    def _wait(self) -> None:
+        """For a child's end, and act on what signals come before."""
+        timeout = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        ready, _, _ = select.select([self._woken], [], [], timeout)
+        if not ready:
+            complain("the server does not come to its end; stopping it at once")
+            self._end()
             return
-        time.sleep(POLL_S)
-    raise CannotServe("the models did not come up in time; see the log above")
+        numbers = os.read(self._woken, 4096)
+        if not any(each in STOPS for each in numbers):
+            return
+        now = time.monotonic()
+        if self._stopped_at is None:
+            self._stopped_at = now
+            self._stop(now)
+        elif now - self._stopped_at > SAME_S:
+            say("stopping at once ...")
+            self._end()
+
+    def _stop(self, now: float) -> None:
+        """Gently if the server is ready; a start is simply given up."""
+        said = b""
+        with contextlib.suppress(BlockingIOError):
+            said = self._link.recv(65_536, socket.MSG_DONTWAIT)
+        say("stopping ...")
+        if said.startswith(b"ready "):
+            with contextlib.suppress(OSError):  # it is just ending by itself
+                self._link.sendall(b"stop\n")
+            self._deadline = now + float(said.split()[-1]) + SLACK_S
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        """Have the guardian kill everything."""
+        self._deadline = None
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+            self._lifeline = -1
 
 
-def _reason(app: Any) -> str:
-    """The last line of what went wrong: ours says what to do."""
-    texts = [app.message, *(d.message for d in app.deployments.values())]
-    lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
-    return lines[-1] if lines else "\n".join(text for text in texts if text)
-
-
-def _is_ready(host: str, port: int) -> bool:
+def _seconds(text: str) -> float:
     try:
-        with urllib.request.urlopen(f"http://{_reachable(host)}:{port}/readyz", timeout=2) as response:
-            return bool(response.status == 200)
-    except OSError:
-        return False
-
-
-def _read(path: Path) -> dict[str, Any]:
-    from serve_app.deployments.deploy_file import DeployFileError, load
-
-    try:
-        file = load(path)
-    except DeployFileError as error:
-        raise CannotServe(f"{path} cannot be deployed:\n{error}") from error
-    for warning in file.warnings:
-        print(f"serve: {path}: {warning}", file=sys.stderr)
-    return file.raw
-
-
-def _address(config: dict[str, Any]) -> tuple[str, int]:
-    options = config["http_options"]
-    return str(options["host"]), int(options.get("port", 8000))
-
-
-def _rpc_port(config: dict[str, Any]) -> int | None:
-    """The gateway's port of gRPC, if it has one."""
-    found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
-    return next((port for port in found if port is not None), None)
-
-
-def _check_port(host: str, port: int, setting: str) -> None:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((host, port))
-        except OSError as error:
-            raise CannotServe(
-                f"{host}:{port} cannot be used ({error.strerror}). Stop what listens there "
-                f"(`ss -ltnp 'sport = :{port}'` names it), or change {setting} in the deploy file."
-            ) from error
-
-
-def _haproxy_ports() -> dict[str, int]:
-    """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
-    return {
-        name: usual if _is_free(usual) else environment.free_port()
-        for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
-    }
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        return sock.connect_ex(("127.0.0.1", port)) != 0
-
-
-def _reachable(host: str) -> str:
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
-
-
-def _example(host: str, port: int) -> str:
-    body = {"model": "demo-chat", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
-    return (
-        f"  curl -N http://{_reachable(host)}:{port}/v1/chat/completions \\\n"
-        f"    -H 'Content-Type: application/json' \\\n    -d '{json.dumps(body)}'"
-    )
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 86_400:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from 0 to 86400")
+    return value
 
 
 if __name__ == "__main__":

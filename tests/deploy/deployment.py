@@ -11,6 +11,7 @@ import asyncio
 import copy
 import json
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -225,11 +226,10 @@ async def deployed(cluster: Cluster, raw: Raw, usage: Path, model: str = DEMO) -
 
 
 def _deploy(raw: Raw, usage: Path) -> None:
-    from ray.serve.schema import ServeDeploySchema
+    """As `serve deploy` does it: all at once."""
+    from serve_app.deployments.rollout_cluster import ServeCluster
 
-    from serve_app.deployments import serve as command
-
-    command._deploy(ServeDeploySchema.model_validate(_own(raw, usage)))
+    ServeCluster().deploy(_own(raw, usage))
 
 
 def _own(raw: Raw, usage: Path) -> Raw:
@@ -243,9 +243,14 @@ def _own(raw: Raw, usage: Path) -> Raw:
 
 
 def _wait(port: int, apps: list[str]) -> None:
-    from serve_app.deployments import serve as command
+    from serve_app.deployments.launcher.rollout import until_ready
+    from serve_app.deployments.rollout_cluster import ServeCluster
 
-    command._wait("127.0.0.1", port, apps)
+    cluster, deadline = ServeCluster(), time.monotonic() + WAIT_S
+    while any(cluster.states().get(app, ("", ""))[0] != "RUNNING" for app in apps):
+        assert time.monotonic() < deadline, cluster.states()
+        time.sleep(0.1)
+    until_ready("127.0.0.1", port)
 
 
 def _delete_all() -> None:

@@ -2,8 +2,8 @@
 
 import pytest
 
-from serve_app.api.admission import Admission, BodyBytes, deadline_s
-from serve_app.errors import Overloaded
+from serve_app.api.admission import RETRY_ELSEWHERE_S, Admission, BodyBytes, deadline_s
+from serve_app.errors import Overloaded, Unavailable
 
 
 def test_permits_are_refused_at_the_limit_and_come_back():
@@ -51,3 +51,15 @@ def test_small_bodies_are_never_refused_for_the_bytes_of_others():
         assert bodies.held == 13
         with pytest.raises(Overloaded):
             small.take(1)
+
+
+def test_once_closed_nothing_is_admitted_and_what_runs_goes_on() -> None:
+    admission = Admission(4)
+    with admission.permits(2):
+        admission.close()
+        with pytest.raises(Unavailable, match="stopping") as caught:
+            admission.check()
+        assert caught.value.retry_after_s == RETRY_ELSEWHERE_S
+        assert admission.in_flight == 2
+    assert admission.in_flight == 0
+    assert admission.is_closed

@@ -1,3 +1,5 @@
+"""What the command that serves looks at before it starts anything."""
+
 import socket
 from pathlib import Path
 
@@ -5,6 +7,9 @@ import pytest
 
 from serve_app.deployments import serve
 from serve_app.deployments.environment import free_port
+from serve_app.deployments.launcher import ports
+from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.server import read
 
 FILE = """
 http_options: {{host: 127.0.0.1, port: {port}}}
@@ -13,27 +18,18 @@ applications:
 """
 
 
-@pytest.fixture(autouse=True)
-def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "STATE", tmp_path / "state")
-
-
-def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         file.write_text(FILE.format(port=port))
-        assert serve.main([str(file)]) == 1
-    said = capsys.readouterr().err
-    assert f"127.0.0.1:{port}" in said
-    assert "http_options.port" in said
+        with pytest.raises(CannotServe, match=rf"127\.0\.0\.1:{port} .*http_options\.port"):
+            ports.check(read(file))
 
 
-def test_a_port_of_grpc_in_use_is_named_with_what_to_do(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_port_of_grpc_in_use_is_named_with_what_to_do(tmp_path: Path) -> None:
     file = tmp_path / "a.yaml"
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -41,10 +37,8 @@ def test_a_port_of_grpc_in_use_is_named_with_what_to_do(
         port = taken.getsockname()[1]
         text = FILE.format(port=free_port()).rstrip().removesuffix("}")
         file.write_text(f"{text}, args: {{grpc_port: {port}}}}}\n")
-        assert serve.main([str(file)]) == 1
-    said = capsys.readouterr().err
-    assert f"127.0.0.1:{port}" in said
-    assert "args.grpc_port" in said
+        with pytest.raises(CannotServe, match=rf"127\.0\.0\.1:{port} .*args\.grpc_port"):
+            ports.check(read(file))
 
 
 @pytest.mark.parametrize(
@@ -55,15 +49,21 @@ def test_a_port_of_grpc_in_use_is_named_with_what_to_do(
         ("applications: [", "is no YAML"),
     ],
 )
-def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, hint: str
-) -> None:
+def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(tmp_path: Path, text: str, hint: str) -> None:
     file = tmp_path / "a.yaml"
     file.write_text(text)
-    assert serve.main([str(file)]) == 1
-    assert hint in capsys.readouterr().err
+    with pytest.raises(CannotServe, match=hint):
+        read(file)
 
 
-def test_a_missing_file_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert serve.main([str(tmp_path / "none.yaml")]) == 1
-    assert "none.yaml" in capsys.readouterr().err
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(CannotServe, match=r"none\.yaml"):
+        read(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize("value", ["-1", "soon", "nan", "86401"])
+def test_a_grace_that_is_no_time_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        serve.main(["a.yaml", "--grace", value])
+    assert caught.value.code == 2
+    assert "0 to 86400" in capsys.readouterr().err

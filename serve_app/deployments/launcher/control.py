@@ -1,0 +1,146 @@
+"""How `serve-app deploy` reaches a server that runs: a socket in the launcher's folder, and a note of where.
+
+The note, `servers/PORT.json` below the user's state folder, has the socket's path. Over the socket
+go lines of JSON: `{"file", "text"}` to the server; back any number of `{"say"}`, then one `{"done"}`
+or `{"error"}`. Both the note and the socket are the owner's alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.config import state_dir
+from serve_app.deployments.launcher.say import CannotServe
+
+CONNECT_S: Final = 10.0
+MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file
+
+Deploy = Callable[[str, str, Callable[[str], None]], None]  # file's name, its text, who hears of progress
+
+
+@dataclass(frozen=True)
+class Note:
+    """Where a server that runs is."""
+
+    port: int  # of HTTP
+    socket: str
+    file: str  # its deploy file, for people
+
+    @classmethod
+    def path(cls, port: int) -> Path:
+        """Where the note of the server at `port` is."""
+        return state_dir() / "servers" / f"{port}.json"
+
+    def write(self) -> None:
+        """Keep it, for this user alone."""
+        path = self.path(self.port)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = path.with_suffix(f".{os.getpid()}")
+        with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            json.dump(asdict(self), file)
+        new.replace(path)
+
+    def remove(self) -> None:
+        """Forget it, unless another server has its place."""
+        if read_note(self.path(self.port)) == self:
+            self.path(self.port).unlink(missing_ok=True)
+
+
+def read_note(path: Path) -> Note | None:
+    """What is written there; None where that is nothing, or no note."""
+    try:
+        return Note(**json.loads(path.read_text()))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+class Control:
+    """The server's end. One deploy at a time; each runs in a thread of its own."""
+
+    def __init__(self, folder: Path, deploy: Deploy) -> None:
+        """`deploy` raises CannotServe."""
+        self.path = folder / "control.sock"
+        self._deploy = deploy
+        self._busy = threading.Lock()
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(str(self.path))
+        self._listener.listen()
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+
+    def _accept(self) -> None:
+        while True:
+            connection, _ = self._listener.accept()
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        def tell(**words: Any) -> None:
+            with contextlib.suppress(OSError):  # who asked has left; the work goes on
+                connection.sendall(json.dumps(words).encode() + b"\n")
+
+        with connection, contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            asked = json.loads(connection.makefile("rb").readline(MAX_TEXT_BYTES))
+            file, text = str(asked["file"]), str(asked["text"])
+            if not self._busy.acquire(blocking=False):
+                tell(error="another deploy is under way; wait for its end")
+                return
+            try:
+                self._deploy(file, text, lambda words: tell(say=words))
+                tell(done=True)
+            except CannotServe as error:
+                tell(error=str(error))
+            except Exception as error:
+                tell(error=f"an unexpected error: {type(error).__name__}: {error}")
+            finally:
+                self._busy.release()
+
+
+def deploy(file: str, text: str, port: int, say: Callable[[str], None]) -> None:
+    """Have the server at `port` deploy `text`; returns when all of it runs. Raises CannotServe."""
+    with _connected(port) as connection:
+        connection.sendall(json.dumps({"file": file, "text": text}).encode() + b"\n")
+        for line in connection.makefile("rb"):
+            answer = json.loads(line)
+            if "error" in answer:
+                raise CannotServe(answer["error"])
+            if "done" in answer:
+                return
+            say(answer["say"])
+    raise CannotServe("the server stopped before it was done")
+
+
+def _connected(port: int) -> socket.socket:
+    path = Note.path(port)
+    if (note := read_note(path)) is not None:
+        sock = socket.socket(socket.AF_UNIX)
+        try:
+            sock.settimeout(CONNECT_S)
+            sock.connect(note.socket)
+            sock.settimeout(None)
+            return sock
+        except OSError:
+            sock.close()
+    others = [
+        found for each in sorted(path.parent.glob("*.json")) if (found := read_note(each)) and _lives(found)
+    ]
+    running = "; ".join(f"{each.port} ({each.file})" for each in others)
+    raise CannotServe(
+        f"no server that you started runs at port {port}, which http_options.port of the file says. "
+        + (f"These run: {running}." if running else "`serve-app serve FILE` starts one.")
+    )
+
+
+def _lives(note: Note) -> bool:
+    with socket.socket(socket.AF_UNIX) as sock:
+        try:
+            sock.connect(note.socket)
+        except OSError:
+            return False
+        return True

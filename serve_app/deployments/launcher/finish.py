@@ -1,0 +1,111 @@
+"""The end of a server that runs: gateways take nothing new, answers come to their end, within a grace."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from serve_app.deployments.drain import DRAIN, FLUSH, ask
+from serve_app.deployments.launcher.say import say
+
+POLL_S: Final = 0.1
+SAY_S: Final = 5.0  # between two lines about how many are left
+REPLY_S: Final = 5.0  # a gateway that is busier than this is asked again
+SENT_S: Final = 30.0  # as long as a gateway waits for a client that does not read
+BUSY: Final = 0.25  # share of a core that a proxy with nothing to pass on does not use
+_SETTLED: Final = 2  # looks in a row that find nothing unsent: a proxy may be between two writes
+_TCP_FILES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_OPEN_STATES: Final = frozenset({"01", "04", "05", "08", "09"})  # established, and half closed by either side
+
+
+def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
+    """Let the answers of all gateways end. None: all did; else what was cut, and why.
+
+    `ports` are those that clients connect to.
+    """
+    deadline = time.monotonic() + grace_s
+    told, told_at = 0, 0.0
+    while left := _under_way(folder):
+        now = time.monotonic()
+        if now > deadline:
+            return f"{_answers(left)} cut: not done within the grace of {grace_s:g} s (--grace)"
+        if not told:
+            say(f"finishing {_answers(left)}; Ctrl-C again stops at once")
+        elif left != told and now - told_at >= SAY_S:
+            say(f"{_answers(left)} left")
+        if left != told and (not told or now - told_at >= SAY_S):
+            told, told_at = left, now
+        time.sleep(POLL_S)
+    _until_sent(ports, min(deadline, time.monotonic() + SENT_S))
+    with contextlib.suppress(TimeoutError):
+        ask(folder, FLUSH, REPLY_S)
+    return None
+
+
+def _under_way(folder: Path) -> int:
+    try:
+        return ask(folder, DRAIN, REPLY_S)
+    except TimeoutError:
+        return 1  # it lives, and has something to do
+
+
+def _answers(count: int) -> str:
+    return f"{count} answer{'' if count == 1 else 's'}"
+
+
+def _until_sent(ports: Collection[int], deadline: float) -> None:
+    """Wait until clients have all that was said to them.
+
+    What HAProxy or a gateway holds back itself, it holds back because the system's buffer is full.
+    Serve's Python proxy has a queue of its own as well, and works as long as something is in it.
+    """
+    settled, proxies = 0, _python_proxies(ports)
+    used = _cpu_s(proxies)
+    while settled < _SETTLED and time.monotonic() < deadline:
+        time.sleep(POLL_S)
+        before, used = used, _cpu_s(proxies)
+        is_busy = used - before > BUSY * POLL_S or any(unsent(text, ports) for text in _tables())
+        settled = 0 if is_busy else settled + 1
+
+
+def _python_proxies(ports: Collection[int]) -> list[psutil.Process]:
+    """Serve's own proxies, where they are what listens at `ports`."""
+    with contextlib.suppress(psutil.Error, OSError):
+        found = psutil.net_connections("tcp")
+        listening = [each for each in found if each.status == psutil.CONN_LISTEN]
+        pids = {each.pid for each in listening if each.laddr and each.laddr.port in ports}
+        processes = [psutil.Process(pid) for pid in pids if pid is not None]
+        return [each for each in processes if "ProxyActor" in " ".join(each.cmdline())]
+    return []
+
+
+def _cpu_s(processes: list[psutil.Process]) -> float:
+    total = 0.0
+    for each in processes:
+        with contextlib.suppress(psutil.Error):
+            times = each.cpu_times()
+            total += times.user + times.system
+    return total
+
+
+def _tables() -> list[str]:
+    found = []
+    for path in _TCP_FILES:
+        with contextlib.suppress(OSError):  # no Linux, or no IPv6
+            found.append(path.read_text())
+    return found
+
+
+def unsent(table: str, ports: Collection[int]) -> int:
+    """Bytes in the send queues of open connections to local `ports`, by a table of /proc/net/tcp."""
+    total = 0
+    for line in table.splitlines()[1:]:
+        _, local, _, state, queues, *_ = line.split()
+        if state in _OPEN_STATES and int(local.rpartition(":")[2], 16) in ports:
+            total += int(queues.partition(":")[0], 16)
+    return total

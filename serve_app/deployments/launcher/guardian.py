@@ -1,0 +1,84 @@
+"""The guardian: a process in a session of its own that holds all others, and ends them.
+
+It reaps, and waits for one of three things: the server's process ended by itself, the launcher
+says so, or the launcher is gone, however it died. Then nothing of the tree outlives it. The
+terminal's signals do not reach a session of its own, so only the launcher reacts to them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from serve_app.deployments.launcher.processes import (
+    adopt_orphans,
+    die_with_parent,
+    end_descendants,
+    fork,
+    reap,
+)
+from serve_app.deployments.launcher.say import complain
+
+SAID: Final = 3  # exit status of a server that told why it ended; any other is a surprise
+_KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)
+
+
+def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
+    """Run `server` in a child until it ends, or until `launcher` has a byte or its end. 0 or 1.
+
+    `launcher`: file descriptor of the reading end of a pipe whose only writer is the launcher.
+    `folder`: removed at the end, with the sockets of the server.
+    """
+    os.setsid()
+    adopt_orphans()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    for each in _KEPT:
+        signal.signal(each, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+    def run() -> int:
+        signal.set_wakeup_fd(-1)
+        for fd in (launcher, woken, wake):
+            os.close(fd)
+        for each in (*_KEPT, signal.SIGCHLD):
+            signal.signal(each, signal.SIG_DFL)
+        die_with_parent()
+        return server()
+
+    child = fork(run)
+    status = None
+    while status is None:
+        ready, _, _ = select.select([launcher, woken], [], [])
+        if launcher in ready:
+            break
+        os.read(woken, 4096)
+        status = reap(child)
+    for name in end_descendants():
+        complain(f"process {name} does not end; the kernel holds it")
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0 if status is None else _verdict(status)
+
+
+def _verdict(status: int) -> int:
+    if status == 0:
+        return 0
+    if os.WIFEXITED(status) and os.WEXITSTATUS(status) == SAID:
+        return 1
+    if os.WIFSIGNALED(status):
+        how = f"was killed by signal {os.WTERMSIG(status)}"
+    else:
+        how = f"ended with status {os.WEXITSTATUS(status)}"
+    complain(
+        f"the process that holds the Ray cluster {how}. All of it is stopped; start it again. "
+        "Ray's logs are in /tmp/ray/session_latest/logs, and `dmesg` tells whether memory ran out."
+    )
+    return 1

@@ -1,0 +1,66 @@
+"""The ports of a deploy file and of the proxies: which they are, and whether they can be had."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+from serve_app.deployments import environment
+from serve_app.deployments.launcher.say import CannotServe
+
+
+def address(config: dict[str, Any]) -> tuple[str, int]:
+    """Where the file's HTTP listens."""
+    options = config["http_options"]
+    return str(options["host"]), int(options.get("port", 8000))
+
+
+def rpc_port(config: dict[str, Any]) -> int | None:
+    """The gateway's port of gRPC, if it has one."""
+    found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
+    return next((port for port in found if port is not None), None)
+
+
+def reachable(host: str) -> str:
+    """An address of this machine at which `host` answers."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+
+
+def check(config: dict[str, Any]) -> None:
+    """Raises CannotServe for a port of the file that is taken."""
+    host, port = address(config)
+    _check(host, port, "http_options.port")
+    check_rpc(config)
+
+
+def check_rpc(config: dict[str, Any], *, besides: int | None = None) -> None:
+    """Raises CannotServe if the file's port of gRPC is taken; by ourselves, if it is `besides`."""
+    host, _ = address(config)
+    if (rpc := rpc_port(config)) is not None and rpc != besides:
+        _check(host, rpc, "args.grpc_port of the gateway")
+
+
+def _check(host: str, port: int, setting: str) -> None:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            sock.bind((host, port))
+        except OSError as error:
+            raise CannotServe(
+                f"{host}:{port} cannot be used ({error.strerror}). Stop what listens there "
+                f"(`ss -ltnp 'sport = :{port}'` names it), or change {setting} in the deploy file."
+            ) from error
+
+
+def haproxy_ports() -> dict[str, int]:
+    """HAProxy's own ports and its fallback's: the usual, or any free ones beside another cluster here."""
+    return {
+        name: usual if _is_free(usual) else environment.free_port()
+        for name, usual in (("stats_port", 8404), ("metrics_port", 9101), ("fallback_port", 8500))
+    }
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        return sock.connect_ex(("127.0.0.1", port)) != 0

@@ -1,0 +1,100 @@
+"""A tree of processes that can be ended as a whole, whatever its processes do.
+
+A subreaper inherits the orphans among its descendants, so that a daemon that cut its ties is
+found as its child. Knows processes; not Ray, and not what the processes are for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import psutil
+
+PR_SET_PDEATHSIG: Final = 1
+PR_SET_CHILD_SUBREAPER: Final = 36
+END_S: Final = 30.0  # a process that is still there then hangs in the kernel
+POLL_S: Final = 0.02
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of every descendant whose own parent dies (Linux; nothing elsewhere)."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent dies (Linux; nothing elsewhere)."""
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def fork(work: Callable[[], int]) -> int:
+    """A child that does `work` and exits with what it returns; the child's process id.
+
+    The child ends without this process's own clean-up. No other thread may run here.
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    return pid or _child(work)
+
+
+def _child(work: Callable[[], int]) -> NoReturn:
+    code = 1
+    try:
+        code = work()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError, ValueError):  # the terminal may be gone
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def reap(child: int | None = None) -> int | None:
+    """Take note of every child that ended. The wait status of `child`, if it was among them."""
+    found = None
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if pid == 0:
+            return found
+        if pid == child:
+            found = status
+
+
+def end_descendants(timeout_s: float = END_S) -> list[str]:
+    """Kill all descendants, and those that they start meanwhile. The names of those that would not end."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        reap()
+        alive = psutil.Process().children(recursive=True)
+        if not alive:
+            return []
+        if time.monotonic() > deadline:
+            return [f"{each.pid} ({_name(each)})" for each in alive]
+        for each in alive:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        time.sleep(POLL_S)
+
+
+def _name(process: psutil.Process) -> str:
+    try:
+        return str(process.name())
+    except psutil.Error:
+        return "?"
+
+
+def _prctl(option: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

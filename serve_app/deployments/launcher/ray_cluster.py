@@ -1,0 +1,103 @@
+"""The private Ray cluster of a launcher: its start, with errors that say what to do, and whether it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.deployments.launcher.say import CannotServe
+
+OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
+LITTLE_BYTES: Final = 100 * 2**20  # Ray's logs of an hour need some of it
+VITAL: Final = {  # Ray's name of a process -> what it is, for people
+    "gcs_server": "Ray's control store (gcs_server)",
+    "raylet": "Ray's node manager (raylet)",
+}
+
+
+def start(schema: Any) -> None:
+    """Start Ray and Serve in this process and its children. Raises CannotServe.
+
+    `schema`: ServeDeploySchema.
+    """
+    import ray
+    from ray import serve
+
+    try:
+        ray.init(
+            address="local",
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            logging_level="warning",
+        )
+    except Exception as error:
+        raise CannotServe(_why("Ray", error)) from error
+    try:
+        serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
+    except Exception as error:
+        raise CannotServe(_why("Ray Serve", error)) from error
+
+
+def lost() -> str | None:
+    """What died of the processes that nothing works without; None: all live."""
+    import ray
+
+    node = ray._private.worker._global_node
+    if node is None:
+        return "the connection to Ray"
+    # No public function tells: a driver hears of it a minute later, by its own end.
+    return next((VITAL[name] for name, _ in node.dead_processes() if name in VITAL), None)
+
+
+def logs() -> Path:
+    """Where Ray writes down what it does."""
+    return _folder() / "session_latest" / "logs"
+
+
+def shortage() -> str:
+    """What is short on this machine and explains a failure; empty: nothing that we know of."""
+    with contextlib.suppress(OSError):
+        free = shutil.disk_usage(_folder()).free
+        if free < LITTLE_BYTES:
+            return (
+                f"\nOnly {free // 2**20} MiB are free at {_folder()}, where Ray writes: make room there, "
+                "or name another folder in RAY_TMPDIR."
+            )
+    return ""
+
+
+def _folder() -> Path:
+    return Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()) / "ray"
+
+
+def _why(what: str, error: Exception) -> str:
+    """What went wrong, in one line, and what to do."""
+    found = list(_causes(error))
+    for each in found:
+        if isinstance(each, OSError) and each.errno is not None and each.filename is not None:
+            return (
+                f"{what} cannot use {each.filename} ({each.strerror}). Its files are below {_folder()}: make "
+                "room there and see that it is yours, or name another folder in RAY_TMPDIR."
+            )
+    text = " ".join(str(error).split()) or type(error).__name__
+    if any(isinstance(each, TimeoutError) or "timed out" in str(each).lower() for each in found):
+        return (
+            f"{what} did not start in time. Is the machine very busy, or short of memory? Start again when "
+            f"it is not; what {what} did is in {logs()}. It said: {_short(text)}{shortage()}"
+        )
+    return f"{what} did not start: {_short(text)}\nWhat it did is in {logs()}.{shortage()}"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _short(text: str, most: int = 400) -> str:
+    return text if len(text) <= most else f"{text[:most]} ..."

@@ -1,0 +1,58 @@
+"""A deploy file on its way into the launcher's Serve: in steps, until the gateway says that it is ready."""
+
+from __future__ import annotations
+
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any, Final
+
+from serve_app.deployments.launcher.ports import address, reachable
+from serve_app.deployments.launcher.ray_cluster import shortage
+from serve_app.deployments.launcher.say import CannotServe
+
+TIMEOUT_S: Final = 3_600.0  # of a step: a first start may download a model
+POLL_S: Final = 0.1
+
+
+def roll_out(
+    config: dict[str, Any],
+    say: Callable[[str], None],
+    *,
+    cancelled: Callable[[], str | None] = lambda: None,
+) -> None:
+    """Deploy `config`, a checked deploy file, and wait until all of it runs and the gateway is ready.
+
+    `say` hears of every change; `cancelled` tells why to give up. Raises CannotServe.
+    """
+    from serve_app.deployments.rollout import RolloutFailed, rollout
+
+    started = time.monotonic()
+
+    def timed(words: str) -> None:
+        say(f"{words} ({time.monotonic() - started:.0f} s)")
+
+    try:
+        rollout(config, say=timed, timeout_s=TIMEOUT_S, cancelled=cancelled)
+    except RolloutFailed as error:
+        raise CannotServe(f"{error}{shortage()}") from error
+    until_ready(*address(config), cancelled=cancelled)
+
+
+def until_ready(host: str, port: int, *, cancelled: Callable[[], str | None] = lambda: None) -> None:
+    """Wait until the gateway at `host` and `port` says that it is ready. Raises CannotServe."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not _is_ready(host, port):
+        if (reason := cancelled()) is not None:
+            raise CannotServe(reason)
+        if time.monotonic() > deadline:
+            raise CannotServe("the gateway was not ready in time; see the log above")
+        time.sleep(POLL_S)
+
+
+def _is_ready(host: str, port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{reachable(host)}:{port}/readyz", timeout=2) as response:
+            return bool(response.status == 200)
+    except OSError:
+        return False

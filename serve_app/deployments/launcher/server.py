@@ -1,0 +1,230 @@
+"""The server's process: starts Ray, rolls the deploy file out, watches over it, and lets it finish.
+
+It ends as soon as it has nothing left to do; the guardian ends all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.config import state_dir
+from serve_app.deployments import drain, environment
+from serve_app.deployments.launcher import ports
+from serve_app.deployments.launcher.control import Control, Note
+from serve_app.deployments.launcher.finish import finish
+from serve_app.deployments.launcher.guardian import SAID
+from serve_app.deployments.launcher.say import CannotServe, complain, say, show
+
+GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
+WATCH_S: Final = 0.5
+STOPPING: Final = "the server is stopping"
+FAILED_DEPLOY: Final = (
+    "The server goes on; `serve-app endpoints` shows what can answer. "
+    "Deploy a corrected file, or the earlier one."
+)
+ORPHANED_GRACE_S: Final = 30.0  # without Ray's control store all else ends itself after a minute
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    file: Path
+    use_haproxy: bool = True
+    grace_s: float | None = None  # None: as the file says
+
+
+class Server:
+    """One deploy file, served."""
+
+    def __init__(self, options: Options, folder: Path, link: socket.socket) -> None:
+        """`link`: to the launcher, which is told `ready GRACE`, and says `stop`."""
+        self._options = options
+        self._folder = folder
+        self._link = link
+        self._config: dict[str, Any] = {}
+        self._note: Note | None = None
+        self._stops = False
+
+    def run(self) -> int:
+        """To its end. 0: it was asked to stop; else a status, and the terminal knows why."""
+        try:
+            self._start()
+            return self._watch()
+        except CannotServe as error:
+            complain(str(error))
+        except Exception as error:
+            kept = _keep(traceback.format_exc())
+            complain(f"an unexpected error: {type(error).__name__}: {error}{kept}")
+        finally:
+            if self._note is not None:
+                self._note.remove()
+        return SAID
+
+    def _start(self) -> None:
+        started = time.monotonic()
+        proxy = (
+            environment.haproxy(self._folder, **ports.haproxy_ports()) if self._options.use_haproxy else {}
+        )
+        token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
+        environment.apply(environment.COMMON | proxy | token)  # first: whoever reads the file imports Ray
+        os.environ[drain.FOLDER] = str(self._folder)
+        self._config = config = read(self._options.file)
+        ports.check(config)
+        say(f"starting Ray and {len(config['applications'])} applications ...")
+        from ray.serve.schema import ServeDeploySchema
+
+        from serve_app.deployments.launcher import ray_cluster
+        from serve_app.deployments.launcher.rollout import roll_out
+
+        ray_cluster.start(ServeDeploySchema.model_validate(config))
+        # Ray would end this process; but who signals every process of a container means the launcher.
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, lambda *_: None)
+        say(f"Ray runs ({time.monotonic() - started:.0f} s); starting the applications ...")
+        roll_out(config, say, cancelled=_lost)
+        self._take_deploys()
+        self._tell_ready(time.monotonic() - started)
+
+    def _take_deploys(self) -> None:
+        control = Control(self._folder, self._deploy)
+        _, port = ports.address(self._config)
+        self._note = Note(port, str(control.path), str(self._options.file.resolve()))
+        self._note.write()
+
+    def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
+        """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
+        from serve_app.deployments.deploy_file import DeployFileError, parse
+        from serve_app.deployments.launcher.rollout import roll_out
+
+        def told(words: str) -> None:
+            say(words)
+            tell(words)
+
+        if self._stops:
+            raise CannotServe(STOPPING)
+        try:
+            config = parse(text).raw
+        except DeployFileError as error:
+            raise CannotServe(f"{file} cannot be deployed:\n{error}") from error
+        fixed(self._config, config)
+        ports.check_rpc(config, besides=ports.rpc_port(self._config))
+        say(f"deploying {file} ...")
+        try:
+            roll_out(config, told, cancelled=lambda: STOPPING if self._stops else _lost())
+        except CannotServe as error:
+            complain(f"{file}: {error}")
+            raise CannotServe(f"{error}\n{FAILED_DEPLOY}") from error
+        self._config = config
+        self._tell_launcher()
+        say(f"{file} is served")
+
+    def _tell_launcher(self) -> None:
+        """That it may say `stop`, and how long it then has to wait; the last word counts."""
+        self._link.sendall(f"ready {self._grace_s}\n".encode())
+
+    def _tell_ready(self, seconds: float) -> None:
+        self._tell_launcher()
+        host, port = ports.address(self._config)
+        show(f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n")
+        show(f"{_example(host, port)}\n\n")
+        if (rpc := ports.rpc_port(self._config)) is not None:
+            show(f"KServe v2 over gRPC: {ports.reachable(host)}:{rpc}\n\n")
+        show("Ctrl-C stops it.\n")
+
+    @property
+    def _grace_s(self) -> float:
+        if self._options.grace_s is not None:
+            return self._options.grace_s
+        gateway = _gateway(self._config)
+        found = gateway.get("graceful_shutdown_timeout_s")
+        return GRACE_S if found is None else float(found)
+
+    def _watch(self) -> int:
+        """Until the launcher says stop, or Ray dies."""
+        while True:
+            asked, _, _ = select.select([self._link], [], [], WATCH_S)
+            if asked:
+                self._finish(self._grace_s)
+                return 0
+            if (what := _lost()) is not None:
+                complain(f"{what} The server cannot go on without it; start it again.")
+                self._finish(min(self._grace_s, ORPHANED_GRACE_S))
+                return SAID
+
+    def _finish(self, grace_s: float) -> None:
+        self._stops = True
+        _, port = ports.address(self._config)
+        rpc = ports.rpc_port(self._config)
+        cut = finish(self._folder, {port} if rpc is None else {port, rpc}, grace_s)
+        if cut is not None:
+            complain(cut)
+
+
+def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:
+    """Raises CannotServe for a change between two deploy files that takes a restart."""
+    before, after = (
+        {"proxy_location": each.get("proxy_location"), **each["http_options"]} for each in (old, new)
+    )
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            field = name if name == "proxy_location" else f"http_options.{name}"
+            raise CannotServe(
+                f"{field} is {after.get(name)!r}, and the server runs with {before.get(name)!r}. "
+                "A change of it takes a restart: stop the server, and start it with this file."
+            )
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The values of a deploy file without errors. Raises CannotServe; warnings go to the terminal."""
+    from serve_app.deployments.deploy_file import DeployFileError, load
+
+    try:
+        file = load(path)
+    except DeployFileError as error:
+        raise CannotServe(f"{path} cannot be deployed:\n{error}") from error
+    for warning in file.warnings:
+        complain(f"{path}: {warning}")
+    return file.raw
+
+
+def _lost() -> str | None:
+    from serve_app.deployments.launcher import ray_cluster
+
+    what = ray_cluster.lost()
+    return None if what is None else f"{what} died; its log is in {ray_cluster.logs()}."
+
+
+def _gateway(config: dict[str, Any]) -> dict[str, Any]:
+    """The file's entry of the Gateway; empty where it has none."""
+    entries = (entry for app in config["applications"] for entry in app.get("deployments") or ())
+    return next((entry for entry in entries if entry.get("name") == "Gateway"), {})
+
+
+def _keep(text: str) -> str:
+    """Write a traceback where people find it, and say where."""
+    path = state_dir() / "serve-error.log"
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.write_text(text)
+    except OSError:
+        return f"\n{text}"
+    return f"\nAll of it is in {path}."
+
+
+def _example(host: str, port: int) -> str:
+    body = {"model": "demo-chat", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    return (
+        f"  curl -N http://{ports.reachable(host)}:{port}/v1/chat/completions \\\n"
+        f"    -H 'Content-Type: application/json' \\\n    -d '{json.dumps(body)}'"
+    )

@@ -1,0 +1,198 @@
+"""The command that serves, under a terminal of its own, and what is left of it afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import pty
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+import yaml
+
+from tests.deploy.deployment import Raw, app_of
+from tests.invariants import WAIT_S
+from tests.ray_cluster import ROOT, free_port
+
+START_S: Final = 180.0
+READY: Final = "Ctrl-C stops it."
+# What a shell gives a command: a session, a group and a terminal.
+_SHELL: Final = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+_MARK: Final = "SERVE_APP_TEST_COMMAND"  # in the environment of all that descends from one command
+
+
+class Command:
+    """One start of the command, on a pseudo-terminal."""
+
+    def __init__(self, raw: Raw, folder: Path, *flags: str, **environ: str) -> None:
+        """`raw`: a deploy file, of which ports and the journal's folder change."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.raw, self.port, self.grpc_port = raw, free_port(), free_port()
+        self.usage = folder / "usage"
+        raw["http_options"]["port"] = self.port
+        app_of(raw, "system")["args"] = {
+            **(app_of(raw, "system").get("args") or {}),
+            "usage_dir": str(self.usage),
+            "grpc_port": self.grpc_port,
+        }
+        self.file = folder / "deploy.yaml"
+        self.file.write_text(yaml.safe_dump(raw))
+        self._mark = uuid.uuid4().hex
+        # As from a shell: none of what this process set for its own cluster.
+        own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        own |= {"XDG_STATE_HOME": str(folder), "PYTHONPATH": str(ROOT), _MARK: self._mark}
+        self.environ = own | environ
+        self._said: list[bytes] = []
+        self._terminal, inner = pty.openpty()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _SHELL, "-m", "serve_app.deployments.serve", str(self.file), *flags],
+            env=self.environ,
+            cwd=folder,
+            stdin=inner,
+            stdout=inner,
+            stderr=inner,
+        )
+        os.close(inner)
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):  # the last of its users closed the terminal
+            while data := os.read(self._terminal, 65_536):
+                self._said.append(data)
+
+    @property
+    def said(self) -> str:
+        return b"".join(self._said).decode("utf-8", "replace").replace("\r\n", "\n")
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def until_said(self, text: str, timeout_s: float = START_S) -> None:
+        async with asyncio.timeout(timeout_s):
+            while text not in self.said:
+                assert self.process.poll() is None or text in self.said, self.said
+                await asyncio.sleep(0.05)
+
+    async def until_ready(self) -> None:
+        await self.until_said(READY)
+
+    def ctrl_c(self) -> None:
+        """What the key does: the terminal signals its whole foreground group."""
+        os.write(self._terminal, b"\x03")
+
+    def signal_group(self, number: signal.Signals) -> None:
+        os.killpg(self.process.pid, number)
+
+    async def ended(self, timeout_s: float = WAIT_S) -> int:
+        """The exit status, once the command ended."""
+        return await asyncio.to_thread(self.process.wait, timeout_s)
+
+    def family(self) -> list[psutil.Process]:
+        """Every process that has the command's mark in its environment, whoever its parent is."""
+        return [each for each in psutil.process_iter() if self._is_ours(each)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            return process.environ().get(_MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE
+        except psutil.Error:
+            return False
+
+    def named(self, part: str) -> psutil.Process:
+        """The one process of the family that has `part` in its command line."""
+        found = [each for each in self.family() if part in " ".join(each.cmdline())]
+        assert len(found) == 1, [each.cmdline() for each in found]
+        return found[0]
+
+    def ports(self) -> set[tuple[str, int]]:
+        """Addresses that the family listens at now."""
+        pids = {each.pid for each in self.family()}
+        found = psutil.net_connections("tcp")
+        return {
+            (each.laddr.ip, each.laddr.port)
+            for each in found
+            if each.pid in pids and each.status == psutil.CONN_LISTEN
+        }
+
+    async def leaves_nothing(self, ports: set[tuple[str, int]]) -> None:
+        """Within the usual time no process, and nobody at any of `ports`: another server may have its own."""
+        own = {("127.0.0.1", self.port), ("127.0.0.1", self.grpc_port)}
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while self.family() or not all(map(_can_be_had, own)) or any(map(_answers, ports)):
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            left = [(each.pid, each.cmdline()) for each in self.family()]
+            taken = [each for each in own if not _can_be_had(each)] + [
+                each for each in ports if _answers(each)
+            ]
+            raise AssertionError(f"left behind: {left}, {taken}\n{self.said}") from None
+
+    async def cli(self, *arguments: str) -> tuple[int, str]:
+        """Run one of our other commands beside it; its exit status and what it said."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "serve_app.cli",
+            *arguments,
+            env=self.environ,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        said, _ = await asyncio.wait_for(process.communicate(), START_S)
+        return process.returncode or 0, said.decode()
+
+    async def deploy(self, raw: Raw) -> tuple[int, str]:
+        """`serve-app deploy` of another version of the file."""
+        self.file.write_text(yaml.safe_dump(raw))
+        return await self.cli("deploy", str(self.file))
+
+    def clean_up(self) -> None:
+        for each in self.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(WAIT_S)
+        os.close(self._terminal)
+
+
+@contextmanager
+def command(raw: Raw, folder: Path, *flags: str, **environ: str) -> Iterator[Command]:
+    """A start of the command, of which the block's end leaves nothing."""
+    started = Command(raw, folder, *flags, **environ)
+    try:
+        yield started
+    finally:
+        started.clean_up()
+
+
+def _can_be_had(address: tuple[str, int]) -> bool:
+    with _socket(address) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server does
+        try:
+            sock.bind(address)
+        except OSError:
+            return False
+        return True
+
+
+def _answers(address: tuple[str, int]) -> bool:
+    """Binding would tell of closed connections, too: Serve's inner ports are without SO_REUSEADDR."""
+    with _socket(address) as sock:
+        return sock.connect_ex(address) == 0
+
+
+def _socket(address: tuple[str, int]) -> socket.socket:
+    return socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)

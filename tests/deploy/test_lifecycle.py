@@ -1,0 +1,280 @@
+"""Stops, kills and deaths of the command that serves: answers finish, and nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import socket
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import psutil
+import pytest
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+from serve_app.accounts.journal_reader import read
+from tests.deploy.answers import completion
+from tests.deploy.command import START_S, Command, command
+from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO, Raw, alone, deploy_file
+from tests.invariants import WAIT_S
+from tests.rpc_server import tensors
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+
+STREAMS: Final = 16
+LONG: Final = 400  # tokens; sixteen such streams take seconds
+ENDS: Final = ("ctrl-c", "term", "term-group", "kill", "kill-in-start")
+QUICK_END_S: Final = 20.0  # of a server that has nothing to finish; a grace would take longer
+
+
+def demo() -> Raw:
+    return alone(deploy_file("local"), DEMO)
+
+
+async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int:
+    """Tokens of one long stream that came to its proper end."""
+    body = {
+        **completion(DEMO, max_tokens=LONG, **fields),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    last = ""
+    usage = None
+    async with client.stream("POST", COMPLETIONS, json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            begun.set()
+            if line:
+                last = line.removeprefix("data: ")
+            if last.startswith("{"):
+                usage = json.loads(last).get("usage") or usage
+    assert last == "[DONE]"
+    assert usage is not None
+    return int(usage["completion_tokens"])
+
+
+async def streams(client: httpx.AsyncClient) -> list[asyncio.Task[int]]:
+    """Sixteen of them, once each has its first event."""
+    begun = [asyncio.Event() for _ in range(STREAMS)]
+    tasks = [asyncio.create_task(stream(client, each, seed=index)) for index, each in enumerate(begun)]
+    await asyncio.wait_for(asyncio.gather(*(each.wait() for each in begun)), WAIT_S)
+    return tasks
+
+
+async def refusals(served: Command, client: httpx.AsyncClient) -> None:
+    """Readiness is gone and new work is refused, in the words of each protocol; life goes on."""
+    async with asyncio.timeout(WAIT_S):
+        while (await client.get("/readyz")).status_code != 503:
+            await asyncio.sleep(0.01)
+    assert (await client.get("/livez")).status_code == 200
+    assert (await client.get("/v2/health/ready")).status_code == 400
+    bodies = {
+        CHAT: {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v1/embeddings": {"model": DEMO, "input": "Hi!"},
+        "/serving-endpoints/demo-chat/invocations": {"messages": [{"role": "user", "content": "Hi!"}]},
+        "/mindie/v1/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v3/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v2/models/demo-chat/generate": {"text_input": "Hi!", "max_tokens": 4},
+    }
+    shapes = []
+    for path, body in bodies.items():
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 503, (path, answer.text)
+        assert int(answer.headers["retry-after"]) >= 1, path
+        assert "stopping" in answer.text, path
+        shapes.append(sorted(answer.json()))
+    assert len({tuple(shape) for shape in shapes}) > 2  # each protocol has its own
+    async with triton.InferenceServerClient(f"127.0.0.1:{served.grpc_port}") as rpc:
+        assert not await rpc.is_server_ready()
+        with pytest.raises(InferenceServerException) as caught:
+            await rpc.infer(DEMO, tensors([5, 6, 7], 4))
+        assert "UNAVAILABLE" in caught.value.status()
+
+
+async def test_a_stop_lets_running_answers_finish_and_refuses_new_ones(tmp_path: Path) -> None:
+    """SIGTERM to the whole group of the launcher, under a load of sixteen streams."""
+    with command(demo(), tmp_path) as served:
+        await served.until_ready()
+        limits = httpx.Limits(max_connections=None)
+        idle = socket.create_connection(("127.0.0.1", served.port))  # a keep-alive connection
+        idle.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert b"200" in await asyncio.to_thread(idle.recv, 4096)
+        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S, limits=limits) as client:
+            ports = served.ports()
+            assert ("127.0.0.1", served.port) in ports
+            running = await streams(client)
+            served.signal_group(signal.SIGTERM)
+            await refusals(served, client)
+            assert await asyncio.gather(*running) == [LONG] * STREAMS
+        done = time.monotonic()
+        assert await served.ended() == 0
+        assert time.monotonic() - done < QUICK_END_S  # by far less than the idle connection lasts
+        idle.close()
+        assert f"finishing {STREAMS} answers; Ctrl-C again stops at once" in served.said
+        assert served.said.rstrip().endswith("serve: stopped")
+        await served.leaves_nothing(ports)
+        records = list(read(served.usage))
+        assert [record.outcome for record in records] == ["finished"] * STREAMS
+
+
+async def ends(served: Command, how: str) -> int | None:
+    """End a command as named; its exit status, or None where it is killed."""
+    if how == "ctrl-c":
+        served.ctrl_c()
+    elif how == "term":
+        served.process.terminate()
+    elif how == "term-group":
+        served.signal_group(signal.SIGTERM)
+    else:
+        served.process.kill()
+    status = await served.ended()
+    return None if how.startswith("kill") else status
+
+
+async def start_and_end(folder: Path, how: str, delay_s: float) -> None:
+    """One start, ended as named: in the middle, after `delay_s`, or once it is ready."""
+    with command(demo(), folder) as served:
+        if how == "kill-in-start":
+            await served.until_said("starting Ray")
+            await asyncio.sleep(delay_s)
+        else:
+            await served.until_ready()
+        ports = served.ports() | {("127.0.0.1", served.port), ("127.0.0.1", served.grpc_port)}
+        assert await ends(served, how) in (0, None), served.said
+        await served.leaves_nothing(ports)
+
+
+async def test_a_launcher_that_is_killed_in_its_start_leaves_nothing(tmp_path: Path) -> None:
+    """Once HAProxy runs, which has no tie to those who started it."""
+    with command(demo(), tmp_path) as served:
+        async with asyncio.timeout(START_S):
+            while not any("haproxy" in each.name() for each in served.family()):
+                await asyncio.sleep(0.1)
+        ports = served.ports()
+        served.process.kill()
+        await served.ended()
+        await served.leaves_nothing(ports)
+
+
+@pytest.mark.full
+@pytest.mark.timeout(2_400)
+async def test_twenty_starts_and_ends_in_a_row_leave_nothing(tmp_path: Path) -> None:
+    draw = random.Random(2026)
+    hows = [*ENDS, *(draw.choice(ENDS) for _ in range(15))]
+    draw.shuffle(hows)
+    for index, how in enumerate(hows):
+        await start_and_end(tmp_path / str(index), how, draw.uniform(0, 12))
+
+
+@pytest.mark.full
+async def test_a_second_ctrl_c_stops_at_once(tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        await served.until_ready()
+        ports = served.ports()
+        async with httpx.AsyncClient(base_url=served.url, timeout=600) as client:
+            begun = asyncio.Event()
+            running = asyncio.create_task(stream(client, begun, n=128, seed=1))
+            await asyncio.wait_for(begun.wait(), WAIT_S)
+            served.ctrl_c()
+            await served.until_said("finishing 1 answer; Ctrl-C again stops at once", WAIT_S)
+            await asyncio.sleep(0.5)
+            assert not running.done()
+            served.ctrl_c()
+            assert await served.ended() == 0
+            with pytest.raises((httpx.HTTPError, AssertionError)):
+                await running
+        await served.leaves_nothing(ports)
+        assert [record.outcome for record in read(served.usage)] == ["lost"]
+
+
+@pytest.mark.full
+async def test_a_grace_bounds_the_wait(tmp_path: Path) -> None:
+    with command(demo(), tmp_path, "--grace", "0.5") as served:
+        await served.until_ready()
+        ports = served.ports()
+        async with httpx.AsyncClient(base_url=served.url, timeout=600) as client:
+            begun = asyncio.Event()
+            running = asyncio.create_task(stream(client, begun, n=128, seed=1))
+            await asyncio.wait_for(begun.wait(), WAIT_S)
+            served.process.terminate()
+            assert await served.ended() == 0
+            with pytest.raises((httpx.HTTPError, AssertionError)):
+                await running
+        assert "1 answer cut: not done within the grace of 0.5 s" in served.said
+        await served.leaves_nothing(ports)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("part", "sentence"),
+    [("gcs/gcs_server", "Ray's control store (gcs_server) died"), ("raylet/raylet", "died")],
+)
+async def test_a_server_whose_ray_dies_ends_with_a_sentence(part: str, sentence: str, tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        await served.until_ready()
+        ports = served.ports()
+        served.named(part).kill()
+        assert await served.ended() == 1
+        assert sentence in served.said
+        assert "Traceback" not in served.said
+        await served.leaves_nothing(ports)
+
+
+@pytest.mark.full
+async def test_a_server_recovers_from_the_death_of_its_controller(tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        await served.until_ready()
+        ports = served.ports()
+        first = served.named("ray::ServeController")
+        first.kill()
+        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
+            async with asyncio.timeout(WAIT_S):
+                while not any("ray::ServeController" in " ".join(each.cmdline()) for each in served.family()):
+                    await asyncio.sleep(0.2)
+            running = await streams(client)
+            served.ctrl_c()
+            assert await asyncio.gather(*running) == [LONG] * STREAMS
+        assert await served.ended() == 0
+        await served.leaves_nothing(ports)
+
+
+async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with command(demo(), tmp_path, RAY_TMPDIR=str(tmp_path / "file")) as served:
+        assert await served.ended() == 1
+        assert f"Ray cannot use {tmp_path}/file/ray (Not a directory)" in served.said
+        assert "RAY_TMPDIR" in served.said
+        assert "Traceback" not in served.said
+        await served.leaves_nothing(set())
+
+
+@pytest.mark.full
+async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        async with asyncio.timeout(START_S):
+            while not (found := [each for each in served.family() if each.name() == "raylet"]):
+                await asyncio.sleep(0.02)
+        found[0].suspend()
+        await served.until_said("Ray did not start in time")
+        assert await served.ended() == 1
+        assert "Traceback" not in served.said
+        await served.leaves_nothing(set())
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("part", ["guardian", "server"])
+async def test_the_death_of_a_process_in_between_ends_all_of_it(part: str, tmp_path: Path) -> None:
+    with command(demo(), tmp_path) as served:
+        await served.until_ready()
+        ports = served.ports()
+        (guardian,) = psutil.Process(served.process.pid).children()
+        (server,) = guardian.children()
+        (guardian if part == "guardian" else server).kill()
+        assert await served.ended() == 1
+        assert "killed by signal 9" in served.said
+        await served.leaves_nothing(ports)
