@@ -31,6 +31,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.quota import Buckets, add, check, returned
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.replica_port import keep_private
 from serve_app.errors import Unavailable
 from serve_app.types import Draw, Verdict
 
@@ -73,6 +74,7 @@ class Limiter:
 
     def __init__(self) -> None:
         log_as_json()
+        keep_private()
         self._buckets = Buckets()
         self._done: OrderedDict[str, _Done] = OrderedDict()
 

@@ -21,6 +21,7 @@ from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments import affinity
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.replica_port import keep_private
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
@@ -41,6 +42,7 @@ class ModelReplica:
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
         log_as_json()
+        keep_private()
         if start is None:
             from serve_app.replica import served
 

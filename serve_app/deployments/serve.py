@@ -20,6 +20,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any, Final
 
+from serve_app.api.dialects.family import Family
 from serve_app.config import state_dir
 from serve_app.deployments import environment
 
@@ -51,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         _check_port(host, port, "http_options.port")
         if (rpc := _rpc_port(config)) is not None:
             _check_port(host, rpc, "args.grpc_port of the gateway")
-        _serve(config, host, port)
+        _serve(config, host, port, environment.listen(folder, host, _v1(config)))
     except CannotServe as error:
         print(f"serve: {error}", file=sys.stderr)
         return 1
@@ -62,7 +63,8 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _serve(config: dict[str, Any], host: str, port: int) -> None:
+def _serve(config: dict[str, Any], host: str, port: int, serve_host: str) -> None:
+    """`serve_host`: of Serve itself, which is not HAProxy's."""
     started = time.monotonic()
     print(f"serve: starting Ray and {len(config['applications'])} applications ...", flush=True)
     import ray
@@ -75,11 +77,15 @@ def _serve(config: dict[str, Any], host: str, port: int) -> None:
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         logging_level="warning",
+        _node_ip_address=environment.LOOPBACK,  # one node: Ray's own ports are for nobody else
     )
     for name in (signal.SIGINT, signal.SIGTERM):  # after Ray set its own; a background job ignores SIGINT
         signal.signal(name, signal.default_int_handler)
     try:
-        serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
+        serve.start(
+            proxy_location=schema.proxy_location,
+            http_options=schema.http_options.model_dump() | {"host": serve_host},
+        )
         _deploy(schema)
         _wait(host, port, [app.name for app in schema.applications])
         seconds = time.monotonic() - started
@@ -164,6 +170,12 @@ def _rpc_port(config: dict[str, Any]) -> int | None:
     """The gateway's port of gRPC, if it has one."""
     found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
     return next((port for port in found if port is not None), None)
+
+
+def _v1(config: dict[str, Any]) -> Family:
+    """The protocol of the gateway's paths below /v1."""
+    found = [(app.get("args") or {}).get("v1_dialect") for app in config["applications"]]
+    return Family(next((word for word in found if word is not None), Family.OPENAI))
 
 
 def _check_port(host: str, port: int, setting: str) -> None:
