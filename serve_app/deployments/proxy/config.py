@@ -19,16 +19,13 @@ PUBLIC: Final = frozenset({HTTP, "frontend grpc_frontend"})
 UNROUTED: Final = "backend default_backend"  # Ray's, for paths that no application has
 INDENT: Final = "    "
 
-# A client has this long for the line and the headers of a request, from its first byte or from its
-# connection on. Bodies are the gateway's: it knows what it reads, and for whom.
-HEADERS_S: Final = 10
-# Addresses that one client has as many of as it likes count as one client.
+# One client may have as many addresses as it likes below a prefix of IPv6.
 _SOURCE: Final = "src,ipmask(32,64)"
 
 _BIND: Final = re.compile(r"bind (?P<address>\S*):(?P<port>\d+)(?P<options>.*)")
 _ADMIN: Final = re.compile(r"stats socket (?P<path>\S+)(?P<options>.*)")
 # Splicing moves large bodies without a copy, for two more files a connection: answers here are small.
-_DROPPED: Final = ("errorfile ", "timeout http-request ", "option splice-")
+_DROPPED: Final = ("errorfile ", "timeout http-request ", "timeout client ", "option splice-")
 _FALLBACK: Final = re.compile(r"server \S+ \S+ check backup")
 
 
@@ -124,7 +121,8 @@ def _defaults(lines: list[str], settings: Settings) -> Iterator[str]:
     for line in lines:
         if not line.startswith(_DROPPED):
             yield line
-    yield f"timeout http-request {HEADERS_S}s"
+    yield f"timeout http-request {settings.headers_s}s"
+    yield f"timeout client {settings.client_s}s"
     yield from settings.errors
 
 

@@ -90,6 +90,6 @@ def test_a_line_that_cannot_be_made_safe_is_refused(tmp_path: Path, line: str, w
 def test_what_is_not_named_stays_as_it_is(tmp_path: Path) -> None:
     text = ray_config(tmp_path, servers=[30_000])
     lines = [line.strip() for line in adapted(text, Settings("127.0.0.1"), "/tmp/own").splitlines()]
-    changed = ("#", "errorfile ", "stats socket ", "bind ", "option splice-")
+    changed = ("#", "errorfile ", "stats socket ", "bind ", "option splice-", "timeout client ")
     for line in filter(None, map(str.strip, text.splitlines())):
         assert line.startswith(changed) or line in lines, line
