@@ -1,13 +1,20 @@
 """A client on another machine: run in a network of its own by tests of what a server shows there.
 
-python -m tests.outside ports HOST PORT...     the ports that take a connection
-python -m tests.outside get URL [KEY]          status, headers and body
-python -m tests.outside live HOST:PORT [KEY]   whether gRPC says that the server lives
+python -m tests.outside COMMAND ...
+
+ports HOST PORT...     the ports that take a connection
+get URL [KEY]          status, headers and body
+live HOST:PORT [KEY]   what gRPC says that the server is, or why it does not
+watch URL KEY          answers as they change, a line each, until one is 200 after one was not
+half HOST PORT N       opens N connections with half a header, says how many, and how they end
 """
 
 import json
+import resource
+import selectors
 import socket
 import sys
+import time
 from typing import Any
 
 import grpc
@@ -49,6 +56,53 @@ def live(address: str, key: str = "") -> str:
             return str(error.code().name)
 
 
+def watch(url: str, key: str) -> str:
+    """Each line: seconds since the start, status (0: refused or cut) and body."""
+    began, last, was_away = time.monotonic(), None, False
+    while True:
+        try:
+            answer = httpx.get(url, headers={"authorization": f"Bearer {key}"}, timeout=30)
+            found = (answer.status_code, answer.text)
+        except httpx.HTTPError as error:
+            found = (0, type(error).__name__)
+        if found != last:
+            print(json.dumps([time.monotonic() - began, *found]), flush=True)
+        last, was_away = found, was_away or found[0] != 200
+        if was_away and found[0] == 200:
+            return "back"
+        time.sleep(0.02)
+
+
+def half(host: str, port: str, count: str) -> dict[str, float]:
+    """How many were open at once, and the seconds until the server had closed all of them."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    clients = selectors.DefaultSelector()
+    began = time.monotonic()
+    for _ in range(int(count)):
+        try:
+            sock = socket.create_connection((host, int(port)), 5)
+            sock.sendall(b"GET /v1/models HTTP/1.1\r\nHost: a\r\nX-Half")
+        except OSError:
+            continue
+        sock.setblocking(False)
+        clients.register(sock, selectors.EVENT_READ)
+    opened = len(clients.get_map())
+    print(json.dumps(opened), flush=True)
+    while clients.get_map() and time.monotonic() - began < 120:
+        for key, _ in clients.select(1):
+            try:
+                ended = not key.fileobj.recv(4096)
+            except OSError:
+                ended = True
+            if ended:
+                clients.unregister(key.fileobj)
+                key.fileobj.close()
+    return {"left": len(clients.get_map()), "seconds": time.monotonic() - began}
+
+
+COMMANDS = {"ports": ports, "get": get, "live": live, "watch": watch, "half": half}
+
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    print(json.dumps({"ports": ports, "get": get, "live": live}[command](*arguments)))
+    print(json.dumps(COMMANDS[command](*arguments)))

@@ -52,6 +52,9 @@ COMMON: Final = {
 }
 
 
+# Serve's own proxy finds replicas without their having a port each, at the address of HTTP and without keys.
+PLAIN: Final = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
+
 _WRAPPER: Final = """#!/bin/sh
 export PYTHONPATH='{package}'
 exec '{python}' -S -P -m serve_app.deployments.proxy.supervisor '{binary}' '{settings}' "$@"
@@ -65,11 +68,11 @@ def haproxy(
 
     Serve's own proxy, which nobody asks then, still listens at `fallback_port`. Serve's proxies share a
     port, so that of two clusters on one machine each needs its own.
-    Empty where there is no HAProxy: then Serve's own proxy answers, several times slower.
+    PLAIN where there is no HAProxy: then Serve's own proxy answers, several times slower.
     """
     binary = _haproxy_binary()
     if binary is None:
-        return {}
+        return PLAIN
     wrapper = folder / "haproxy.sh"
     wrapper.write_text(
         _WRAPPER.format(package=_PACKAGE, python=sys.executable, binary=binary, settings=folder / _SETTINGS)

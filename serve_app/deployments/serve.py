@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         environment.apply(  # first, because whoever reads the file imports Ray
             environment.COMMON
-            | ({} if options.no_haproxy else environment.haproxy(folder, **_haproxy_ports()))
+            | (environment.PLAIN if options.no_haproxy else environment.haproxy(folder, **_haproxy_ports()))
             | {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(STATE / "ray-token"))}
         )
         config = _read(options.file)

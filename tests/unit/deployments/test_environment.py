@@ -63,4 +63,5 @@ def test_haproxy_never_wants_more_files_than_it_may_open(
 
 def test_without_haproxy_nothing_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_haproxy_binary", lambda: None)
-    assert environment.haproxy(tmp_path) == {}
+    assert environment.haproxy(tmp_path) == environment.PLAIN
+    assert not any(tmp_path.iterdir())
