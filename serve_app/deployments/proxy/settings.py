@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 
 @dataclass(frozen=True)
@@ -30,5 +30,6 @@ class Settings:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Raises OSError or ValueError."""
-        fields = json.loads(path.read_text())
-        return cls(**{name: tuple(x) if isinstance(x, list) else x for name, x in fields.items()})
+        read = json.loads(path.read_text())
+        fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in read.items()}
+        return cls(**fields)

@@ -110,10 +110,10 @@ class Supervisor:
     def _keep(self, process: subprocess.Popen[bytes], relay: Relay, wake: int) -> int:
         started, deaths = time.monotonic(), 0
         while True:
-            ready, _, _ = select.select([relay, wake], [], [], WATCH_S)
+            ready, _, _ = select.select([relay.fileno(), wake], [], [], WATCH_S)
             if wake in ready:
                 os.read(wake, 4_096)
-            if relay in ready:
+            if relay.fileno() in ready:
                 relay.answer()
             if os.getppid() != self._parent:
                 process.kill()

@@ -4,6 +4,7 @@ import pytest
 
 from serve_app.deployments import gateway
 from serve_app.deployments.backend import total
+from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.types import EngineStats
 
 
@@ -24,7 +25,7 @@ def test_only_a_loopback_host_makes_every_peer_local(
     monkeypatch: pytest.MonkeyPatch, host: str | None, safe: bool
 ) -> None:
     client = SimpleNamespace(http_config=SimpleNamespace(host=host))
-    monkeypatch.delenv(gateway.PUBLIC_HOST, raising=False)
+    monkeypatch.delenv(PUBLIC_HOST, raising=False)
     monkeypatch.setattr(gateway, "_get_global_client", lambda: client)
     assert gateway.listens_on_loopback() is safe
 
@@ -42,7 +43,7 @@ def test_behind_our_haproxy_its_host_is_the_one_that_counts(
 ) -> None:
     client = SimpleNamespace(http_config=SimpleNamespace(host=serve))
     monkeypatch.setattr(gateway, "_get_global_client", lambda: client)
-    monkeypatch.setenv(gateway.PUBLIC_HOST, haproxy)
+    monkeypatch.setenv(PUBLIC_HOST, haproxy)
     assert gateway.http_host() == listens
     assert gateway.listens_on_loopback() is (listens == "127.0.0.1")
 
