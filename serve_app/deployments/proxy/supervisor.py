@@ -31,7 +31,7 @@ from serve_app.deployments.proxy.settings import Settings
 START_S: Final = 20.0  # Ray gives up after 30
 LOOK_S: Final = 0.02  # between two looks at one that starts
 WATCH_S: Final = 1.0  # between two looks at the process that started this one
-PAUSE_S: Final = (0.0, 0.1, 0.5, 1.0)  # before HAProxy is started again, by how often it died at once
+PAUSE_S: Final = (0.0, 0.1, 0.2, 0.5)  # before HAProxy is started again, by how often it died at once
 STEADY_S: Final = 5.0  # one that lived as long did not die at once
 
 _PR_SET_PDEATHSIG: Final = 1
