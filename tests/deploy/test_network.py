@@ -106,7 +106,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Machine]:
             while found := inside.processes():
                 for each in found:
                     each.kill()
-                psutil.wait_procs(found, timeout=5)
+                psutil.wait_procs(found, timeout=1)
 
 
 def seen(watch: subprocess.Popen[str]) -> list[Any]:
