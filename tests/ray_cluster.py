@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest_asyncio
 
+from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 
@@ -50,6 +51,7 @@ def _configure() -> None:
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
     )
+    environment.listen(folder, environment.LOOPBACK, Family.OPENAI)
 
 
 _configure()

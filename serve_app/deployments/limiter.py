@@ -37,6 +37,7 @@ from serve_app.accounts.quota import Buckets, add, check, returned
 from serve_app.accounts.reservations import Reservations
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
+from serve_app.deployments.replica_port import keep_private
 from serve_app.errors import Unavailable
 from serve_app.types import Draw, Verdict
 
@@ -81,6 +82,7 @@ class Limiter:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         log_as_json()
         be_spared()
+        keep_private()
         self._buckets = Buckets(clock)
         self._reservations = Reservations(clock)
         self._done: OrderedDict[str, _Done] = OrderedDict()

@@ -23,6 +23,7 @@ from serve_app.deployments import affinity
 from serve_app.deployments.gpu import with_gpu_share
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import MemoryGuard, be_expendable
+from serve_app.deployments.replica_port import keep_private
 from serve_app.deployments.settler import Settler
 from serve_app.deployments.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError
@@ -45,6 +46,7 @@ class ModelReplica:
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
         log_as_json()
         be_expendable()  # before there are children, which inherit it
+        keep_private()
         if start is None:
             from serve_app.replica import served
 

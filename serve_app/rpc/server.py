@@ -29,6 +29,9 @@ _OPEN_BESIDES: Final = 256  # calls that are no generation, and streams that wai
 _PING_S: Final = 60  # a connection is asked whether it still lives
 _PING_WAIT_S: Final = 20
 _CLIENT_PING_S: Final = 10  # clients may ask as often, as of Triton
+HANDSHAKE_S: Final = 10  # from a connection to the settings of HTTP/2; before them nothing is known of it
+IDLE_S: Final = 60  # a connection without a call is closed; clients open another with the next call
+MAX_CONNECTIONS: Final = 2_048  # of one gateway; a client needs one
 
 
 class RpcServer:
@@ -55,6 +58,9 @@ class RpcServer:
             ("grpc.keepalive_timeout_ms", _PING_WAIT_S * 1_000),
             ("grpc.http2.min_ping_interval_without_data_ms", _CLIENT_PING_S * 1_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_S * 1_000),
+            ("grpc.max_connection_idle_ms", IDLE_S * 1_000),
+            ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
         ]
         most = 2 * self._services.config.max_in_flight + _OPEN_BESIDES
         server = grpc.aio.server(options=options, maximum_concurrent_rpcs=most)

@@ -26,20 +26,23 @@ class Family(StrEnum):
 
 HEADER: Final = "X-API-Dialect"
 
-_BY_WORD: Final = {**{family.value: family for family in Family}, "trtllm": Family.TRITON}
+WORDS: Final = {**{family.value: family for family in Family}, "trtllm": Family.TRITON}
 
 # Only what a protocol owns has aliases; health pages and the like do not.
-_DATABRICKS: Final = ("/serving-endpoints/", "/api/2.0/")
-_OWNED: Final = ("/v1/", "/v2/", "/v3/", *_DATABRICKS)
-_V2: Final = "/v2"  # which describes the server
-_MINDIES: Final = ("/generate", "/generate_stream", "/stopInfer")  # ends of paths below it
+V1: Final = "/v1/"
+V2: Final = "/v2/"
+V2_PAGE: Final = "/v2"  # which describes the server
+V3: Final = "/v3/"
+DATABRICKS: Final = ("/serving-endpoints/", "/api/2.0/")
+OWNED: Final = (V1, V2, V3, *DATABRICKS)
+MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths below V2
 
 
 def split_prefix(path: str) -> tuple[Family | None, str]:
     """The protocol that the path's first part forces, and the path without that part."""
     first, slash, rest = path.removeprefix("/").partition("/")
-    family, inner = _BY_WORD.get(first), slash + rest
-    if family is not None and path.startswith("/") and (inner.startswith(_OWNED) or inner == _V2):
+    family, inner = WORDS.get(first), slash + rest
+    if family is not None and path.startswith("/") and (inner.startswith(OWNED) or inner == V2_PAGE):
         return family, inner
     return None, path
 
@@ -47,17 +50,17 @@ def split_prefix(path: str) -> tuple[Family | None, str]:
 def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) -> Family:
     """The protocol of a request to `path` (without its prefix). Raises InvalidField."""
     if header is not None:
-        if header not in _BY_WORD:
-            raise InvalidField(f"the header {HEADER} must be one of: {', '.join(sorted(_BY_WORD))}")
-        return _BY_WORD[header]
+        if header not in WORDS:
+            raise InvalidField(f"the header {HEADER} must be one of: {', '.join(sorted(WORDS))}")
+        return WORDS[header]
     if prefix is not None:
         return prefix
-    if path.startswith("/v1/"):
+    if path.startswith(V1):
         return v1
-    if path.startswith(_DATABRICKS):
+    if path.startswith(DATABRICKS):
         return Family.DATABRICKS
-    if path.startswith("/v3/"):
+    if path.startswith(V3):
         return Family.OVMS
-    if path.startswith("/v2/") and path.endswith(_MINDIES):
+    if path.startswith(V2) and path.endswith(MINDIE_ENDS):
         return Family.MINDIE
-    return Family.TRITON if path == _V2 or path.startswith("/v2/") else Family.OPENAI
+    return Family.TRITON if path == V2_PAGE or path.startswith(V2) else Family.OPENAI

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from typing import Any
 
+from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.launcher.say import CannotServe
 
@@ -19,6 +20,12 @@ def rpc_port(config: dict[str, Any]) -> int | None:
     """The gateway's port of gRPC, if it has one."""
     found = [(app.get("args") or {}).get("grpc_port") for app in config["applications"]]
     return next((port for port in found if port is not None), None)
+
+
+def v1(config: dict[str, Any]) -> Family:
+    """The protocol of the gateway's paths below /v1."""
+    found = [(app.get("args") or {}).get("v1_dialect") for app in config["applications"]]
+    return Family(next((word for word in found if word is not None), Family.OPENAI))
 
 
 def reachable(host: str) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from serve_app.deployments.environment import LOOPBACK
 from serve_app.deployments.launcher.say import CannotServe
 
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
@@ -20,10 +21,10 @@ VITAL: Final = {  # Ray's name of a process -> what it is, for people
 }
 
 
-def start(schema: Any) -> None:
+def start(schema: Any, host: str) -> None:
     """Start Ray and Serve in this process and its children. Raises CannotServe.
 
-    `schema`: ServeDeploySchema.
+    `schema`: ServeDeploySchema. `host`: of Serve itself, which is not HAProxy's.
     """
     import ray
     from ray import serve
@@ -34,11 +35,15 @@ def start(schema: Any) -> None:
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
             logging_level="warning",
+            _node_ip_address=LOOPBACK,  # one node: Ray's own ports are for nobody else
         )
     except Exception as error:
         raise CannotServe(_why("Ray", error)) from error
     try:
-        serve.start(proxy_location=schema.proxy_location, http_options=schema.http_options.model_dump())
+        serve.start(
+            proxy_location=schema.proxy_location,
+            http_options=schema.http_options.model_dump() | {"host": host},
+        )
     except Exception as error:
         raise CannotServe(_why("Ray Serve", error)) from error
 

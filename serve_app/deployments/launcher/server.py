@@ -73,9 +73,9 @@ class Server:
 
     def _start(self) -> None:
         started = time.monotonic()
-        proxy = (
-            environment.haproxy(self._folder, **ports.haproxy_ports()) if self._options.use_haproxy else {}
-        )
+        proxy = environment.PLAIN
+        if self._options.use_haproxy:
+            proxy = environment.haproxy(self._folder, **ports.haproxy_ports())
         token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
         environment.apply(environment.COMMON | proxy | token)  # first: whoever reads the file imports Ray
         os.environ[drain.FOLDER] = str(self._folder)
@@ -87,7 +87,9 @@ class Server:
         from serve_app.deployments.launcher import ray_cluster
         from serve_app.deployments.launcher.rollout import roll_out
 
-        ray_cluster.start(ServeDeploySchema.model_validate(config))
+        host, _ = ports.address(config)
+        serve_host = environment.listen(self._folder, host, ports.v1(config))
+        ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
         # Ray would end this process; but who signals every process of a container means the launcher.
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)

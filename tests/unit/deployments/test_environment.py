@@ -1,11 +1,13 @@
+import resource
 import shutil
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
+from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
+from serve_app.deployments.proxy.settings import Settings
 
 
 def test_the_token_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
@@ -41,18 +43,25 @@ def test_haproxy_sockets_fit_a_socket_path_and_are_the_owners_alone() -> None:
         shutil.rmtree(folder)
 
 
-def test_haproxy_listens_nowhere_else_than_it_must(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment, "_haproxy_binary", lambda: "/bin/true")
-    wrapper = environment.haproxy(tmp_path)["RAY_SERVE_HAPROXY_BINARY_PATH"]
-    config = tmp_path / "haproxy.cfg"
-    config.write_text("    bind :9101\n    bind 0.0.0.0:8000\n  bind *:8404\n    bind 127.0.0.1:8001\n")
-    subprocess.run([wrapper, "-db", "-f", str(config), "-dR"], check=True)
-    assert config.read_text().split() == [
-        *("bind", "127.0.0.1:9101", "bind", "0.0.0.0:8000"),
-        *("bind", "127.0.0.1:8404", "bind", "127.0.0.1:8001"),
-    ]
+def test_serve_itself_is_on_loopback_behind_haproxy_and_public_without(tmp_path: Path) -> None:
+    environ = environment.haproxy(tmp_path)
+    assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, environ) == environment.LOOPBACK
+    assert environ[environment.PUBLIC_HOST] == "0.0.0.0"
+    assert Settings.read(tmp_path / "settings.json").host == "0.0.0.0"
+    alone = {environment.PUBLIC_HOST: "127.0.0.1"}  # left from another start
+    assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, alone) == "0.0.0.0"
+    assert alone == {}
+
+
+def test_haproxy_never_wants_more_files_than_it_may_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for files, most in ((resource.RLIM_INFINITY, 16_384), (1_048_576, 16_384), (20_000, 9_872), (1_024, 384)):
+        monkeypatch.setattr(resource, "getrlimit", lambda _, files=files: (1_024, files))
+        assert environment.haproxy(tmp_path)["RAY_SERVE_HAPROXY_MAXCONN"] == str(most)
 
 
 def test_without_haproxy_nothing_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "_haproxy_binary", lambda: None)
-    assert environment.haproxy(tmp_path) == {}
+    assert environment.haproxy(tmp_path) == environment.PLAIN
+    assert not any(tmp_path.iterdir())

@@ -4,6 +4,7 @@ import pytest
 
 from serve_app.deployments import gateway
 from serve_app.deployments.backend import total
+from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.types import EngineStats
 
 
@@ -24,8 +25,27 @@ def test_only_a_loopback_host_makes_every_peer_local(
     monkeypatch: pytest.MonkeyPatch, host: str | None, safe: bool
 ) -> None:
     client = SimpleNamespace(http_config=SimpleNamespace(host=host))
+    monkeypatch.delenv(PUBLIC_HOST, raising=False)
     monkeypatch.setattr(gateway, "_get_global_client", lambda: client)
     assert gateway.listens_on_loopback() is safe
+
+
+@pytest.mark.parametrize(
+    ("serve", "haproxy", "listens"),
+    [
+        ("127.0.0.1", "0.0.0.0", "0.0.0.0"),
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1", "0.0.0.0"),  # left from another start: Serve itself is public
+    ],
+)
+def test_behind_our_haproxy_its_host_is_the_one_that_counts(
+    monkeypatch: pytest.MonkeyPatch, serve: str, haproxy: str, listens: str
+) -> None:
+    client = SimpleNamespace(http_config=SimpleNamespace(host=serve))
+    monkeypatch.setattr(gateway, "_get_global_client", lambda: client)
+    monkeypatch.setenv(PUBLIC_HOST, haproxy)
+    assert gateway.http_host() == listens
+    assert gateway.listens_on_loopback() is (listens == "127.0.0.1")
 
 
 def test_an_unknown_host_counts_as_public(monkeypatch: pytest.MonkeyPatch) -> None:

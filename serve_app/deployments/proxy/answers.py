@@ -1,0 +1,104 @@
+"""What HAProxy itself answers, in the words of the protocol that a request speaks.
+
+HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, when one dies
+with a request in its hands. The shapes are those of `api.dialects`; this module only writes them down
+where HAProxy finds them: a file for each condition, with each protocol's body on a line of its own.
+Not covered: what is no HTTP/1.1 (400) and headers that come too slowly (408). HAProxy has no rule for
+those, and nothing is known of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from serve_app.api.dialects.errors import render_error
+from serve_app.api.dialects.family import (
+    DATABRICKS,
+    HEADER,
+    MINDIE_ENDS,
+    OWNED,
+    V1,
+    V2,
+    V2_PAGE,
+    V3,
+    WORDS,
+    Family,
+)
+from serve_app.errors import (
+    GenerationFailed,
+    RouteNotFound,
+    ServeError,
+    Unavailable,
+)
+
+RETRY_AFTER_S: Final = 2  # a new gateway takes some seconds
+STARTING: Final = Unavailable("the server is starting; try again soon", retry_after_s=RETRY_AFTER_S)
+UNREADY: Final = Unavailable("no gateway is ready; try again soon", retry_after_s=RETRY_AFTER_S)
+BROKEN: Final = GenerationFailed("the gateway ended before it answered; the request may be retried")
+MISSING: Final = RouteNotFound("there is no such route")
+
+_PROTOCOL: Final = "txn.serve_app_protocol"
+_PATH: Final = "path,url_dec"
+
+
+def request_rules(v1: Family) -> Iterator[str]:
+    """Rules of a frontend that note the protocol of a request, as `family_of` finds it.
+
+    Later rules win. `v1`: whose the paths below /v1 are. A word that is none in the header, which the
+    gateway refuses, changes nothing.
+    """
+    yield _note(Family.OPENAI)
+    yield _note(Family.TRITON, f"{{ {_PATH} -m str {V2_PAGE} }} || {{ {_PATH} -m beg {V2} }}")
+    yield _note(Family.MINDIE, f"{{ {_PATH} -m beg {V2} }} {{ {_PATH} -m end {' '.join(MINDIE_ENDS)} }}")
+    yield _note(Family.OVMS, f"{{ {_PATH} -m beg {V3} }}")
+    yield _note(Family.DATABRICKS, f"{{ {_PATH} -m beg {' '.join(DATABRICKS)} }}")
+    yield _note(v1, f"{{ {_PATH} -m beg {V1} }}")
+    for word, family in WORDS.items():
+        below = " ".join(f"/{word}{path}" for path in OWNED)
+        yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")
+    for word, family in WORDS.items():
+        yield _note(family, f"{{ req.fhdr({HEADER},1) -m str {word} }}")
+
+
+def errors(folder: Path) -> Iterator[str]:
+    """Lines of the section `defaults`: what HAProxy says by itself. Bodies are files in `folder`."""
+    unready, broken = _bodies(folder / "unready.map", UNREADY), _bodies(folder / "broken.map", BROKEN)
+    yield f"http-error status 503 {_headers(UNREADY)} lf-string {unready}"
+    for status in (500, 502, 504):
+        yield f"http-error status {status} {_headers(BROKEN)} lf-string {broken}"
+
+
+def starting_rules(folder: Path) -> Iterator[str]:
+    """Rules of a backend that answers for a server without any application yet."""
+    bodies = _bodies(folder / "starting.map", STARTING)
+    yield f"http-request return status 503 {_headers(STARTING)} lf-string {bodies}"
+
+
+def missing_rules(folder: Path) -> Iterator[str]:
+    """Rules of a backend that answers for paths which no application has."""
+    bodies = _bodies(folder / "missing.map", MISSING)
+    yield f"http-request return status 404 {_headers(MISSING)} lf-string {bodies}"
+
+
+def _note(family: Family, condition: str = "") -> str:
+    return f"http-request set-var({_PROTOCOL}) str({family})" + (f" if {condition}" if condition else "")
+
+
+def _headers(error: ServeError) -> str:
+    """HAProxy's words for the headers of `error`, which are the same in all protocols."""
+    headers = dict(render_error(Family.OPENAI, error).headers)
+    return " ".join(
+        [
+            f"content-type {headers.pop('content-type')}",
+            *(f"hdr {name} {text}" for name, text in headers.items()),
+        ]
+    )
+
+
+def _bodies(file: Path, error: ServeError) -> str:
+    """Writes the body of `error` in each protocol to `file`; how HAProxy calls that of a request."""
+    lines = (f"{family} {render_error(family, error).body.decode('ascii')}\n" for family in Family)
+    file.write_text("".join(lines))
+    return f'"%[var({_PROTOCOL}),map_str({file})]"'

@@ -1,0 +1,35 @@
+"""What the launcher tells the supervisor: one JSON file in the cluster's private folder."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How HAProxy is run. Lines of rules and of `errors` are HAProxy's, without indentation."""
+
+    host: str  # where HTTP listens; everything else of HAProxy's listens on loopback
+    request_rules: tuple[str, ...] = ()  # of the HTTP frontend, before Ray's
+    errors: tuple[str, ...] = ()  # what HAProxy itself answers
+    starting_rules: tuple[str, ...] = ()  # while no application has a route
+    missing_rules: tuple[str, ...] = ()  # for a path that no application has
+    # A client has this long for the line and the headers of a request, all together, and for the first
+    # of them once it is connected.
+    headers_s: int = 10
+    # A client that has to send or to take something may do nothing for this long. The gateway gives up
+    # earlier, and says why; a client that waits for an answer or for more of it may wait for hours.
+    client_s: int = 60
+
+    def write(self, path: Path) -> None:
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises OSError or ValueError."""
+        read = json.loads(path.read_text())
+        fields: dict[str, Any] = {name: tuple(x) if isinstance(x, list) else x for name, x in read.items()}
+        return cls(**fields)

@@ -1,0 +1,181 @@
+"""What Ray starts as its HAProxy: keeps the real one running, as long as Ray wants one.
+
+    supervisor.py BINARY SETTINGS -db -f CONFIG [-dR] [-x SOCKET] [-sf PID...]
+
+Ray starts one for each version of the configuration: the new one takes the listening sockets of the one
+before (`-x`), and that drains (`-sf`). Ray follows processes by id, so each HAProxy has a supervisor that
+lives as long: it starts HAProxy again when it dies unasked, passes signals on, and ends with it once it
+is told to. HAProxy dies with its supervisor, and that with the process of Ray that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Final, Self
+
+from serve_app.deployments.proxy.config import adapted, admin_socket
+from serve_app.deployments.proxy.relay import Relay, ask
+from serve_app.deployments.proxy.settings import Settings
+
+START_S: Final = 20.0  # Ray gives up after 30
+LOOK_S: Final = 0.02  # between two looks at one that starts
+WATCH_S: Final = 1.0  # between two looks at the process that started this one
+PAUSE_S: Final = (0.0, 0.1, 0.2, 0.5)  # before HAProxy is started again, by how often it died at once
+STEADY_S: Final = 5.0  # one that lived as long did not die at once
+
+_PR_SET_PDEATHSIG: Final = 1
+_prctl = ctypes.CDLL(None).prctl
+
+
+@dataclass(frozen=True)
+class Command:
+    """HAProxy's command line as Ray writes it. Other options are passed on."""
+
+    config: Path
+    before: tuple[int, ...] = ()  # supervisors of those that are to drain
+    takes_sockets: bool = False  # of the first of these
+    options: tuple[str, ...] = ()
+
+    @classmethod
+    def parse(cls, argv: Sequence[str]) -> Self:
+        """Raises ValueError for one without a configuration."""
+        config, before, takes, options = None, [], False, []
+        rest = list(argv)
+        while rest:
+            option = rest.pop(0)
+            if option == "-f" and rest:
+                config = Path(rest.pop(0))
+            elif option in ("-sf", "-st"):
+                while rest and rest[0].isdigit():
+                    before.append(int(rest.pop(0)))
+            elif option == "-x" and rest:
+                rest.pop(0)
+                takes = True
+            else:
+                options.append(option)
+        if config is None:
+            raise ValueError("no configuration is named (-f)")
+        return cls(config, tuple(before), takes, tuple(options))
+
+
+class Supervisor:
+    """One HAProxy and the process that stands for it."""
+
+    def __init__(self, binary: str, settings: Settings, command: Command) -> None:
+        """Reads the configuration. Raises OSError, or ValueError for one that is not as Ray writes it."""
+        text = command.config.read_text()
+        self._command = command
+        self._path = Path(admin_socket(text))
+        self._admin = _admin_of(self._path, os.getpid())
+        # A copy: Ray writes the next version to the same path, and may fail to start it.
+        self._config = command.config.with_name(f"running.{os.getpid()}.cfg")
+        self._config.write_text(adapted(text, settings, str(self._admin)))
+        self._binary = binary
+        self._parent = os.getppid()
+        self._is_retired = False  # whoever ends HAProxy now was asked to
+        self._wanted: list[int] = []  # signals to pass on
+
+    def run(self) -> int:
+        """Until HAProxy is not wanted any more; its exit status."""
+        wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for name in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(name, self._note)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        try:
+            sockets = self._sockets_of_the_one_before()
+            process = self._start(*sockets)
+            if not self._answers(process):
+                return process.wait() or 1  # the output says why, and Ray reads it
+            relay = Relay(self._path, self._admin)
+            for pid in self._command.before:
+                with contextlib.suppress(OSError):
+                    os.kill(pid, signal.SIGUSR1)
+            return self._keep(process, relay, wake)
+        finally:
+            for path in (self._config, self._admin):
+                path.unlink(missing_ok=True)
+
+    def _keep(self, process: subprocess.Popen[bytes], relay: Relay, wake: int) -> int:
+        started, deaths = time.monotonic(), 0
+        while True:
+            ready, _, _ = select.select([relay.fileno(), wake], [], [], WATCH_S)
+            if wake in ready:
+                os.read(wake, 4_096)
+            if relay.fileno() in ready:
+                relay.answer()
+            if os.getppid() != self._parent:
+                process.kill()
+                return process.wait()
+            while self._wanted:
+                process.send_signal(self._wanted.pop(0))
+            status = process.poll()
+            if status is None:
+                continue
+            if self._is_retired:
+                return max(status, 0)
+            deaths = 0 if time.monotonic() - started > STEADY_S else deaths + 1
+            with contextlib.suppress(OSError):  # a full disk must not end what keeps HAProxy running
+                print(f"HAProxy died unasked ({status}) and is started again", file=sys.stderr, flush=True)
+            time.sleep(PAUSE_S[min(deaths, len(PAUSE_S) - 1)])
+            process, started = self._start(), time.monotonic()
+
+    def _start(self, *options: str) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [self._binary, "-f", str(self._config), *self._command.options, *options],
+            preexec_fn=_die_with_parent,  # one thread: nothing else can hold a lock
+        )
+
+    def _sockets_of_the_one_before(self) -> list[str]:
+        if not (self._command.takes_sockets and self._command.before):
+            return []
+        admin = _admin_of(self._path, self._command.before[0])
+        return ["-x", str(admin)] if admin.exists() else []
+
+    def _answers(self, process: subprocess.Popen[bytes]) -> bool:
+        """Wait until HAProxy answers its admin socket; False when it ends instead."""
+        deadline = time.monotonic() + START_S
+        while process.poll() is None and time.monotonic() < deadline and os.getppid() == self._parent:
+            with contextlib.suppress(OSError):
+                if ask(self._admin, b"show info\n"):
+                    return True
+            time.sleep(LOOK_S)
+        process.kill()
+        return False
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self._is_retired = self._is_retired or number != signal.SIGHUP
+        self._wanted.append(number)
+
+
+def _admin_of(path: Path, pid: int) -> Path:
+    """HAProxy's own admin socket below supervisor `pid`; `path` is the one that Ray knows."""
+    return path.with_name(f"own.{pid}")
+
+
+def _die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(argv: Sequence[str]) -> int:
+    try:
+        binary, settings, *command = argv
+        return Supervisor(binary, Settings.read(Path(settings)), Command.parse(command)).run()
+    except (OSError, ValueError) as error:
+        print(f"HAProxy cannot be started: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,35 @@
+"""Serve's second transport between deployments, kept to this machine.
+
+Each replica of Serve 2.60 has a gRPC server on every interface that unpickles what it is sent and asks
+nobody for a token: who reaches its port runs code. Our calls take Ray's own transport (`environment`), so
+nobody needs it. There is no setting for its address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from typing import Any, Final
+
+import ray
+from ray.serve._private import replica
+from ray.serve._private.constants import RAY_SERVE_PROXY_USE_GRPC, RAY_SERVE_USE_GRPC_BY_DEFAULT
+
+LOOPBACK: Final = "127.0.0.1:0"
+
+_bind = replica.add_port_to_grpc_server
+
+
+def keep_private() -> None:
+    """Let this replica's server listen on loopback. For constructors: Serve starts the server after them.
+
+    Where the operator has chosen that transport for a cluster of several nodes, it is left alone.
+    """
+    is_used = RAY_SERVE_USE_GRPC_BY_DEFAULT or RAY_SERVE_PROXY_USE_GRPC
+    if is_used and not ipaddress.ip_address(ray.util.get_node_ip_address()).is_loopback:
+        return
+    replica.add_port_to_grpc_server = _on_loopback
+
+
+def _on_loopback(server: Any, address: str) -> int:
+    port: int = _bind(server, LOOPBACK)
+    return port
