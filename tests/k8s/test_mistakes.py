@@ -136,8 +136,8 @@ MISTAKES = {
     ),
     "a GPU that no pod has": (
         DEPLOY,
-        "{num_cpus: 0.5}",
-        "{num_cpus: 0.5, num_gpus: 1}",
+        "{num_cpus: 0.25}",
+        "{num_cpus: 0.25, num_gpus: 1}",
         "keep or add a group",
     ),
 }
