@@ -80,7 +80,7 @@ async def deploys(served: Command) -> None:
         )
         status, said = await served.deploy(limited)
         assert status == 0, said
-        assert "model-demo-embed: leaves" in said
+        assert "removing model-demo-embed" in said
         assert "is served" in said
         assert await names() == {DEMO, "assistant"}
         asked = [await client.post(COMPLETIONS, json=completion("assistant")) for _ in range(2)]

@@ -92,14 +92,20 @@ class Control:
                 tell(error="another deploy is under way; wait for its end")
                 return
             try:
-                self._deploy(file, text, lambda words: tell(say=words))
-                tell(done=True)
-            except CannotServe as error:
-                tell(error=str(error))
-            except Exception as error:
-                tell(error=f"an unexpected error: {type(error).__name__}: {error}")
+                last: dict[str, Any] = self._done(file, text, lambda words: tell(say=words))
             finally:
-                self._busy.release()
+                self._busy.release()  # before the last word: who hears it may deploy again
+            tell(**last)
+
+    def _done(self, file: str, text: str, say: Callable[[str], None]) -> dict[str, Any]:
+        """Deploy; the last word on it."""
+        try:
+            self._deploy(file, text, say)
+        except CannotServe as error:
+            return {"error": str(error)}
+        except Exception as error:
+            return {"error": f"an unexpected error: {type(error).__name__}: {error}"}
+        return {"done": True}
 
 
 def deploy(file: str, text: str, port: int, say: Callable[[str], None]) -> None:

@@ -45,15 +45,19 @@ def admin_socket(text: str) -> str:
     return found["path"]
 
 
-def adapted(text: str, settings: Settings, admin: str) -> str:
+def adapted(text: str, settings: Settings, admin: str, former: str = "") -> str:
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
-    Raises ValueError when `text` is not as Ray 2.60 writes it.
+    A backend without a server of its own keeps those that it had in `former`, an adapted text: while a
+    gateway takes new endpoints Ray counts it out, though it answers. One that is gone refuses the
+    connection, and that is told as if it were not there. Raises ValueError when `text` is not as Ray
+    2.60 writes it.
     """
     sections = list(_sections(text))
     heads = {section.head for section in sections}
     if missing := {"global", "defaults", HTTP, UNROUTED} - heads:
         raise ValueError(f"the configuration has no section: {', '.join(sorted(missing))}")
+    served = {section.head: list(_servers(section)) for section in _sections(former)}
     has_routes = any(line.startswith("use_backend ") for s in sections if s.head == HTTP for line in s.lines)
     for section in sections:
         host = settings.host if section.head in PUBLIC else LOOPBACK
@@ -70,7 +74,8 @@ def adapted(text: str, settings: Settings, admin: str) -> str:
         elif section.head.startswith("backend "):
             # Serve's Python proxy would answer in its place, or let the client wait: it stays a server
             # that Ray can count, and gets no request.
-            section.lines = [f"{x} disabled" if _FALLBACK.fullmatch(x) else x for x in section.lines]
+            kept = [] if any(_servers(section)) else served.get(section.head, [])
+            section.lines = [f"{x} disabled" if _FALLBACK.fullmatch(x) else x for x in section.lines] + kept
     return "".join(_text(sections))
 
 
@@ -90,6 +95,11 @@ def _sections(text: str) -> Iterator[Section]:
             raise ValueError(f"a line outside of any section: {line}")
     if section is not None:
         yield section
+
+
+def _servers(section: Section) -> Iterator[str]:
+    """The lines of a backend's own servers."""
+    return (line for line in section.lines if line.startswith("server ") and " backup" not in line)
 
 
 def _text(sections: Iterable[Section]) -> Iterator[str]:

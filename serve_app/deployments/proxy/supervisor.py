@@ -79,8 +79,9 @@ class Supervisor:
         self._path = Path(admin_socket(text))
         self._admin = _admin_of(self._path, os.getpid())
         # A copy: Ray writes the next version to the same path, and may fail to start it.
-        self._config = command.config.with_name(f"running.{os.getpid()}.cfg")
-        self._config.write_text(adapted(text, settings, str(self._admin)))
+        self._config = _config_of(command.config, os.getpid())
+        former = "".join(_text_of(_config_of(command.config, pid)) for pid in command.before[:1])
+        self._config.write_text(adapted(text, settings, str(self._admin), former))
         self._binary = binary
         self._parent = os.getppid()
         self._is_retired = False  # whoever ends HAProxy now was asked to
@@ -162,6 +163,19 @@ class Supervisor:
 def _admin_of(path: Path, pid: int) -> Path:
     """HAProxy's own admin socket below supervisor `pid`; `path` is the one that Ray knows."""
     return path.with_name(f"own.{pid}")
+
+
+def _config_of(path: Path, pid: int) -> Path:
+    """What HAProxy below supervisor `pid` runs with; `path` is what Ray writes."""
+    return path.with_name(f"running.{pid}.cfg")
+
+
+def _text_of(path: Path) -> str:
+    """Empty where there is no such file: its supervisor has ended."""
+    try:
+        return path.read_text()
+    except FileNotFoundError:
+        return ""
 
 
 def _die_with_parent() -> None:

@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from serve_app.models.errors import ModelLoadError
-from tests.tiny_models import tiny_model
+from tests.families import small_config
+from tests.tiny_models import make_model
 from tests.unit.models.test_loader import edit, load, save
 
 NAME = "model.safetensors"
@@ -127,7 +128,7 @@ def test_a_configuration_that_nothing_can_be_built_from_is_named(tmp_path: Path)
 
 
 def test_a_model_that_reads_images_too_is_served_with_text_and_says_so(tmp_path: Path) -> None:
-    tiny_model("gemma3").save_pretrained(tmp_path)
+    make_model(small_config("gemma3")).save_pretrained(tmp_path)
     lines: list[str] = []
     assert load(tmp_path, lines).architecture == "Gemma3ForConditionalGeneration"
     assert any(line.startswith("text only:") for line in lines)

@@ -52,6 +52,29 @@ def test_haproxy_takes_what_ray_writes_and_this_makes_of_it(tmp_path: Path) -> N
         assert "ALERT" not in done.stderr
 
 
+def servers(text: str) -> list[str]:
+    """The ports of the gateways, as they stand in a configuration."""
+    lines = [line.split() for line in text.splitlines() if line.strip().startswith("server ")]
+    return sorted({words[2].rpartition(":")[2] for words in lines if "backup" not in words})
+
+
+def test_a_backend_that_ray_counts_nobody_in_keeps_the_gateways_it_had(tmp_path: Path) -> None:
+    """As while a gateway takes new endpoints: it answers, and is not among those that run."""
+    former, file = "", tmp_path / "made.cfg"
+    for wanted, kept in (
+        ([30_000, 30_001], ["30000", "30001"]),
+        ([], ["30000", "30001"]),
+        ([], ["30000", "30001"]),
+        ([30_002], ["30002"]),
+    ):
+        text = ray_config(tmp_path, servers=wanted, fallback=8500)
+        former = adapted(text, whole(tmp_path), str(tmp_path / "own"), former)
+        assert servers(former) == kept
+        file.write_text(former)
+        done = subprocess.run([BINARY, "-c", "-f", str(file)], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
 def test_serves_own_proxy_is_counted_and_never_asked(tmp_path: Path) -> None:
     text = adapted(ray_config(tmp_path, servers=[30_000], fallback=8500), Settings("::1"), "/tmp/own")
     (line,) = (line for line in text.splitlines() if ":8500" in line)
