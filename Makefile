@@ -8,6 +8,7 @@ FILE ?= deploy/local.yaml
 SERVE_FLAGS ?=
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
+SOAK_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -24,7 +25,7 @@ LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 
-.PHONY: serve test test-all test-gpu lint lock bench bench-gpu protocol clean
+.PHONY: serve test test-all test-gpu lint lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
@@ -56,6 +57,9 @@ lock: $(LOCK_TOOL)
 bench: $(STAMP) build/models/smol135
 	$(BIN)/python benchmarks/step.py build/models/smol135 --paths fused packed hf
 	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 $(BENCH_FLAGS)
+
+soak: $(STAMP)
+	$(BIN)/python benchmarks/soak.py $(SOAK_FLAGS)
 
 bench-gpu: $(STAMP) build/models/smol135
 	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 --device cuda --side in-process $(BENCH_FLAGS)
