@@ -59,7 +59,7 @@ async def test_a_stream_of_a_schema_adds_up(client: openai.AsyncOpenAI) -> None:
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     if chunks[-1].choices[0].finish_reason == "stop":
         assert json.loads(text)["n"] <= 9
-    assert text.startswith('{"n":')
+    assert text.startswith('{"n"')
 
 
 async def test_guided_fields_of_other_servers(client: openai.AsyncOpenAI) -> None:
