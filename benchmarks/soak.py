@@ -87,6 +87,17 @@ class Watch:
             if early and late:
                 yield f"{name} ({pid})", _medians(early), _medians(late)
 
+    def series(self, warm: float, end: float) -> Iterator[str]:
+        """The median memory of each minute up to `end`, of processes that grew after `warm`."""
+        grown = {name for name, (rss, *_), (rss_end, *_) in self.rows(warm, end) if rss_end > 1.02 * rss}
+        for (pid, name), samples in sorted(self.seen.items()):
+            if f"{name} ({pid})" in grown:
+                minutes: dict[int, list[Sample]] = defaultdict(list)
+                for sample in samples:
+                    minutes[int((end - sample.at) // 60)].append(sample)
+                medians = [_medians(minutes[minute])[0] for minute in sorted(minutes, reverse=True)]
+                yield f"* {name} ({pid}): {' '.join(f'{rss / 2**20:.0f}' for rss in medians)}"
+
 
 def _medians(samples: list[Sample]) -> list[float]:
     return [statistics.median(getattr(s, name) for s in samples) for name in ("rss", "threads", "files")]
@@ -247,6 +258,8 @@ def table(
             f"| {name} | {rss / 2**20:.0f} | {rss_end / 2**20:.0f} | {rss_end / rss - 1:+.1%} "
             f"| {threads:.0f}, {threads_end:.0f} | {files:.0f}, {files_end:.0f} |"
         )
+    lines += ["", "MiB by minute, of processes that grew by more than 2 %:", ""]
+    lines += watch.series(warm, end)
     lines += ["", "Problems: " + ("none." if not problems else ""), *(f"* {each}" for each in problems)]
     return "\n".join(lines) + "\n"
 

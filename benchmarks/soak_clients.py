@@ -199,15 +199,21 @@ class Client:
             await self._post("detokenize", "/detokenize", {"model": MODEL, "tokens": found["tokens"]})
 
     async def abort(self) -> None:
-        """Hang up: before the first byte, after some, or by a timeout."""
+        """Hang up: before the first byte, or after some.
+
+        On a connection of its own: a request that is cancelled can keep its place in a pool for ever.
+        """
         body = {"model": MODEL, "messages": self._messages(), "temperature": 1.2, "max_tokens": 200,
                 "ignore_eos": True, "stream": self.rng.random() < 0.7}  # fmt: skip
         patience = self.rng.choice([0.01, 0.1, 0.5])
         with contextlib.suppress(TimeoutError, httpx.TimeoutException):
-            async with asyncio.timeout(patience):
-                async with self.http.stream("POST", "/v1/chat/completions", json=body) as answer:
-                    async for _ in answer.aiter_bytes():
-                        pass
+            async with (
+                httpx.AsyncClient(base_url=self.http.base_url) as own,
+                asyncio.timeout(patience),
+                own.stream("POST", "/v1/chat/completions", json=body) as answer,
+            ):
+                async for _ in answer.aiter_bytes():
+                    pass
 
     async def bad(self) -> None:
         path, body = self.rng.choice(PATHS), self.rng.choice(BAD)
