@@ -45,8 +45,8 @@ test-gpu: $(STAMP)
 	$(BIN)/python -m pytest -m gpu $(PYTEST_FLAGS)
 
 lint: $(STAMP)
-	$(BIN)/ruff check serve_app tests benchmarks
-	$(BIN)/ruff format --check serve_app tests benchmarks
+	$(BIN)/ruff check serve_app tests benchmarks recipes
+	$(BIN)/ruff format --check serve_app tests benchmarks recipes
 	$(BIN)/mypy
 
 # After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).

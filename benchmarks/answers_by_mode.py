@@ -17,11 +17,11 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from recipes.demo_chat import knowledge, tool_use
+from recipes.demo_chat.dialogue import Exchange, Talk, Tool
+from recipes.demo_chat.words import Pool
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.json_schema import COMPACT
-from serve_app.models.demo.recipe import knowledge, tool_use
-from serve_app.models.demo.recipe.dialogue import Exchange, Talk, Tool
-from serve_app.models.demo.recipe.words import Pool
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
     FinishReason,

@@ -54,7 +54,7 @@ AUTOSCALING: dict[str, Any] = {
     "downscale_to_zero_delay_s": 8,
     "look_back_period_s": 2,
     "metrics_interval_s": 0.5,
-    "policy": {"policy_function": "serve_app.deployments.scaling:ByLoad"},
+    "policy": {"policy_function": "serve_app.deployments.model.scaling:ByLoad"},
 }
 
 

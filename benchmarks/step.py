@@ -30,9 +30,9 @@ from transformers import AutoModelForCausalLM
 from serve_app.config import EngineConfig
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.batch import Batch, build_batch
-from serve_app.engine.fused import accelerate_cpu
+from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.runner import ModelRunner
+from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 

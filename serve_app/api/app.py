@@ -17,32 +17,32 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.admission import Admission
-from serve_app.api.asking import QuestionRoute
-from serve_app.api.auth import Authentication, PeerOf, Scoped, peer_of
 from serve_app.api.backend import Accounts, Backend, Journal, Quota
 from serve_app.api.context import context_of
+from serve_app.api.dialects.databricks.serving_endpoints import InvocationRoute, TaskRoute
 from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.mindie_chat import ChatDialect as MindieChat
-from serve_app.api.dialects.openai_chat import ChatDialect
-from serve_app.api.dialects.openai_completions import CompletionDialect
-from serve_app.api.dialects.openai_embeddings import EmbeddingDialect
-from serve_app.api.dialects.ovms_chat import ChatDialect as OvmsChat
-from serve_app.api.dialects.ovms_completions import CompletionDialect as OvmsCompletions
-from serve_app.api.dialects.ovms_embeddings import EmbeddingDialect as OvmsEmbeddings
-from serve_app.api.dialects.ovms_rerank import RerankDialect
+from serve_app.api.dialects.mindie.chat import ChatDialect as MindieChat
+from serve_app.api.dialects.openai.chat import ChatDialect
+from serve_app.api.dialects.openai.completions import CompletionDialect
+from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
+from serve_app.api.dialects.ovms.chat import ChatDialect as OvmsChat
+from serve_app.api.dialects.ovms.completions import CompletionDialect as OvmsCompletions
+from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect as OvmsEmbeddings
+from serve_app.api.dialects.ovms.rerank import RerankDialect
+from serve_app.api.dialects.questions.tokens import parse_detokenize, parse_tokenize
+from serve_app.api.dialects.questions.watermark import parse_detect
+from serve_app.api.dialects.v2.routes import kserve_routes
 from serve_app.api.directory import Directory
-from serve_app.api.embed import EmbedRoute
-from serve_app.api.generate import GenerateRoute, Services
-from serve_app.api.health import Live, MetricsPage, Ready
-from serve_app.api.kserve_routes import kserve_routes
-from serve_app.api.metering import Meter
-from serve_app.api.middleware import Edge
-from serve_app.api.models import ModelList, ModelPage
-from serve_app.api.route_guide import RouteGuide, asked
-from serve_app.api.serving_endpoints import InvocationRoute, TaskRoute
-from serve_app.api.tokenize import parse_detokenize, parse_tokenize
-from serve_app.api.watermark import parse_detect
+from serve_app.api.edge.auth import Authentication, PeerOf, Scoped, peer_of
+from serve_app.api.edge.middleware import Edge
+from serve_app.api.edge.route_guide import RouteGuide, asked
+from serve_app.api.exchange.admission import Admission
+from serve_app.api.exchange.ask import QuestionRoute
+from serve_app.api.exchange.embed import EmbedRoute
+from serve_app.api.exchange.generate import GenerateRoute, Services
+from serve_app.api.exchange.metering import Meter
+from serve_app.api.pages.health import Live, MetricsPage, Ready
+from serve_app.api.pages.models import ModelList, ModelPage
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import RouteNotFound

@@ -19,7 +19,7 @@ def deploy(file: Path) -> None:
     next request; models come and go, and running answers finish as they began. FILE is checked
     as `serve-app validate` does before anything happens. Exits with 0 when all of it runs.
     """
-    from serve_app.deployments.deploy_file import DeployFileError, parse  # Ray comes with it
+    from serve_app.deployments.deploy_file.file import DeployFileError, parse  # Ray comes with it
     from serve_app.deployments.launcher import control, ports
     from serve_app.deployments.launcher.say import CannotServe
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from serve_app.cli.files import read_text
 from serve_app.cli.output import rounded_down
 from serve_app.config import ModelConfig
-from serve_app.deployments import deploy_yaml
+from serve_app.deployments.deploy_file import yaml as deploy_yaml
 from serve_app.errors import ServeError
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ def validate(context: click.Context, files: tuple[Path, ...]) -> None:
     Prints one line a problem: where it is and what to write instead. Exits with 1 when a
     file has an error; warnings alone do not count.
     """
-    from serve_app.deployments.deploy_file import problems  # Ray comes with it
-    from serve_app.deployments.deploy_problem import Severity
+    from serve_app.deployments.deploy_file.file import problems  # Ray comes with it
+    from serve_app.deployments.deploy_file.problem import Severity
 
     failed = False
     for file in files:

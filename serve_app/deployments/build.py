@@ -30,7 +30,7 @@ from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.deployments.limiter import limiter_deployment
-from serve_app.deployments.model import ModelReplica
+from serve_app.deployments.model.replica import ModelReplica
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
 
@@ -40,7 +40,7 @@ HEALTH_PERIOD_S: Final = 5.0
 HEALTH_TIMEOUT_S: Final = 15.0
 # Changed code or `args` start new replicas beside the old ones, which answer until those are up.
 SURGE_PERCENT: Final = 100
-BY_LOAD: Final = "serve_app.deployments.scaling:ByLoad"
+BY_LOAD: Final = "serve_app.deployments.model.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
 DOWNSCALE_DELAY_S: Final = 300.0
 # Serve measures every 10 s and averages 30 s. A mean over no more than the delay of a decision
@@ -73,7 +73,7 @@ model_app = build_model_app
 
 def gateway_deployment(config: GatewayConfig) -> Deployment:
     """The deployment of the gateway, for `.options(...)` from Python."""
-    from serve_app.deployments.gateway import GatewayReplica  # the HTTP stack; models do without
+    from serve_app.deployments.gateway.replica import GatewayReplica  # the HTTP stack; models do without
 
     return serve.deployment(serve.ingress()(GatewayReplica)).options(
         name="Gateway",

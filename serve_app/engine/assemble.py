@@ -14,10 +14,10 @@ from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
 from serve_app.engine.attention.select import make_backend
+from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
-from serve_app.engine.fused import accelerate_cpu
 from serve_app.engine.kernels import native
-from serve_app.engine.runner import ModelRunner
+from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
 
 Progress = Callable[[str], None]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from serve_app.engine.sampling.speculative import Take
 from serve_app.engine.scheduler import Scheduler
 from serve_app.engine.sequence import Sequence
-from serve_app.engine.speculative import Take
 from serve_app.types import EngineStats
 
 

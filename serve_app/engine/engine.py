@@ -22,22 +22,22 @@ from itertools import chain
 from typing import Final
 
 from serve_app.config import EngineConfig
-from serve_app.engine import validation
-from serve_app.engine.blocks import BlockPool, IntegrityError
-from serve_app.engine.constraint import FIELD, Grammars, forced_tokens
+from serve_app.engine.cache.block_tables import BlockTables
+from serve_app.engine.cache.blocks import BlockPool, IntegrityError
 from serve_app.engine.counters import Counters
-from serve_app.engine.ends import EndRule
+from serve_app.engine.finish import EndRule
 from serve_app.engine.group import Group, members_of
-from serve_app.engine.isolation import DeviceBroken, IsolatingRunner, Runner
-from serve_app.engine.lora import AdapterTable
-from serve_app.engine.processors import Registry
-from serve_app.engine.prompt_lookup import PromptLookups
-from serve_app.engine.rows import Reading, RowReader, RowSampler, generation_failed
-from serve_app.engine.sampler import Sampler, Scored
+from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
+from serve_app.engine.model.lora import AdapterTable
+from serve_app.engine.request import validation
+from serve_app.engine.sampling.constraint import FIELD, Grammars, forced_tokens
+from serve_app.engine.sampling.outcomes import Reading, RowReader, RowSampler, generation_failed
+from serve_app.engine.sampling.processors import Registry
+from serve_app.engine.sampling.prompt_lookup import PromptLookups
+from serve_app.engine.sampling.sampler import Sampler, Scored
+from serve_app.engine.sampling.speculative import Take
 from serve_app.engine.scheduler import Plan, Scheduler
 from serve_app.engine.sequence import Chunk, Sequence, Status
-from serve_app.engine.speculative import Take
-from serve_app.engine.tables import BlockTables
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,

@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 
 import torch
 
-from serve_app.engine.beam import BeamSearch
-from serve_app.engine.ends import EndRule
-from serve_app.engine.processors import LogitsProcessor
-from serve_app.engine.prompt_tuning import Table
-from serve_app.engine.sampler import Sampled
+from serve_app.engine.finish import EndRule
+from serve_app.engine.model.prompt_tuning import Table
+from serve_app.engine.request.tensors import from_rows, to_torch
+from serve_app.engine.sampling.beam import BeamSearch
+from serve_app.engine.sampling.processors import LogitsProcessor
+from serve_app.engine.sampling.sampler import Sampled
+from serve_app.engine.sampling.speculative import Guess, Proposer
 from serve_app.engine.sequence import Gang, Sequence
-from serve_app.engine.speculative import Guess, Proposer
-from serve_app.engine.tensors import from_rows, to_torch
 from serve_app.types import (
     EngineOutput,
     EngineRequest,

@@ -16,9 +16,9 @@ from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from serve_app.engine.blocks import IntegrityError
+from serve_app.engine.cache.block_tables import BlockTables
+from serve_app.engine.cache.blocks import IntegrityError
 from serve_app.engine.sequence import Chunk, Gang, Sequence, Status
-from serve_app.engine.tables import BlockTables
 
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
 # vocabulary of 150 000 are 150 MB in float32.

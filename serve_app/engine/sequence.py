@@ -11,10 +11,10 @@ from serve_app.types import PositionLogprobs, SamplingParams
 if TYPE_CHECKING:
     import torch
 
-    from serve_app.engine.constraint import Constraint
-    from serve_app.engine.processors import LogitsProcessor
-    from serve_app.engine.prompt_tuning import Table
-    from serve_app.engine.speculative import Guess, Proposer
+    from serve_app.engine.model.prompt_tuning import Table
+    from serve_app.engine.sampling.constraint import Constraint
+    from serve_app.engine.sampling.processors import LogitsProcessor
+    from serve_app.engine.sampling.speculative import Guess, Proposer
 
 
 class Status(Enum):

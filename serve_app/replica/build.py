@@ -13,10 +13,10 @@ from pathlib import Path
 
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import assemble, prepare
-from serve_app.engine.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.engine.engine import Engine
-from serve_app.engine.forward import UnsupportedModel
-from serve_app.engine.memory import CacheTooSmall
+from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.memory import CacheTooSmall
+from serve_app.engine.sampling.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model

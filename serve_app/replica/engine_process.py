@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 
 from serve_app.config import ModelConfig
-from serve_app.engine import validation
+from serve_app.engine.request import validation
 from serve_app.errors import Overloaded, Unavailable, from_info
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.pipe import Command, EngineFacts, Event, Pipe

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from serve_app.engine.watermark import detect
+from serve_app.engine.sampling.watermark import detect
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.prompt import PromptEncoder

@@ -13,21 +13,21 @@ from functools import partial
 
 from starlette.types import Scope
 
-from serve_app.api.aliases import Meaning, endpoint_name, meaning
-from serve_app.api.body import ClientGone
 from serve_app.api.context import context_of, open_context
 from serve_app.api.dialects.base import Renderer
-from serve_app.api.dialects.trtllm import Inference, Stop, parse
-from serve_app.api.dialects.trtllm_outputs import Answers
-from serve_app.api.dialects.trtllm_step import Step as TextStep
-from serve_app.api.generate import Services, in_words_of, under_way
+from serve_app.api.dialects.triton.aliases import Meaning, endpoint_name, meaning
+from serve_app.api.dialects.triton.answer.outputs import Answers
+from serve_app.api.dialects.triton.dialect import Inference, Stop, parse
+from serve_app.api.dialects.triton.ensemble.step import Step as TextStep
+from serve_app.api.dialects.triton.ensemble.text_step import PARSERS, answer_step
+from serve_app.api.dialects.v2.tensors import find_model, stopped
+from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.middleware import log_done
+from serve_app.api.exchange.generate import Services, in_words_of, under_way
+from serve_app.api.exchange.merge import Step
+from serve_app.api.exchange.running import RunKey
+from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
-from serve_app.api.merge import Step
-from serve_app.api.middleware import log_done
-from serve_app.api.running import RunKey
-from serve_app.api.stream import collect, follow
-from serve_app.api.tensors import find_model, stopped
-from serve_app.api.text_step import PARSERS, answer_step
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_STREAM_REQUESTS

@@ -14,10 +14,10 @@ from typing import Any, Final
 import grpc
 
 from serve_app.api.backend import Accounts
-from serve_app.api.body import ClientGone
 from serve_app.api.context import header, open_context
-from serve_app.api.generate import Services
-from serve_app.api.middleware import log_done
+from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.middleware import log_done
+from serve_app.api.exchange.generate import Services
 from serve_app.errors import PermissionDenied, RouteNotFound
 from serve_app.limits import MAX_RPC_METADATA_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc.call import RpcCall, public

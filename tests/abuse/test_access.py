@@ -3,10 +3,10 @@
 import pytest
 
 from serve_app.accounts.keys import new_key
-from serve_app.api.auth import OPEN_PATHS, Scoped
+from serve_app.api.edge.auth import OPEN_PATHS, Scoped
 from serve_app.types import Scope
-from tests.fakes_backend import FakeBackend
-from tests.gateway import CHAT, chat_body, fake_app, filled, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import CHAT, chat_body, fake_app, filled, gateway
 
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])

@@ -6,7 +6,7 @@ import pytest
 
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND
-from tests.gateway import gateway
+from tests.support.gateway import gateway
 
 CHAT = "/serving-endpoints/demo/invocations"
 TEXT = "/serving-endpoints/text/invocations"

@@ -6,8 +6,8 @@ import pytest
 
 from serve_app.limits import MAX_ERROR_BYTES, MAX_PROMPT_CHARS
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND
-from tests.fakes_backend import FakeBackend, embedder_info
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend, embedder_info
+from tests.support.gateway import gateway
 
 PATH = "/v1/embeddings"
 ENDPOINTS = [{"name": "demo", "task": "llm/v1/embeddings", "served_entities": [{"model": "embedder"}]}]

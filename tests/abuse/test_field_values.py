@@ -6,11 +6,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.dialects.openai_chat import ChatBody, ChatDialect
-from serve_app.api.dialects.openai_completions import CompletionBody, CompletionDialect
+from serve_app.api.dialects.openai.chat import ChatBody, ChatDialect
+from serve_app.api.dialects.openai.completions import CompletionBody, CompletionDialect
 from serve_app.errors import InvalidBody, InvalidField, PromptTooLong
 from serve_app.types import GenerateRequest
-from tests.gateway import chat_body, completion_body
+from tests.support.gateway import chat_body, completion_body
 
 DIALECTS = [(ChatDialect(), ChatBody, chat_body), (CompletionDialect(), CompletionBody, completion_body)]
 ODD = [

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from serve_app.api.dialects.openai_completions import CompletionDialect
+from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, ServeError
 from serve_app.replica import grammar as module
 from serve_app.replica.grammar import AnswerCache
 from serve_app.replica.server import ModelServer
 from serve_app.types import ErrorInfo, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

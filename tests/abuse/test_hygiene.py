@@ -10,8 +10,8 @@ from serve_app.accounts.keys import new_key
 from serve_app.errors import KINDS, from_info
 from serve_app.telemetry import JsonFormatter
 from serve_app.types import ErrorInfo
-from tests.fakes_backend import FakeBackend
-from tests.gateway import CHAT, COMPLETIONS, body_for, chat_body, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import CHAT, COMPLETIONS, body_for, chat_body, gateway
 
 TELLTALE = re.compile(
     r"0x[0-9a-f]{4,}|Traceback|File \"|/home/|/usr/|/tmp/|site-packages|\bself\.|Error\b.*\(|SELECT |"

@@ -7,12 +7,12 @@ import pytest
 from starlette.routing import Route
 
 from serve_app.api.app import ByFamily
-from serve_app.api.asking import QuestionRoute
-from serve_app.api.generate import GenerateRoute
+from serve_app.api.exchange.ask import QuestionRoute
+from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field
-from tests.fakes_backend import FakeBackend
-from tests.gateway import filled, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import filled, gateway
 
 ROUTES = (GenerateRoute, ByFamily, QuestionRoute)
 

@@ -6,7 +6,7 @@ import pytest
 
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND
-from tests.gateway import CHAT, gateway
+from tests.support.gateway import CHAT, gateway
 
 GENERATE = "/mindie/v2/models/demo/generate"
 ROUTES = ["/mindie" + CHAT, GENERATE, GENERATE + "_stream"]

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from serve_app import limits
-from tests.gateway import CHAT, COMPLETIONS, body_for, gateway
+from tests.support.gateway import CHAT, COMPLETIONS, body_for, gateway
 
 INT = 2**31 - 1
 # name -> (lowest, highest, routes, other fields needed)
@@ -65,8 +65,8 @@ async def test_numbers_at_and_beyond_their_bounds(name):
 
 
 def test_every_number_of_the_bodies_is_covered():
-    from serve_app.api.dialects.openai_chat import ChatBody
-    from serve_app.api.dialects.openai_completions import CompletionBody
+    from serve_app.api.dialects.openai.chat import ChatBody
+    from serve_app.api.dialects.openai.completions import CompletionBody
 
     numeric = {
         name

@@ -19,10 +19,10 @@ from serve_app.rpc import call as rpc_call
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.methods import HEALTH, METHODS, REFLECTION, SERVICE
 from serve_app.types import Scope
-from tests.fakes_backend import FakeBackend
-from tests.fakes_metering import ListJournal
-from tests.gateway import directory_of, fake_app
-from tests.rpc_server import rpc_served
+from tests.support.fakes_backend import FakeBackend
+from tests.support.fakes_metering import ListJournal
+from tests.support.gateway import directory_of, fake_app
+from tests.support.rpc_server import rpc_served
 
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])

@@ -10,10 +10,10 @@ import pytest
 from serve_app.accounts.keys import new_key
 from serve_app.rpc import server
 from serve_app.rpc.methods import HEALTH
-from tests.fakes_backend import FakeBackend
-from tests.fakes_metering import ListJournal
-from tests.gateway import directory_of, fake_app
-from tests.rpc_server import rpc_served
+from tests.support.fakes_backend import FakeBackend
+from tests.support.fakes_metering import ListJournal
+from tests.support.gateway import directory_of, fake_app
+from tests.support.rpc_server import rpc_served
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"

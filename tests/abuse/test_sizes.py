@@ -6,7 +6,7 @@ import json
 import pytest
 
 from serve_app.limits import MAX_BODY_BYTES
-from tests.gateway import CHAT, chat_body, gateway, served
+from tests.support.gateway import CHAT, chat_body, gateway, served
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 
@@ -93,7 +93,7 @@ async def test_a_body_shorter_than_declared_never_reaches_the_backend():
 
 async def test_a_sender_that_stops_is_told_408_and_disconnected(monkeypatch):
     monkeypatch.setattr(
-        "serve_app.api.body.read_body.__kwdefaults__",
+        "serve_app.api.edge.body.read_body.__kwdefaults__",
         {"max_bytes": MAX_BODY_BYTES, "idle_s": 0.05, "total_s": 1.0},
     )
     async with gateway() as g, served(g.app) as address:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway import CHAT, COMPLETIONS, body_for, gateway
+from tests.support.gateway import CHAT, COMPLETIONS, body_for, gateway
 
 FIELDS = {
     "chat_template": "{{ x }}",

@@ -15,8 +15,8 @@ import pytest
 
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.conformance.trtllm.asks import IDS, INFER, TYPES, body, error_of, tensor
-from tests.fakes_backend import FakeBackend
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import Gateway, gateway
 
 SOME, MANY = 300, 20_000
 GENERATE = "/triton/v2/models/demo/generate"

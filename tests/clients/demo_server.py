@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.conformance.target import DEMO, demo_app
-from tests.gateway import served
+from tests.support.gateway import served
 
 EMBED = "demo-embed"
 

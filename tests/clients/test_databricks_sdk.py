@@ -27,8 +27,15 @@ from serve_app import errors
 from serve_app.accounts.keys import new_key
 from serve_app.types import FinishReason, Scope
 from tests.conformance.target import DEMO, demo_app
-from tests.fakes_backend import DIMENSIONS, PROMPT_TOKENS, WORDS, FakeBackend, embedder_info, model_info
-from tests.gateway import Gateway, gateway, served
+from tests.support.fakes_backend import (
+    DIMENSIONS,
+    PROMPT_TOKENS,
+    WORDS,
+    FakeBackend,
+    embedder_info,
+    model_info,
+)
+from tests.support.gateway import Gateway, gateway, served
 
 TEXT = "".join(WORDS)
 ENTITY = {"model": "demo", "name": "demo-v1"}

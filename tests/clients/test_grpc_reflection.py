@@ -14,9 +14,9 @@ from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoRe
 
 from serve_app.rpc import reflection_pb2 as pb
 from serve_app.rpc.methods import REFLECTION, SERVICE
-from tests.fakes_backend import FakeBackend
-from tests.gateway import fake_app
-from tests.rpc_server import rpc_served
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import fake_app
+from tests.support.rpc_server import rpc_served
 
 WAIT_S = 20.0
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]

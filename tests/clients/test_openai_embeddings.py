@@ -11,7 +11,7 @@ import openai
 import pytest
 
 from serve_app.config import ModelConfig
-from tests.local_model import local_model
+from tests.support.local_model import local_model
 
 MODEL = "demo-embed"
 TEXTS = ["What is the capital of Norway?", "Tell me the capital city of Norway.", "Good morning!"]

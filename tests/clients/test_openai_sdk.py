@@ -16,8 +16,8 @@ from serve_app.errors import (
     Unavailable,
 )
 from serve_app.types import FinishReason, Prompt
-from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
-from tests.gateway import gateway, served
+from tests.support.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
+from tests.support.gateway import gateway, served
 
 TEXT = "".join(WORDS)
 HELLO = [{"role": "user", "content": "Hello!"}]

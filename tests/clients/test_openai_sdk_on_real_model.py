@@ -25,8 +25,8 @@ from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from tokenizers import Tokenizer
 
-from tests.ray_cluster import ROOT, Cluster
-from tests.served import MODEL
+from tests.support.ray_cluster import ROOT, Cluster
+from tests.support.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 

@@ -10,8 +10,8 @@ import pytest
 import pytest_asyncio
 from pydantic import BaseModel, Field
 
-from tests.ray_cluster import Cluster
-from tests.served import MODEL
+from tests.support.ray_cluster import Cluster
+from tests.support.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 

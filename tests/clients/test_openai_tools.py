@@ -16,8 +16,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from serve_app.config import EngineConfig, ModelConfig
-from tests.local_model import local_model
-from tests.served import MODEL
+from tests.support.local_model import local_model
+from tests.support.served import MODEL
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -17,8 +17,8 @@ from serve_app.deployments.client import AsyncClient
 from serve_app.endpoints.names import app_name
 from serve_app.errors import InvalidField, ModelNotFound
 from serve_app.types import EmbedRequest, FinishReason
-from tests.fake_server import FakeServer
-from tests.ray_cluster import Cluster
+from tests.support.fake_server import FakeServer
+from tests.support.ray_cluster import Cluster
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]

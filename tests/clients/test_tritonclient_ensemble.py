@@ -24,8 +24,8 @@ from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
 from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
-from tests.gateway import directory_of, fake_app, served
-from tests.rpc_server import is_final, rpc_served
+from tests.support.gateway import directory_of, fake_app, served
+from tests.support.rpc_server import is_final, rpc_served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
 

@@ -26,8 +26,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from tests.conformance.target import DEMO, demo_app
-from tests.gateway import served
-from tests.rpc_server import idle, is_final, output_ids, rpc_served, stop, tensor, tensors
+from tests.support.gateway import served
+from tests.support.rpc_server import idle, is_final, output_ids, rpc_served, stop, tensor, tensors
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
 

@@ -18,9 +18,9 @@ from serve_app.config import GatewayConfig
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
-from tests.ray_cluster import Cluster, free_port
-from tests.rpc_server import is_final, output_ids, stop, tensors
-from tests.served import MODEL, WAIT_S
+from tests.support.ray_cluster import Cluster, free_port
+from tests.support.rpc_server import is_final, output_ids, stop, tensors
+from tests.support.served import MODEL, WAIT_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 

@@ -29,7 +29,7 @@ from tritonclient.utils import InferenceServerException
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.models.catalogue import demo_folder
-from tests.local_model import local_model
+from tests.support.local_model import local_model
 
 MODEL: Final = "demo-chat"
 PROMPT: Final = (5, 17, 42, 99, 7, 300, 12)

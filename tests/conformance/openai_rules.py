@@ -21,8 +21,8 @@ from tests.conformance import conftest
 from tests.conformance.fields import accepted, by_name, refused
 from tests.conformance.openai_bounds import DEFAULTS, SHARED, TOGETHER, VARIED
 from tests.conformance.openai_errors import INVALID, MALFORMED, ROWS, error_of
-from tests.fakes_backend import FakeBackend
-from tests.gateway import events, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import events, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

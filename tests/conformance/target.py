@@ -19,7 +19,7 @@ import pytest
 from starlette.applications import Starlette
 
 from serve_app.config import EngineConfig, ModelConfig
-from tests.gateway import directory_of, fake_app
+from tests.support.gateway import directory_of, fake_app
 
 DEMO: Final = "demo-chat"
 HERE: Final = Path(__file__).parent

@@ -22,7 +22,7 @@ from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, TokenDelta
 from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
-from tests.gateway import directory_of, events, fake_app
+from tests.support.gateway import directory_of, events, fake_app
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.own_server]
 

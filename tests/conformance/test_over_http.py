@@ -13,7 +13,7 @@ import pytest
 
 from tests.conformance.openai_embeddings.test_openai_embeddings import NO_EMBEDDER
 from tests.conformance.target import DEMO, HERE, OWN_SERVER, SCRIPTED, demo_app
-from tests.gateway import served
+from tests.support.gateway import served
 
 ROOT: Final = HERE.parents[1]
 LIMIT_S: Final = 240.0

@@ -11,7 +11,7 @@ import httpx
 
 from serve_app.types import UsageRecord
 from tests.deploy.deployment import CHAT, COMPLETIONS, EMBEDDINGS, Deployed
-from tests.invariants import WAIT_S
+from tests.support.invariants import WAIT_S
 
 TOKENS = 8
 

@@ -21,8 +21,8 @@ import psutil
 import yaml
 
 from tests.deploy.deployment import Raw, app_of
-from tests.invariants import WAIT_S
-from tests.ray_cluster import ROOT, free_port
+from tests.support.invariants import WAIT_S
+from tests.support.ray_cluster import ROOT, free_port
 
 START_S: Final = 180.0
 READY: Final = "Ctrl-C stops it."

@@ -26,11 +26,11 @@ import yaml
 
 from serve_app.accounts.journal_reader import read
 from serve_app.config import ModelConfig
-from serve_app.deployments.rollout import rollout
+from serve_app.deployments.deploy_file.rollout import rollout
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
-from tests.invariants import WAIT_S, Served, children
-from tests.ray_cluster import ROOT, Cluster, free_port
+from tests.support.invariants import WAIT_S, Served, children
+from tests.support.ray_cluster import ROOT, Cluster, free_port
 
 logger = logging.getLogger(__name__)
 
@@ -227,7 +227,7 @@ async def deployed(cluster: Cluster, raw: Raw, usage: Path, model: str = DEMO) -
 
 def _deploy(raw: Raw, usage: Path) -> None:
     """As `serve deploy` does it: all at once."""
-    from serve_app.deployments.rollout_cluster import ServeCluster
+    from serve_app.deployments.deploy_file.rollout_cluster import ServeCluster
 
     ServeCluster().deploy(_own(raw, usage))
 
@@ -243,8 +243,8 @@ def _own(raw: Raw, usage: Path) -> Raw:
 
 
 def _wait(port: int, apps: list[str]) -> None:
+    from serve_app.deployments.deploy_file.rollout_cluster import ServeCluster
     from serve_app.deployments.launcher.rollout import until_ready
-    from serve_app.deployments.rollout_cluster import ServeCluster
 
     cluster, deadline = ServeCluster(), time.monotonic() + WAIT_S
     while any(cluster.states().get(app, ("", ""))[0] != "RUNNING" for app in apps):
@@ -285,7 +285,7 @@ async def _stats(apps: list[str]) -> EngineStats:
     """The engines' own numbers, summed; a model with several replicas counts as one of them."""
     from ray import serve
 
-    from serve_app.deployments.backend import total
+    from serve_app.deployments.gateway.backend import total
 
     parts = []
     for app in apps:

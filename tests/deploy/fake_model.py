@@ -10,7 +10,7 @@ from ray.serve import Application
 from serve_app.config import ModelConfig
 from serve_app.deployments.build import model_deployment
 from serve_app.types import GenerateRequest, TokenDelta
-from tests.fake_server import FakeServer
+from tests.support.fake_server import FakeServer
 
 IMPORT_PATH = "tests.deploy.fake_model:build_fake_model_app"
 

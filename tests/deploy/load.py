@@ -15,7 +15,7 @@ import httpx
 
 from tests.deploy.answers import completion, settled
 from tests.deploy.deployment import COMPLETIONS, DEMO, Deployed
-from tests.invariants import WAIT_S
+from tests.support.invariants import WAIT_S
 
 logger = logging.getLogger(__name__)
 

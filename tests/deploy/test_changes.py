@@ -22,8 +22,8 @@ from tests.deploy.deployment import (
     endpoints_of,
 )
 from tests.deploy.load import CLIENTS, DONE, constant_load, more, nothing_is_lost
-from tests.invariants import WAIT_S
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S
+from tests.support.ray_cluster import Cluster
 
 logger = logging.getLogger(__name__)
 

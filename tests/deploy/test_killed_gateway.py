@@ -28,8 +28,8 @@ from tests.deploy.deployment import (
     deployed,
     endpoints_of,
 )
-from tests.invariants import WAIT_S
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

@@ -19,8 +19,8 @@ import pytest_asyncio
 from tests.deploy import fake_model
 from tests.deploy.answers import bare, settled
 from tests.deploy.deployment import CHAT, DEMO, Deployed, alone, app_of, deploy_file, deployed, gateway_of
-from tests.invariants import WAIT_S
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

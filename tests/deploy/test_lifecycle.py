@@ -21,8 +21,8 @@ from serve_app.accounts.journal_reader import read
 from tests.deploy.answers import completion
 from tests.deploy.command import START_S, Command, command
 from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO, Raw, alone, deploy_file
-from tests.invariants import WAIT_S
-from tests.rpc_server import tensors
+from tests.support.invariants import WAIT_S
+from tests.support.rpc_server import tensors
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 

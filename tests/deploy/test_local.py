@@ -17,8 +17,8 @@ import pytest_asyncio
 from serve_app.types import EngineStats
 from tests.deploy.answers import completion, every_endpoint_answers, settled, whole
 from tests.deploy.deployment import COMPLETIONS, DEMO, Deployed, Raw, app_of, deploy_file, deployed, edited
-from tests.invariants import WAIT_S, footprint, growth, unharmed
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S, footprint, growth, unharmed
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

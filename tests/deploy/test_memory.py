@@ -18,9 +18,9 @@ import yaml
 
 from tests.deploy.answers import completion
 from tests.deploy.deployment import COMPLETIONS, DEMO, alone, app_of, deploy_file
-from tests.invariants import WAIT_S
-from tests.memory_group import Balloon, MemoryGroup, memory_group
-from tests.ray_cluster import ROOT, free_port
+from tests.support.invariants import WAIT_S
+from tests.support.memory_group import Balloon, MemoryGroup, memory_group
+from tests.support.ray_cluster import ROOT, free_port
 
 pytestmark = [
     pytest.mark.full,

@@ -12,8 +12,8 @@ import pytest
 import pytest_asyncio
 
 from tests.deploy.deployment import CHAT, DEMO, Deployed, deploy_file, deployed
-from tests.invariants import WAIT_S
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

@@ -24,9 +24,9 @@ from serve_app.deployments.proxy.answers import BROKEN, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.deploy import fake_model
 from tests.deploy.deployment import DEMO, alone, app_of, deploy_file
-from tests.invariants import WAIT_S
-from tests.network import Namespace, two_networks
-from tests.ray_cluster import ROOT
+from tests.support.invariants import WAIT_S
+from tests.support.network import Namespace, two_networks
+from tests.support.ray_cluster import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
@@ -48,12 +48,12 @@ class Machine:
     while_starting: list[Any] = field(default_factory=list)  # what a client saw: [seconds, status, body]
 
     def ask(self, *words: str) -> Any:
-        """An answer of `tests.outside` from the other machine."""
-        return json.loads(self.outside.run(sys.executable, "-m", "tests.outside", *words))
+        """An answer of `tests.support.outside` from the other machine."""
+        return json.loads(self.outside.run(sys.executable, "-m", "tests.support.outside", *words))
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         """The same, under way."""
-        command = self.outside.command(sys.executable, "-m", "tests.outside", *words)
+        command = self.outside.command(sys.executable, "-m", "tests.support.outside", *words)
         return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
     def watch(self, path: str) -> subprocess.Popen[str]:
@@ -215,7 +215,7 @@ def test_clients_with_half_a_header_keep_nobody_out_and_are_cut(machine: Machine
     assert machine.get("/v1/models")["status"] == 200  # from the same address
     print("a good client waited", time.monotonic() - began, "s")
     url = f"http://127.0.0.1:{PORT}/v1/models"
-    own = machine.inside.run(sys.executable, "-m", "tests.outside", "get", url, KEY)
+    own = machine.inside.run(sys.executable, "-m", "tests.support.outside", "get", url, KEY)
     assert json.loads(own)["status"] == 200
     out, _ = slow.communicate(timeout=120)
     ended = json.loads(out)

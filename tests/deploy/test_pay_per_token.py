@@ -24,8 +24,8 @@ from tests.deploy.deployment import (
     edited,
     endpoints_of,
 )
-from tests.invariants import WAIT_S, unharmed
-from tests.ray_cluster import Cluster
+from tests.support.invariants import WAIT_S, unharmed
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from tests.deploy.answers import completion, every_endpoint_answers, whole
 from tests.deploy.deployment import Deployed, deploy_file, deployed
-from tests.ray_cluster import Cluster
+from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

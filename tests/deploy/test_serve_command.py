@@ -21,8 +21,8 @@ from tests.deploy.deployment import (
     edited,
     endpoints_of,
 )
-from tests.invariants import WAIT_S
-from tests.rpc_server import output_ids, tensors
+from tests.support.invariants import WAIT_S
+from tests.support.rpc_server import output_ids, tensors
 
 # On the loop of the others: it must go on turning for the handles they have.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]

@@ -12,8 +12,8 @@ import pytest
 
 from serve_app.accounts.journal import Journal
 from serve_app.accounts.journal_reader import read
-from tests.gateway import CHAT, Gateway, gateway
-from tests.small_disk import fill, free, small_disk, take_inodes
+from tests.support.gateway import CHAT, Gateway, gateway
+from tests.support.small_disk import fill, free, small_disk, take_inodes
 
 WAIT_S = 30.0
 PAGE = 4096

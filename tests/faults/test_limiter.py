@@ -21,7 +21,7 @@ from serve_app.deployments import limiter as module
 from serve_app.deployments.limiter import WAIT_S, Limiter, SharedQuota, limiter_deployment
 from serve_app.errors import Unavailable
 from serve_app.types import Draw, Verdict
-from tests.ray_cluster import Cluster
+from tests.support.ray_cluster import Cluster
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]

@@ -1,6 +1,6 @@
 """Faults over HTTP, through HAProxy, gateway and replica, on the real engine with the demo model.
 
-Each ends with the five invariants of tests/invariants.py.
+Each ends with the five invariants of tests/support/invariants.py.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from ray import serve
 
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
-from tests.invariants import WAIT_S, Served, children, unharmed
-from tests.ray_cluster import Cluster
-from tests.served import MODEL
+from tests.support.invariants import WAIT_S, Served, children, unharmed
+from tests.support.ray_cluster import Cluster
+from tests.support.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
 

@@ -14,8 +14,8 @@ import pytest_asyncio
 
 from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
-from serve_app.deployments.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.build import model_deployment
+from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.errors import (
@@ -26,8 +26,8 @@ from serve_app.errors import (
     Unavailable,
 )
 from serve_app.types import Adapter, GenerateRequest, Prompt, Tensor, TokenDelta
-from tests.fake_server import FakeServer
-from tests.ray_cluster import Cluster
+from tests.support.fake_server import FakeServer
+from tests.support.ray_cluster import Cluster
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]

@@ -11,9 +11,9 @@ from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cuda import CudaAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import build_batch
-from serve_app.engine.memory import free_memory
+from serve_app.engine.model.memory import free_memory
 from serve_app.engine.sequence import Chunk
-from tests.tiny_models import ARCHITECTURES, check_parity, make_sequence, tiny_model
+from tests.support.tiny_models import ARCHITECTURES, check_parity, make_sequence, tiny_model
 
 pytestmark = [
     pytest.mark.gpu,

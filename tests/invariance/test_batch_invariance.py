@@ -20,7 +20,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, PositionLogprobs, SamplingParams
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 WINDOW = 256
 EOS = (2,)

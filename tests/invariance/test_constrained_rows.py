@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.constraint import Grammars, grammar_tokenizer
 from serve_app.engine.engine import Engine
+from serve_app.engine.sampling.constraint import Grammars, grammar_tokenizer
 from serve_app.types import EngineRequest
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
-from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 REGEXES = (
     "[0-9]{1,12}",

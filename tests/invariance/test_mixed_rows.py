@@ -19,18 +19,18 @@ import torch
 from llguidance import LLMatcher
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.engine.constraint import Grammars, grammar_tokenizer
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
-from serve_app.engine.lora import LowRank
-from serve_app.engine.processors import LogitsProcessor
+from serve_app.engine.model.lora import LowRank
+from serve_app.engine.sampling.constraint import Grammars, grammar_tokenizer
+from serve_app.engine.sampling.processors import LogitsProcessor
 from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, ProcessorCall
-from tests.adapters import matrices
 from tests.invariance.test_batch_invariance import MIXES as ALL_MIXES
 from tests.invariance.test_batch_invariance import VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import REGEXES
-from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.adapters import matrices
+from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x","yes"]}},"required":["a"]}'
 # Blocks of a size that our kernels know, else nothing is exact that hangs on the last bit.

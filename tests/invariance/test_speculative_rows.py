@@ -14,12 +14,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serve_app.engine.constraint import grammar_tokenizer
+from serve_app.engine.sampling.constraint import grammar_tokenizer
 from serve_app.types import Draft, EngineRequest, PromptTable, Tensor
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import constrained_engine
 from tests.invariance.test_constrained_rows import wanted as constrained
-from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 WIDTH = 64
 

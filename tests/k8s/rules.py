@@ -1,6 +1,6 @@
 """What our manifests promise beyond any schema: each rule says where it is broken and what to write.
 
-The deploy file has a check of its own (`serve_app.deployments.deploy_file`); here is what it
+The deploy file has a check of its own (`serve_app.deployments.deploy_file.file`); here is what it
 must agree on with the pods, and what keeps the pods closed, calm and replaceable.
 """
 
@@ -12,7 +12,7 @@ import yaml
 
 from serve_app.accounts.keys import ENVIRONMENT, ENVIRONMENT_FILE
 from serve_app.deployments import build, environment
-from serve_app.deployments.deploy_file import problems
+from serve_app.deployments.deploy_file.file import problems
 from tests.k8s.manifests import Object, every, groups, only
 
 PART = {"app.kubernetes.io/part-of": "serve-app"}

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.memory import CPU_CACHE_CAP, CPU_SHARE, CUDA_SHARE
+from serve_app.engine.model.memory import CPU_CACHE_CAP, CPU_SHARE, CUDA_SHARE
 
 DOC = (Path(__file__).parents[2] / "docs" / "models.md").read_text("utf-8")
 CELLS = (r"[\w.-]+", r"([\d.]+) billion", r"([\d.]+) GiB", *[r"(\d+)"] * 3, r"([\d.]+) KiB", r"([\d,]+) MiB")

@@ -7,8 +7,8 @@ from typing import Final
 
 import pytest
 
-from tests.named_tests import REFERENCE, ROOT, find, words_of
-from tests.protocol_checks import (
+from tests.support.named_tests import REFERENCE, ROOT, find, words_of
+from tests.support.protocol_checks import (
     CHECKS,
     errors_that_differ,
     fields_that_do_not_match,
@@ -17,7 +17,7 @@ from tests.protocol_checks import (
     tensors_that_differ,
     unrelated_tests,
 )
-from tests.protocol_tables import Row, rows
+from tests.support.protocol_tables import Row, rows
 
 DOCUMENT: Final = (ROOT / "docs" / "protocols.md").read_text("utf-8")
 

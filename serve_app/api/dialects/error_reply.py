@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.api.ratelimit import whole_seconds
+from serve_app.api.edge.ratelimit import whole_seconds
 from serve_app.errors import LargerThanQuota, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 

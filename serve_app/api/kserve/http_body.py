@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from serve_app import limits
-from serve_app.api.body import WireModel, parse_body
+from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.kserve.datatype import checked, refused
 from serve_app.api.kserve.json_values import tensor_from_json, to_json
 from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter, flag

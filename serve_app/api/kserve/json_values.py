@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from serve_app.api.fields import as_integer
+from serve_app.api.dialects.fields import as_integer
 from serve_app.api.kserve.datatype import (
     BF16,
     BYTES,

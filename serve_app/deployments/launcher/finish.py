@@ -10,7 +10,7 @@ from typing import Final
 
 import psutil
 
-from serve_app.deployments.drain import DRAIN, FLUSH, ask
+from serve_app.deployments.gateway.drain import DRAIN, FLUSH, ask
 from serve_app.deployments.launcher.say import say
 
 POLL_S: Final = 0.1

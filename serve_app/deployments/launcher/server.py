@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import state_dir
-from serve_app.deployments import drain, environment
+from serve_app.deployments import environment
+from serve_app.deployments.gateway import drain
 from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.control import Control, Note
 from serve_app.deployments.launcher.finish import finish
@@ -106,7 +107,7 @@ class Server:
 
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
         """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
-        from serve_app.deployments.deploy_file import DeployFileError, parse
+        from serve_app.deployments.deploy_file.file import DeployFileError, parse
         from serve_app.deployments.launcher.rollout import roll_out
 
         def told(words: str) -> None:
@@ -189,7 +190,7 @@ def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:
 
 def read(path: Path) -> dict[str, Any]:
     """The values of a deploy file without errors. Raises CannotServe; warnings go to the terminal."""
-    from serve_app.deployments.deploy_file import DeployFileError, load
+    from serve_app.deployments.deploy_file.file import DeployFileError, load
 
     try:
         file = load(path)

@@ -14,7 +14,7 @@ from tests.conformance.databricks.asks import refused
 from tests.conformance.databricks.test_databricks_chat_fields import BOUNDS
 from tests.conformance.fields import accepted
 from tests.conformance.fields import refused as outside
-from tests.gateway import events
+from tests.support.gateway import events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -11,8 +11,8 @@ import pytest
 
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import events, gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import events, gateway
 
 PATH = "/serving-endpoints/harbor-chat/invocations"
 HARBOR = {

@@ -10,7 +10,7 @@ from serve_app.types import Overflow, ToolMode
 from tests.conformance import fields
 from tests.conformance.databricks.asks import refused
 from tests.conformance.fields import Bounds
-from tests.gateway import Gateway, gateway
+from tests.support.gateway import Gateway, gateway
 
 PATH = "/serving-endpoints/demo/invocations"
 HELLO = [{"role": "user", "content": "Hello!"}]

@@ -9,8 +9,8 @@ import pytest
 
 from serve_app.errors import DeadlineExceeded, GenerationFailed
 from serve_app.types import Usage
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import events, gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import events, gateway
 
 PATH = "/serving-endpoints/base/invocations"
 BASE: dict[str, Any] = {

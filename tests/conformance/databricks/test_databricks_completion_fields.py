@@ -11,8 +11,8 @@ from serve_app.types import Overflow, Prompt
 from tests.conformance import fields
 from tests.conformance.databricks.asks import refused
 from tests.conformance.fields import Bounds
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import Gateway, gateway
 
 PATH = "/serving-endpoints/demo/invocations"
 ENDPOINT = {"name": "demo", "task": "llm/v1/completions"}

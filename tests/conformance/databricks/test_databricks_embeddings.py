@@ -19,8 +19,8 @@ from serve_app.types import EmbedRequest
 from tests.conformance import fields
 from tests.conformance.fields import Bounds
 from tests.conformance.target import demo_app
-from tests.fakes_backend import PROMPT_TOKENS, FakeBackend, embedder_info, embeddings_of, model_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import PROMPT_TOKENS, FakeBackend, embedder_info, embeddings_of, model_info
+from tests.support.gateway import Gateway, gateway
 
 PATH = "/serving-endpoints/shore/invocations"
 SHORE: dict[str, Any] = {

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.databricks_messages import ORDER
-from tests.gateway import gateway
+from serve_app.api.dialects.databricks.messages import ORDER
+from tests.support.gateway import gateway
 
 PATH = "/serving-endpoints/demo/invocations"
 

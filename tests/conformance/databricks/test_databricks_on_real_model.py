@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from serve_app.models import demo
 from tests.conformance.target import DEMO, demo_app
-from tests.gateway import events
+from tests.support.gateway import events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

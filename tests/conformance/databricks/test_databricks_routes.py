@@ -20,8 +20,8 @@ from serve_app.errors import (
 )
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.types import Scope
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import CHAT, COMPLETIONS, chat_body, completion_body, gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import CHAT, COMPLETIONS, chat_body, completion_body, gateway
 
 BASE = "/serving-endpoints"
 INVOKE = BASE + "/demo/invocations"

@@ -8,7 +8,7 @@ import pytest
 
 from serve_app.types import GrammarKind, ToolMode
 from tests.conformance.databricks.asks import refused
-from tests.gateway import Gateway, gateway
+from tests.support.gateway import Gateway, gateway
 
 PATH = "/serving-endpoints/demo/invocations"
 HELLO = [{"role": "user", "content": "Hello!"}]

@@ -10,8 +10,8 @@ import pytest
 
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
-from tests.fakes_backend import PROMPT_TOKENS, WORDS, FakeBackend
-from tests.gateway import CHAT, chat_body, events, gateway
+from tests.support.fakes_backend import PROMPT_TOKENS, WORDS, FakeBackend
+from tests.support.gateway import CHAT, chat_body, events, gateway
 
 PATH = "/mindie" + CHAT
 

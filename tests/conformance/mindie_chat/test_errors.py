@@ -9,8 +9,8 @@ from serve_app.errors import ServeError
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.types import Scope
 from tests.conformance.mindie_errors import MALFORMED, ROWS, told
-from tests.fakes_backend import FakeBackend
-from tests.gateway import CHAT, chat_body, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import CHAT, chat_body, gateway
 
 PATH = "/mindie" + CHAT
 INVALID = "Input Validation Error"

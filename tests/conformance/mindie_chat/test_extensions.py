@@ -18,8 +18,8 @@ from serve_app.types import (
     ToolMode,
 )
 from tests.conformance.conftest import MODEL
-from tests.fakes_backend import FakeBackend
-from tests.gateway import chat_body, events, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import chat_body, events, gateway
 
 PATH = "/mindie/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}

@@ -10,7 +10,7 @@ import pytest
 from serve_app.types import Overflow
 from tests.conformance.conftest import MODEL
 from tests.conformance.fields import Bounds, accepted, refused
-from tests.gateway import Gateway, chat_body, gateway
+from tests.support.gateway import Gateway, chat_body, gateway
 
 PATH = "/mindie/v1/chat/completions"
 

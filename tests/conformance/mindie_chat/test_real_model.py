@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from tests.conformance.conftest import MODEL
-from tests.gateway import events
+from tests.support.gateway import events
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

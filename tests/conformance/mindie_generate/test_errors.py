@@ -11,8 +11,8 @@ from serve_app.errors import ServeError
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.types import Scope
 from tests.conformance.mindie_errors import MALFORMED, ROWS, told
-from tests.fakes_backend import FakeBackend
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import gateway
 
 MODEL = "/v2/models/demo"
 PATHS = [f"{MODEL}/generate_stream", f"{MODEL}/generate"]

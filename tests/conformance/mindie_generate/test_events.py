@@ -12,8 +12,8 @@ import pytest
 from serve_app.accounts.keys import new_key
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
-from tests.fakes_backend import WORDS, FakeBackend, model_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import WORDS, FakeBackend, model_info
+from tests.support.gateway import Gateway, gateway
 
 MODEL = "/v2/models/demo"
 STREAM = MODEL + "/generate_stream"

@@ -11,8 +11,8 @@ import pytest
 from serve_app.types import GenerateRequest, Overflow
 from tests.conformance.conftest import MODEL
 from tests.conformance.fields import Bounds, accepted, refused
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import Gateway, gateway
 
 ROUTE = "/v2/models/demo/generate_stream"
 VOCABULARY = model_info().vocab_size

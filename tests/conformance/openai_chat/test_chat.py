@@ -13,8 +13,8 @@ from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.openai_bounds import BOOLEAN, VARIED
 from tests.conformance.openai_errors import error_of
 from tests.conformance.openai_rules import Route, SharedRules, text_of
-from tests.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
-from tests.gateway import CHAT, chat_body, events, gateway
+from tests.support.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
+from tests.support.gateway import CHAT, chat_body, events, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,8 +13,8 @@ from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.openai_bounds import BOOLEAN, VARIED
 from tests.conformance.openai_errors import error_of
 from tests.conformance.openai_rules import Route, SharedRules, text_of
-from tests.fakes_backend import FakeBackend
-from tests.gateway import COMPLETIONS, completion_body, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import COMPLETIONS, completion_body, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -15,15 +15,15 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
+from recipes.demo_chat.words import Pool
+from recipes.demo_embed.meanings import INTENTS, draw, ways_of
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.models.catalogue import demo_folder
-from serve_app.models.demo.recipe.embedding.meanings import INTENTS, draw, ways_of
-from serve_app.models.demo.recipe.words import Pool
 from serve_app.replica.embedding import EmbeddingServer
 from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.local_backend import LocalBackend
-from tests.gateway import chat_body, directory_of, fake_app
+from tests.support.gateway import chat_body, directory_of, fake_app
 
 PATH = "/v1/embeddings"
 DEMO = "demo-embed"

@@ -12,8 +12,8 @@ import pytest
 from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.ovms.test_fields import BOUNDS as OF_CHAT
-from tests.fakes_backend import WORDS
-from tests.gateway import completion_body, events, gateway
+from tests.support.fakes_backend import WORDS
+from tests.support.gateway import completion_body, events, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

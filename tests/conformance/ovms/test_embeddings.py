@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from tests.conformance.fields import Bounds, accepted, refused
-from tests.fakes_backend import FakeBackend, embedder_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import FakeBackend, embedder_info
+from tests.support.gateway import Gateway, gateway
 
 PATH = "/v3/embeddings"
 ENDPOINTS = [

@@ -21,8 +21,8 @@ from serve_app.limits import MAX_BODY_BYTES
 from serve_app.types import Scope
 from tests.conformance import conftest
 from tests.conformance.ovms.asks import PATH, ask
-from tests.fakes_backend import FakeBackend
-from tests.gateway import chat_body, gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import chat_body, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -13,9 +13,9 @@ import pytest
 from serve_app.config import ModelConfig
 from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.ovms.test_embeddings import embedding_gateway
-from tests.fakes_backend import embeddings_of
-from tests.gateway import Gateway
-from tests.local_model import local_model
+from tests.support.fakes_backend import embeddings_of
+from tests.support.gateway import Gateway
+from tests.support.local_model import local_model
 
 PATH = "/v3/rerank"
 QUERY = "What is the capital of Norway?"

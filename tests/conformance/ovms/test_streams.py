@@ -12,8 +12,8 @@ import pytest
 from serve_app.types import FinishReason
 from tests.conformance import conftest
 from tests.conformance.ovms.asks import PATH, VARIED, answer, ask
-from tests.fakes_backend import PROMPT_TOKENS, WORDS, FakeBackend
-from tests.gateway import chat_body, events, gateway
+from tests.support.fakes_backend import PROMPT_TOKENS, WORDS, FakeBackend
+from tests.support.gateway import chat_body, events, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

@@ -10,8 +10,8 @@ import httpx
 import numpy as np
 
 from serve_app.types import GenerateRequest
-from tests.fakes_backend import FakeBackend
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import gateway
 
 # Every input of the protocol: datatype and shape, the batch's dimension first.
 TYPES: Final[Mapping[str, tuple[str, list[int]]]] = {

@@ -11,8 +11,8 @@ import pytest
 from serve_app.types import DetokenizeRequest, TokenizeRequest
 from tests.conformance.trtllm.asks import HINTS, IDS, INFER, body, error_of, events, outputs, refusal, tensor
 from tests.conformance.trtllm.test_trtllm_outputs import TensorBackend
-from tests.fakes_backend import WORDS, FakeBackend, model_info
-from tests.gateway import gateway
+from tests.support.fakes_backend import WORDS, FakeBackend, model_info
+from tests.support.gateway import gateway
 
 MODELS = "/v2/models"
 NAMES = ("ensemble", "tensorrt_llm_bls", "preprocessing", "postprocessing", "tensorrt_llm")

@@ -21,8 +21,8 @@ from serve_app.errors import (
 from serve_app.limits import MAX_TENSOR_BODY_BYTES
 from serve_app.types import Scope
 from tests.conformance.trtllm.asks import IDS, body, error_of
-from tests.fakes_backend import FakeBackend
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import gateway
 
 MODEL = "/triton/v2/models/demo"
 ROUTES = ["infer", "generate", "generate_stream"]

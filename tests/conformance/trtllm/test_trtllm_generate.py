@@ -11,8 +11,8 @@ from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, ServeE
 from serve_app.types import FinishReason, GenerateRequest
 from tests.conformance.trtllm.asks import IDS, TYPES, error_of, events, refusal
 from tests.conformance.trtllm.test_trtllm_outputs import TensorBackend
-from tests.fakes_backend import WORDS, FakeBackend
-from tests.gateway import gateway
+from tests.support.fakes_backend import WORDS, FakeBackend
+from tests.support.gateway import gateway
 
 GENERATE = "/v2/models/demo/generate"
 STREAM = "/v2/models/demo/generate_stream"

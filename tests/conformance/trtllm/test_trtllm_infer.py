@@ -23,8 +23,8 @@ from tests.conformance.trtllm.asks import (
     tensor,
     with_tensor,
 )
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 

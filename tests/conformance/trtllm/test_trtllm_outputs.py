@@ -15,8 +15,8 @@ import pytest
 from serve_app.limits import MAX_BODY_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.types import FinishReason, GenerateRequest, Perf, Tensor, TextLogprob, TokenDelta, Usage
 from tests.conformance.trtllm.asks import IDS, INFER, body, error_of, events, outputs, refusal
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import gateway
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import gateway
 
 STREAM = "/v2/models/demo/generate_stream"
 PERF = Perf(

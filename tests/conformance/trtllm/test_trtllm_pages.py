@@ -11,8 +11,8 @@ import pytest
 from serve_app.accounts.keys import new_key
 from serve_app.errors import GenerationFailed
 from tests.conformance.trtllm.asks import IDS, INFER, TYPES, body, error_of, events, outputs, tensor
-from tests.fakes_backend import FakeBackend, embedder_info, model_info
-from tests.gateway import Gateway, gateway
+from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
+from tests.support.gateway import Gateway, gateway
 
 MODEL = "/v2/models/demo"
 # output -> datatype and shape, the batch's dimension first

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.dialects.trtllm_row import Row
-from serve_app.api.dialects.trtllm_words import read_words, words_tensor
+from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.words import read_words, words_tensor
 from serve_app.types import Adapter, Draft, PromptTable, Tensor
 from tests.conformance.trtllm.asks import IDS, asked_for, body, refusal, tensor, with_tensor
-from tests.fakes_backend import model_info
-from tests.gateway import gateway
+from tests.support.fakes_backend import model_info
+from tests.support.gateway import gateway
 
 VOCABULARY = model_info().vocab_size
 WORD_LISTS = ["bad_words_list", "stop_words_list"]

@@ -6,7 +6,7 @@ import json
 import httpx
 import pytest
 
-from serve_app.api.dialects.openai_errors import TABLE, render_error
+from serve_app.api.dialects.openai.errors import TABLE, render_error
 from serve_app.errors import (
     KINDS,
     DeadlineExceeded,
@@ -20,8 +20,17 @@ from serve_app.errors import (
     ServeError,
     Unavailable,
 )
-from tests.fakes_backend import WORDS, FakeBackend
-from tests.gateway import CHAT, COMPLETIONS, body_for, chat_body, completion_body, events, fake_app, gateway
+from tests.support.fakes_backend import WORDS, FakeBackend
+from tests.support.gateway import (
+    CHAT,
+    COMPLETIONS,
+    body_for,
+    chat_body,
+    completion_body,
+    events,
+    fake_app,
+    gateway,
+)
 
 TEXT = "".join(WORDS)
 ROUTES = [CHAT, COMPLETIONS, "/openai" + CHAT, "/openai" + COMPLETIONS]
@@ -222,7 +231,7 @@ async def test_a_departed_client_aborts_its_request(stream, after):
 
 
 async def test_a_client_that_does_not_read_is_given_up(monkeypatch):
-    monkeypatch.setattr("serve_app.api.connection.Writer.__init__.__defaults__", (0.02,))
+    monkeypatch.setattr("serve_app.api.edge.connection.Writer.__init__.__defaults__", (0.02,))
     async with gateway() as g:
 
         async def send(message):
@@ -336,7 +345,7 @@ async def test_long_bodies_are_parsed_off_the_loop_to_the_same_request():
 
 
 async def test_a_flood_of_long_bodies_is_refused_beyond_its_bytes_and_leaves_nothing(monkeypatch):
-    monkeypatch.setattr("serve_app.api.admission.BodyBytes.__init__.__defaults__", (350_000, 1_000))
+    monkeypatch.setattr("serve_app.api.exchange.admission.BodyBytes.__init__.__defaults__", (350_000, 1_000))
     body = json.dumps(completion_body(prompt="x" * 100_000)).encode()
     async with gateway(FakeBackend(hang_after=0)) as g:
         waiting = [asyncio.ensure_future(g.client.post(COMPLETIONS, content=body)) for _ in range(3)]

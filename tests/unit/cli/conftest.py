@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 from starlette.types import ASGIApp
 
 from serve_app.cli.main import cli
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import fake_app, served
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import fake_app, served
 
 Serve = Callable[[ASGIApp], str]
 Invoke = Callable[..., Result]

@@ -14,8 +14,8 @@ import pytest
 
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
-from tests.fakes_backend import WORDS, FakeBackend, model_info
-from tests.gateway import fake_app
+from tests.support.fakes_backend import WORDS, FakeBackend, model_info
+from tests.support.gateway import fake_app
 
 ANSWER = "".join(WORDS)
 WAIT_S = 60.0

@@ -8,8 +8,8 @@ from starlette.routing import Route
 
 from serve_app.api.directory import Directory
 from serve_app.endpoints.catalogue import parse_catalogue
-from tests.fakes_backend import FakeBackend, model_info
-from tests.gateway import fake_app
+from tests.support.fakes_backend import FakeBackend, model_info
+from tests.support.gateway import fake_app
 
 SPLIT = {
     "name": "assistant",

@@ -10,8 +10,8 @@ from starlette.routing import Route
 from serve_app.accounts.keys import new_key
 from serve_app.api.directory import Directory
 from serve_app.endpoints.catalogue import parse_catalogue
-from tests.fakes_backend import FakeBackend
-from tests.gateway import fake_app
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import fake_app
 
 
 def test_a_server_that_is_not_there_is_named_with_what_to_do(invoke):

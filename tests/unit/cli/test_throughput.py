@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from serve_app.cli.throughput import BUILDER
-from serve_app.deployments.deploy_checks import MODEL_PATH
+from serve_app.deployments.deploy_file.checks import MODEL_PATH
 
 ENGINE = {"max_sequences": 2, "num_blocks": 32, "max_model_len": 128}
 QUICK = ["--seconds", "0.2", "--rounds", "2", "--input-tokens", "16", "--output-tokens", "8"]

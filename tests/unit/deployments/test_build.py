@@ -19,7 +19,7 @@ from ray.serve.schema import ServeApplicationSchema
 from serve_app.config import EngineConfig, ModelConfig, ProvisionedConfig
 from serve_app.deployments import build
 from serve_app.deployments.build import model_deployment
-from serve_app.deployments.scaling import ByLoad
+from serve_app.deployments.model.scaling import ByLoad
 
 
 def deployment(**provisioned: float) -> Deployment:

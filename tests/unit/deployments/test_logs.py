@@ -30,7 +30,7 @@ def test_lines_go_to_a_file_beside_serves(
     loggers[1].handlers[:] = [MemoryHandler(1, target=serve)]
     log_as_json()
     log_as_json()
-    log_request(logging.getLogger("serve_app.api.middleware"), request_id="r1", status=200)
+    log_request(logging.getLogger("serve_app.api.edge.middleware"), request_id="r1", status=200)
     lines = (tmp_path / f"{PREFIX}replica_x.log").read_text().splitlines()
     assert [json.loads(line)["request_id"] for line in lines] == ["r1"]
     (handler,) = loggers[0].handlers

@@ -12,11 +12,11 @@ import torch
 from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch
 from serve_app.engine.engine import Engine, EngineDead, IntegrityError
-from serve_app.engine.isolation import MAX_STRIKES
+from serve_app.engine.model.isolation import MAX_STRIKES
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, PromptTooLong
 from serve_app.limits import MAX_BAD_WORD_TOKENS
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams, StepTiming
-from tests.fakes import (
+from tests.support.fakes import (
     VOCAB_SIZE,
     ArgmaxSampler,
     EvilRunner,

@@ -15,7 +15,7 @@ from serve_app.engine.engine import Engine
 from serve_app.engine.loop import EngineLoop
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, Unavailable
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
-from tests.fakes import EvilRunner, Faults, greedy_tokens
+from tests.support.fakes import EvilRunner, Faults, greedy_tokens
 
 WAIT_S = 20.0  # a bound on waiting, never a measurement
 

@@ -9,7 +9,7 @@ import torch
 
 from serve_app.engine.attention.cuda import CudaAttention
 from serve_app.engine.attention.reference import ReferenceAttention
-from tests.tiny_models import ARCHITECTURES, check_parity, tiny_model
+from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
 
 
 @pytest.fixture(autouse=True, scope="module")

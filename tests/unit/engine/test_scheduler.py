@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from serve_app.engine.blocks import BlockPool
+from serve_app.engine.cache.block_tables import BlockTables
+from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.scheduler import MAX_PROMPT_LOGIT_ROWS, Plan, Scheduler
 from serve_app.engine.sequence import Gang, Sequence, Status
-from serve_app.engine.tables import BlockTables
 from serve_app.types import PositionLogprobs, SamplingParams
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.constraint import LIMITS, grammar_tokenizer
+from serve_app.engine.sampling.constraint import LIMITS, grammar_tokenizer
 from serve_app.json_schema import UnusableSchema, adapt
 from serve_app.json_schema.vocabulary import ENFORCED, FORMATS, NOTES
-from tests.tiny_llama import tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 ABC: dict[str, Any] = {name: {"type": "integer"} for name in "abc"}
 CAT = {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {}}, "required": ["kind"]}

@@ -12,7 +12,7 @@ import torch
 from serve_app.errors import InvalidField
 from serve_app.models.adapters import MODULE_IDS, Accepts, fingerprint, read_tensors
 from serve_app.types import Tensor
-from tests.adapters import Shapes, floats, int32, matrices, tensors
+from tests.support.adapters import Shapes, floats, int32, matrices, tensors
 
 SHAPES: Shapes = {
     (layer, module): shape

@@ -10,12 +10,12 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from serve_app.models.demo.recipe.batches import chat_row, document_row
-from serve_app.models.demo.recipe.corpus import dialogues, documents
-from serve_app.models.demo.recipe.dialogue import Dialogue
-from serve_app.models.demo.recipe.evaluate import Chat, evaluate
-from serve_app.models.demo.recipe.tokenizer import FOLDER, load
-from serve_app.models.demo.recipe.words import Pool, held_out
+from recipes.demo_chat.batches import chat_row, document_row
+from recipes.demo_chat.corpus import dialogues, documents
+from recipes.demo_chat.dialogue import Dialogue
+from recipes.demo_chat.evaluate import Chat, evaluate
+from recipes.demo_chat.tokenizer import FOLDER, load
+from recipes.demo_chat.words import Pool, held_out
 
 MIB = 2**20
 WEATHER: dict[str, Any] = {

@@ -8,11 +8,11 @@ import pytest
 import torch
 from transformers import BertModel
 
-from serve_app.models.demo.recipe.embedding.evaluate import KINDS, measure, triplets
-from serve_app.models.demo.recipe.embedding.meanings import INTENTS, Meaning, draw, siblings, ways_of
-from serve_app.models.demo.recipe.embedding.train import FOLDER, meanings
-from serve_app.models.demo.recipe.tokenizer import load
-from serve_app.models.demo.recipe.words import Pool
+from recipes.demo_chat.tokenizer import load
+from recipes.demo_chat.words import Pool
+from recipes.demo_embed.evaluate import KINDS, measure, triplets
+from recipes.demo_embed.meanings import INTENTS, Meaning, draw, siblings, ways_of
+from recipes.demo_embed.train import FOLDER, meanings
 
 
 @pytest.fixture(scope="module")

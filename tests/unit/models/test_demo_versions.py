@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from recipes.demo_chat.calendar import DAYS, MONTHS
+from recipes.demo_chat.corpus import ADDED, dialogues
+from recipes.demo_chat.evaluate import Chat, evaluate
+from recipes.demo_chat.tokenizer import FOLDER, TOKENIZER_FILES, copy_to, folder_of
 from serve_app.models.catalogue import DEMO_FOLDER
-from serve_app.models.demo.recipe.calendar import DAYS, MONTHS
-from serve_app.models.demo.recipe.corpus import ADDED, dialogues
-from serve_app.models.demo.recipe.evaluate import Chat, evaluate
-from serve_app.models.demo.recipe.tokenizer import FOLDER, TOKENIZER_FILES, copy_to, folder_of
 
 SECOND = folder_of(2)
 NEW = {

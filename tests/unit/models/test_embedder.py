@@ -15,7 +15,7 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.models.embedder import first_position, is_embedder, load_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.sentence import SentenceFormat, read_sentence_format
-from tests.tiny_encoders import DECODERS, ENCODERS, WINDOW, save, tiny
+from tests.support.tiny_encoders import DECODERS, ENCODERS, WINDOW, save, tiny
 
 MEAN = {"pooling_mode_mean_tokens": True, "pooling_mode_cls_token": False}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.families import Verdict, class_name, families, judge, judge_apart, table_row
+from tests.support.families import Verdict, class_name, families, judge, judge_apart, table_row
 
 DOC = Path(__file__).parents[3] / "docs" / "models.md"
 ALWAYS = ("hunyuan_v1_moe", "longcat_flash", "roberta (decoder)", "gemma3")
@@ -52,7 +52,7 @@ def test_each_family_is_served_as_transformers_computes_it_or_refused(family: st
 def test_the_page_of_models_has_every_family() -> None:
     rows = documented()
     missing = [family for family in families() if family not in rows]
-    assert not missing, "print their rows with `python -m tests.families_table FAMILY ...`"
+    assert not missing, "print their rows with `python -m tests.support.families_table FAMILY ...`"
     for family in families():
         assert f"| {class_name(family)} |" in rows[family]
 

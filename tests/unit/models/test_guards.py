@@ -11,11 +11,11 @@ from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel
 from serve_app.config import EngineConfig
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import build_batch
-from serve_app.engine.runner import ModelRunner
+from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.guards import check_config, context_window, pin_rope
-from tests.tiny_models import BASE, make_model, make_sequence
+from tests.support.tiny_models import BASE, make_model, make_sequence
 
 ORIGINAL = 16  # the trained window of the longrope models here, of 64
 

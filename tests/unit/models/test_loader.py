@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig, Pre
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.batch import build_batch
-from serve_app.engine.runner import ModelRunner
+from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.models.dtype import choose_device, choose_dtype, cpu_has_bfloat16
 from serve_app.models.errors import ModelLoadError

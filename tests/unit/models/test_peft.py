@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from serve_app.models.adapters import Accepts
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.peft import find_folder, read_folder
-from tests.adapters import Shapes
+from tests.support.adapters import Shapes
 
 SHAPES: Shapes = {
     (0, "q_proj"): (24, 16),

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from serve_app.models.errors import ModelLoadError
-from tests.families import small_config
-from tests.tiny_models import make_model
+from tests.support.families import small_config
+from tests.support.tiny_models import make_model
 from tests.unit.models.test_loader import edit, load, save
 
 NAME = "model.safetensors"

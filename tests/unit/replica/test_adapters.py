@@ -24,7 +24,7 @@ from serve_app.models.errors import ModelLoadError
 from serve_app.replica import adapters as module
 from serve_app.replica.server import ModelServer
 from serve_app.types import Adapter, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
-from tests.adapters import (
+from tests.support.adapters import (
     Matrices,
     Shapes,
     continuation,
@@ -36,7 +36,7 @@ from tests.adapters import (
     task,
     tensors,
 )
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

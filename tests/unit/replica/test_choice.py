@@ -6,7 +6,7 @@ from serve_app.replica.choice import Choice
 from serve_app.text.output import OutputText
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import EngineOutput, FinishReason
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from serve_app.config import EmbeddingConfig, EngineConfig, ModelConfig
-from serve_app.engine.pooling import Vectors
+from serve_app.engine.embedding.pooling import Vectors
 from serve_app.errors import (
     DeadlineExceeded,
     InvalidField,
@@ -29,7 +29,7 @@ from serve_app.replica import served
 from serve_app.replica.embedding import EmbeddingServer
 from serve_app.replica.server import ModelServer
 from serve_app.types import Embeddings, EmbedRequest, GenerateRequest, Prompt, Question
-from tests.tiny_encoders import WINDOW, WORDS, save, tiny
+from tests.support.tiny_encoders import WINDOW, WORDS, save, tiny
 
 CLS = {"pooling_mode_cls_token": True}
 MEAN = {"pooling_mode_mean_tokens": True}

@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from serve_app.config import EngineConfig, ModelConfig
-from tests.local_model import local_model
-from tests.tiny_llama import make_tiny_llama
+from tests.support.local_model import local_model
+from tests.support.tiny_llama import make_tiny_llama
 
 ADVICE = {"temperature": 0.9, "top_k": 3, "repetition_penalty": 4.0, "max_new_tokens": 9}
 MESSAGES = [{"role": "user", "content": "Hello, world"}]

@@ -12,7 +12,7 @@ from serve_app.replica.grammar import AnswerCache, GrammarCompiler
 from serve_app.replica.grammar_pipe import Answer, Setup
 from serve_app.text.grammar import serialise
 from serve_app.types import Grammar, GrammarKind
-from tests.tiny_llama import tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 GREEDY_REGEX = "(x{1000}){1000}"
 

@@ -17,7 +17,7 @@ from serve_app.types import (
     TextLogprob,
     Timing,
 )
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 STEPS = tuple(StepTiming(batch_size=k, wait_s=0.1, run_s=0.2) for k in (1, 2, 3))
 

@@ -16,9 +16,9 @@ from serve_app.replica.generation import PROGRESS_TOKENS
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, GenerateRequest, Prompt, SamplingParams, TokenDelta, Usage
 from tests.conformance.local_backend import LocalBackend
-from tests.fakes_metering import ListJournal
-from tests.gateway import COMPLETIONS, directory_of, fake_app, served
-from tests.tiny_llama import make_tiny_llama
+from tests.support.fakes_metering import ListJournal
+from tests.support.gateway import COMPLETIONS, directory_of, fake_app, served
+from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

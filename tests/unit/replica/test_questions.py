@@ -19,7 +19,7 @@ from serve_app.types import (
     Templating,
     TokenizeRequest,
 )
-from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -16,7 +16,7 @@ from serve_app.errors import InvalidField, PromptTooLong, Unavailable, Unsupport
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.server import ModelServer
 from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
-from tests.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -24,7 +24,7 @@ from serve_app.types import (
     SamplingParams,
     TokenDelta,
 )
-from tests.schemas import SchemaMaker
+from tests.support.schemas import SchemaMaker
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -17,7 +17,7 @@ from serve_app.text.answer_format import AnswerFormat, AnswerReader
 from serve_app.text.output import OutputText
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import GenerateRequest, Grammar, GrammarKind, Prompt, ToolChoice, ToolMode
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 LLAMA3 = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}<|python_tag|>"
 MISTRAL = LLAMA3.replace("<|python_tag|>", "[TOOL_CALLS]")

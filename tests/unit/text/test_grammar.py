@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.constraint import LIMITS, GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.sampling.constraint import LIMITS, GrammarsUnavailable, grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.text.grammar import reads_alike, serialise
 from serve_app.text.output import OutputText
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind
-from tests.tiny_llama import tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 
 @pytest.fixture(scope="module")

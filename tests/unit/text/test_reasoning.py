@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from serve_app.text.reasoning import FORMATS, ReasoningParser, find_reasoning_format
 from serve_app.text.tokenizer import Tokenizer
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 THINK = FORMATS["think"]
 

@@ -12,7 +12,7 @@ from serve_app.api.dialects.errors import render_error
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.deployments.proxy.answers import BROKEN, MISSING, STARTING, UNREADY
 from serve_app.errors import ServeError
-from tests.haproxy import Front, front, replica
+from tests.support.haproxy import Front, front, replica
 
 PATHS = [
     "/",

@@ -7,7 +7,7 @@ from serve_app.api.dialects.family import Family
 from serve_app.deployments.proxy import answers
 from serve_app.deployments.proxy.config import adapted, admin_socket
 from serve_app.deployments.proxy.settings import Settings
-from tests.haproxy import BINARY, ray_config
+from tests.support.haproxy import BINARY, ray_config
 
 HOSTS = ("127.0.0.1", "0.0.0.0", "192.168.7.1", "::1", "::", "localhost")
 

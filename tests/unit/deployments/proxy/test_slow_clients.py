@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from tests.haproxy import WAIT_S, Front, front, replica
+from tests.support.haproxy import WAIT_S, Front, front, replica
 
 SHORT_S = 1
 HALF = b"GET /x HTTP/1.1\r\nHost: a\r\nX-Half"

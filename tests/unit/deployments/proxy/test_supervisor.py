@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from serve_app.deployments.proxy.supervisor import Command
-from tests.haproxy import WAIT_S, Front, Replica, front, replica
+from tests.support.haproxy import WAIT_S, Front, Replica, front, replica
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.text.reasoning import FORMATS as REASONING_FORMATS
 from serve_app.text.tokenizer import Tokenizer
 from serve_app.text.tools.detect import FORMATS, find_tool_format
-from tests.tiny_llama import make_tiny_llama
+from tests.support.tiny_llama import make_tiny_llama
 
 SHOWN = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
 

@@ -1,0 +1,1 @@
+"""How the demo models were made: their data, training and scores. Not part of the installed package."""

@@ -1,0 +1,87 @@
+"""Beam search as OpenAI's clients ask for it, under vLLM's and transformers' names.
+
+`use_beam_search` turns it on; its width is `best_of`, or `n` without it, of which the `n`
+best hypotheses are returned. Without the switch the other fields have no meaning.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from pydantic import PlainValidator
+
+from serve_app import limits
+from serve_app.api.dialects.fields import Boolean, Integer, Number, refusal
+from serve_app.api.edge.body import WireModel
+from serve_app.errors import InvalidField
+from serve_app.types import Beam, EarlyStopping
+
+_EARLY_STOPPING: Final = {
+    False: EarlyStopping.NO,
+    True: EarlyStopping.YES,
+    "never": EarlyStopping.NEVER,
+}
+
+
+def _early_stopping(value: Any) -> EarlyStopping | None:
+    if value is None:
+        return None
+    if type(value) not in (bool, str) or value not in _EARLY_STOPPING:
+        raise refusal('must be true, false or "never"')
+    return _EARLY_STOPPING[value]
+
+
+class BeamFields(WireModel):
+    """The search and its shape. None: absent."""
+
+    use_beam_search: Annotated[bool | None, Boolean] = None
+    length_penalty: Annotated[float | None, Number(-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)] = (
+        None
+    )
+    early_stopping: Annotated[EarlyStopping | None, PlainValidator(_early_stopping)] = None
+    num_beam_groups: Annotated[int | None, Integer(1, limits.MAX_BEAM_WIDTH)] = None
+    diversity_penalty: Annotated[float | None, Number(0, limits.MAX_DIVERSITY_PENALTY)] = None
+
+    @property
+    def meaningless(self) -> tuple[str, ...]:
+        """Fields of a search that were given without one."""
+        if self.use_beam_search:
+            return ()
+        shape = ("length_penalty", "early_stopping", "num_beam_groups", "diversity_penalty")
+        return tuple(name for name in shape if getattr(self, name) is not None)
+
+    def beam(self, n: int | None, best_of: int | None) -> Beam | None:
+        """The search that the body asks for. Raises InvalidField."""
+        if not self.use_beam_search:
+            return None
+        groups = self.num_beam_groups or 1
+        width = beam_width(n, best_of)
+        if width % groups:
+            raise InvalidField(
+                f"num_beam_groups: must divide the beam width of {width}", param="num_beam_groups"
+            )
+        return Beam(
+            width=width,
+            length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
+            early_stopping=self.early_stopping or EarlyStopping.NO,
+            groups=groups,
+            diversity_penalty=self.diversity_penalty or 0.0,
+        )
+
+
+def beam_width(n: int | None, best_of: int | None) -> int:
+    """`best_of`, else `n`. Raises InvalidField for what is no width of a search."""
+    width = (n or 1) if best_of is None else best_of
+    if not 2 <= width <= limits.MAX_BEAM_WIDTH:
+        name = beam_names(best_of)["beam_width"]
+        raise InvalidField(
+            f"{name}: must be an integer from 2 to {limits.MAX_BEAM_WIDTH} with use_beam_search, as it is "
+            "the width of the search",
+            param=name,
+        )
+    return width
+
+
+def beam_names(best_of: int | None) -> dict[str, str]:
+    """A replica's names of a search's fields -> the client's."""
+    return {"beam_width": "n" if best_of is None else "best_of", "beam_groups": "num_beam_groups"}

@@ -1,0 +1,140 @@
+"""What every dialect of embeddings is to the HTTP layer, and what their answers have in common.
+
+A body becomes an `EmbedCall`, vectors become bytes in pieces. Knows no sockets and no backend.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+import numpy as np
+
+from serve_app import limits
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
+from serve_app.api.dialects.fields import as_integer
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 kB as JSON
+
+_encode: Final = msgspec.json.Encoder().encode
+
+ValueT = TypeVar("ValueT")
+
+
+class Encoding(StrEnum):
+    """How a vector is written."""
+
+    FLOAT = "float"  # a list of numbers, exact
+    BASE64 = "base64"  # little-endian float32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedCall:
+    """A checked body: what to embed and how to answer.
+
+    `request` lacks what only the server knows: its id and the deadline.
+    """
+
+    model: str  # name of the endpoint
+    version: str | None = None  # of the model, where the client names one
+    user: str | None = None  # the client's word for whom it asks, for stickiness
+    request: EmbedRequest
+    timeout_s: float | None = None
+    ignored: tuple[str, ...] = ()  # names of top-level fields nobody understood, as sent
+    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+    # The body of the answer in pieces, for a request id and the model that answered.
+    render: Callable[[str, ModelInfo, Embeddings], Iterator[bytes]]
+
+    @property
+    def task(self) -> Task:
+        return Task.EMBEDDINGS
+
+
+class EmbedDialect(Protocol):
+    """One protocol of embeddings."""
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
+        """The call that a body makes; `endpoint` where the path names it, and not the body.
+
+        Raises InvalidBody, InvalidField or PromptTooLong.
+        """
+        ...
+
+    def render_error(self, error: ServeError) -> ErrorReply: ...
+
+
+def required(name: str, value: ValueT | None) -> ValueT:
+    """`value`, which must be there and not be empty. Raises InvalidField."""
+    if not value:
+        raise InvalidField(f"{name}: is required", param=name)
+    return value
+
+
+def parse_inputs(value: Any, *, token_ids: bool = True) -> tuple[str | tuple[int, ...], ...]:
+    """The field `input`: a string or a list of strings; `token_ids`: or ids, or a list of lists of them.
+
+    No text may be empty. Raises InvalidField or PromptTooLong.
+    """
+    if value is None:
+        raise InvalidField("input: is required", param="input")
+    many = value if isinstance(value, list) else [value]
+    if token_ids and many is value and value and not isinstance(value[0], str | list):
+        many = [value]
+    if len(many) > limits.MAX_EMBED_INPUTS:
+        raise InvalidField(f"input: must hold at most {limits.MAX_EMBED_INPUTS} texts", param="input")
+    kinds = set(map(type, many))
+    if kinds == {str}:
+        return _texts(many)
+    if token_ids and kinds == {list}:
+        return tuple(map(_ids, many))
+    ids = ", token ids, or a list of lists of token ids" if token_ids else ""
+    raise InvalidField(f"input: must be a string, a list of strings{ids}, and not be empty", param="input")
+
+
+def _texts(texts: list[str]) -> tuple[str, ...]:
+    if not all(texts):
+        raise InvalidField("input: no text may be empty", param="input")
+    if sum(map(len, texts)) > limits.MAX_PROMPT_CHARS:
+        raise PromptTooLong(
+            f"input: must hold at most {limits.MAX_PROMPT_CHARS} characters in all", param="input"
+        )
+    return tuple(texts)
+
+
+def _ids(items: list[Any]) -> tuple[int, ...]:
+    # A million ids are common enough to look at their types without a Python loop.
+    ids: list[Any] = items if set(map(type, items)) == {int} else [as_integer(item) for item in items]
+    if not ids or None in ids or min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
+        raise InvalidField(
+            f"input: token ids must be integers from 0 to {MAX_TOKEN_ID}, at least one a text", param="input"
+        )
+    return tuple(ids)
+
+
+def answer(head: Mapping[str, Any], embeddings: Embeddings, encoding: Encoding) -> Iterator[bytes]:
+    """`head`'s members, then `data` and `usage`, as JSON in pieces of bounded size."""
+    yield _encode(head)[:-1] + b',"data":['
+    vectors = np.frombuffer(embeddings.vectors.data, "<f4").reshape(embeddings.vectors.shape)
+    rows = max(1, PIECE_NUMBERS // max(1, vectors.shape[1]))
+    for start in range(0, len(vectors), rows):
+        part = vectors[start : start + rows]
+        values: list[Any] = (
+            part.tolist()
+            if encoding is Encoding.FLOAT
+            else [base64.b64encode(row.tobytes()).decode("ascii") for row in part]
+        )
+        entries = [
+            {"object": "embedding", "index": index, "embedding": value}
+            for index, value in enumerate(values, start)
+        ]
+        yield (b"," if start else b"") + _encode(entries)[1:-1]
+    count = embeddings.prompt_tokens
+    yield b'],"usage":' + _encode({"prompt_tokens": count, "total_tokens": count}) + b"}"

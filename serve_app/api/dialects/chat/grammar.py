@@ -1,0 +1,189 @@
+"""What the fields of an OpenAI body say about the form of the output.
+
+`response_format` is OpenAI's; `guided_*` and `structured_outputs` are vLLM's names
+for the same and more. One of them may constrain an answer. Whether a schema, a
+regex or a grammar can be used is found out by the replica; which keywords of a
+schema are not enforced is known here, before the answer begins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+from serve_app import limits
+from serve_app.api.dialects.chat.strict_schema import lost_keywords
+from serve_app.api.dialects.chat.whitespace import parse_whitespace
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.types import Grammar, GrammarKind
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_JSON: Final = (GrammarKind.JSON, GrammarKind.SCHEMA)
+WHITESPACE: Final = "guided_whitespace_pattern"
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What an answer must match, and the parts of that wish that nothing comes of."""
+
+    grammar: Grammar | None = None
+    ignored: tuple[str, ...] = ()  # such as `response_format.json_schema.schema.properties.a.uniqueItems`
+
+
+def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
+    """The form that one of the body's fields asks for; `subset`: `strict` means OpenAI's subset.
+
+    Raises InvalidField for a wrong form and for two of them, UnsupportedField for a kind we do not have.
+    """
+    found: list[tuple[Form, str]] = []
+    for field, parse in FIELDS.items():
+        value = body.get(field)
+        form = Form() if value is None else parse(value, field, subset=subset)
+        if form.grammar is not None:
+            found.append((form, field))
+    if len(found) > 1:
+        raise InvalidField(f"{found[1][1]}: must not be given beside {found[0][1]}", param=found[1][1])
+    return _with_whitespace(found[0][0] if found else Form(), body.get(WHITESPACE), WHITESPACE)
+
+
+def _with_whitespace(form: Form, pattern: Any, field: str, at: str = "") -> Form:
+    """`form` with the client's own whitespace between the tokens of JSON."""
+    if pattern is None:
+        return form
+    space = parse_whitespace(pattern, field, at)
+    if form.grammar is None or form.grammar.kind not in _JSON:
+        return replace(form, ignored=(*form.ignored, f"{field}.{at}" if at else field))
+    return replace(form, grammar=replace(form.grammar, space=space))
+
+
+def _response_format(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
+    if not isinstance(value, dict):
+        raise InvalidField(f"{field}: must be an object", param=field)
+    kind, form = value.get("type"), value.get("json_schema")
+    if kind not in ("text", "json_object", "json_schema"):
+        raise InvalidField(f"{field}: type must be text, json_object or json_schema", param=field)
+    if (form is None) == (kind == "json_schema"):
+        raise InvalidField(
+            f"{field}: json_schema must be given when, and only when, type is json_schema", param=field
+        )
+    if kind == "text":
+        return Form()
+    if kind == "json_object":
+        return Form(Grammar(kind=GrammarKind.JSON))
+    if not isinstance(form, dict):
+        raise InvalidField(f"{field}: json_schema must be an object", param=field)
+    name, strict = form.get("name"), form.get("strict")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidField(
+            f"{field}: json_schema.name must be 1 to 64 letters, digits, underscores or dashes", param=field
+        )
+    if not isinstance(form.get("description", ""), str | None):
+        raise InvalidField(f"{field}: json_schema.description must be a string", param=field)
+    if not isinstance(strict, bool | None):
+        raise InvalidField(f"{field}: json_schema.strict must be true or false", param=field)
+    if not isinstance(form.get("schema"), dict):
+        raise InvalidField(f"{field}: json_schema.schema must be an object", param=field)
+    return _schema(form["schema"], field, "json_schema.schema", strict=bool(strict), subset=subset)
+
+
+def _schema(value: Any, field: str, at: str = "", *, strict: bool = False, subset: bool = False) -> Form:
+    """A schema, which lies `at` some place in the field, as an object or as a string that holds one."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value) if len(value) <= limits.MAX_SCHEMA_BYTES else None
+        except (ValueError, RecursionError):
+            value = None
+    if not isinstance(value, dict):
+        raise InvalidField(
+            f"{field}: must be a JSON Schema, as an object or as a string of up to "
+            f"{limits.MAX_SCHEMA_BYTES} characters",
+            param=field,
+        )
+    try:
+        # The order of properties is kept: it is the order of the answer.
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except ValueError as error:
+        raise InvalidField(f"{field}: numbers in a schema must be finite", param=field) from error
+    if len(text.encode("utf-8", "surrogatepass")) > limits.MAX_SCHEMA_BYTES:
+        raise InvalidField(f"{field}: a schema must not exceed {limits.MAX_SCHEMA_BYTES} bytes", param=field)
+    lost = lost_keywords(value, field, strict=strict, subset=subset)
+    place = f"{field}.{at}" if at else field
+    return Form(Grammar(kind=GrammarKind.SCHEMA, text=text), tuple(f"{place}.{keyword}" for keyword in lost))
+
+
+def _text(kind: GrammarKind, limit: int) -> Parser:
+    def parse(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
+        if not isinstance(value, str) or not 1 <= len(value) <= limit:
+            raise InvalidField(f"{field}: must be a string of 1 to {limit} characters", param=field)
+        return Form(Grammar(kind=kind, text=value))
+
+    return parse
+
+
+def _choice(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
+    count, chars = limits.MAX_GRAMMAR_CHOICES, limits.MAX_GRAMMAR_CHARS
+    if not isinstance(value, list) or not 1 <= len(value) <= count:
+        raise InvalidField(f"{field}: must be a list of 1 to {count} strings", param=field)
+    if not all(isinstance(item, str) and item for item in value) or sum(map(len, value)) > chars:
+        raise InvalidField(
+            f"{field}: must hold strings that are not empty, of {chars} characters together", param=field
+        )
+    return Form(Grammar(kind=GrammarKind.CHOICE, text=json.dumps(value)))
+
+
+def _structured_outputs(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
+    """vLLM's container: exactly one of its members says what the output must match."""
+    if not isinstance(value, dict):
+        raise InvalidField(f"{field}: must be an object", param=field)
+    given = {key: item for key, item in value.items() if item not in (None, False)}
+    compact, pattern = given.pop("disable_any_whitespace", None), given.pop("whitespace_pattern", None)
+    for key in _DEFAULTS:
+        given.pop(key, None)
+    for key in given:
+        if key != "json_object" and key not in _KINDS:
+            raise UnsupportedField(
+                f"{field}: only json, json_object, regex, choice and grammar are available", param=field
+            )
+    if len(given) > 1:
+        raise InvalidField(
+            f"{field}: must hold one of json, json_object, regex, choice and grammar", param=field
+        )
+    if compact is not None and (compact is not True or pattern is not None):
+        raise InvalidField(
+            f"{field}: disable_any_whitespace must be true or false, and not with whitespace_pattern",
+            param=field,
+        )
+    form = Form()
+    for key, item in given.items():
+        is_any = key == "json_object"
+        form = Form(Grammar(kind=GrammarKind.JSON)) if is_any else _KINDS[key](item, field, key)
+    if compact:
+        return _with_whitespace(form, "", field, "disable_any_whitespace")
+    return _with_whitespace(form, pattern, field, "whitespace_pattern")
+
+
+class Parser(Protocol):
+    """Reads the value of a field, or of its member `at`. Raises InvalidField or UnsupportedField."""
+
+    def __call__(self, value: Any, field: str, at: str = "", /, *, subset: bool = False) -> Form: ...
+
+
+# Members of `structured_outputs` that ask for what is done anyway.
+_DEFAULTS: Final = ("disable_additional_properties", "disable_fallback")
+
+_KINDS: Final[dict[str, Parser]] = {
+    "json": _schema,
+    "regex": _text(GrammarKind.REGEX, limits.MAX_REGEX_CHARS),
+    "choice": _choice,
+    "grammar": _text(GrammarKind.LARK, limits.MAX_GRAMMAR_CHARS),
+}
+
+# Every field that can constrain an answer, and how it is read.
+FIELDS: Final[dict[str, Parser]] = {
+    "response_format": _response_format,
+    **{f"guided_{name}": parse for name, parse in _KINDS.items()},
+    "structured_outputs": _structured_outputs,
+}

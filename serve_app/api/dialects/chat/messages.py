@@ -1,0 +1,152 @@
+"""Chat messages of the OpenAI protocol -> plain mappings for a chat template.
+
+Only fields of the protocol pass; everything else a client puts in a message is dropped,
+so that it never reaches a template.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pydantic_core
+
+from serve_app.api.edge.body import check_finite
+from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
+from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
+
+ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
+MAX_NAME_CHARS: Final = 256  # of a function, a call id or a participant
+MAX_TOOL_CALLS: Final = 128  # in one message
+_REASONING: Final = ("reasoning_content", "reasoning")
+
+
+def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
+    """Checked and flattened messages. Raises InvalidField or UnsupportedField."""
+    if value is None:
+        raise InvalidField("messages: is required", param="messages")
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise InvalidField(f"messages: must be a list of 1 to {MAX_MESSAGES} messages", param="messages")
+    return tuple(_message(item, f"messages.{i}") for i, item in enumerate(value))
+
+
+def _message(value: Any, where: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise _invalid(where, "must be an object")
+    role = value.get("role")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    if role == "function":
+        return _function_result(value, where)
+    message: dict[str, Any] = {"role": "system" if role == "developer" else role}
+    calls = value.get("tool_calls") if role == "assistant" else None
+    legacy_call = value.get("function_call") if role == "assistant" else None
+    content = _content(value.get("content"), f"{where}.content")
+    if content is None and role != "assistant":
+        raise _invalid(f"{where}.content", "is required")
+    # Templates concatenate content; an assistant's turn may hold tool calls alone.
+    message["content"] = content or ""
+    if value.get("name") is not None:
+        message["name"] = _name(value["name"], f"{where}.name")
+    if role == "assistant":
+        for field in _REASONING:
+            if value.get(field) is not None:
+                message["reasoning_content"] = _string(value[field], f"{where}.{field}")
+                break
+        if calls:
+            message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
+        elif legacy_call is not None:
+            message["tool_calls"] = [_legacy_call(legacy_call, f"{where}.function_call")]
+        elif content is None:
+            raise _invalid(f"{where}.content", "is required without tool_calls")
+    if role == "tool":
+        if value.get("tool_call_id") is None:
+            raise _invalid(f"{where}.tool_call_id", "is required")
+        message["tool_call_id"] = _name(value["tool_call_id"], f"{where}.tool_call_id")
+    return message
+
+
+def _function_result(value: dict[str, Any], where: str) -> dict[str, Any]:
+    """The deprecated role `function`, as the answer of a tool."""
+    name = _name(value.get("name"), f"{where}.name")
+    content = _content(value.get("content"), f"{where}.content") or ""
+    return {"role": "tool", "content": content, "name": name, "tool_call_id": _legacy_id(name)}
+
+
+def _legacy_call(value: Any, where: str) -> dict[str, Any]:
+    call = _call(value, where)
+    return {**call, "id": _legacy_id(call["function"]["name"])}
+
+
+def _legacy_id(name: str) -> str:
+    """Functions had no call ids; a name pairs call and answer as well."""
+    return f"function_{name}"
+
+
+def _content(value: Any, where: str) -> str | None:
+    """A string, or text parts joined by line breaks."""
+    if value is None or isinstance(value, str):
+        return value
+    if not isinstance(value, list) or len(value) > MAX_CONTENT_PARTS:
+        raise _invalid(where, f"must be a string or a list of up to {MAX_CONTENT_PARTS} text parts")
+    texts: list[str] = []
+    for i, part in enumerate(value):
+        if not isinstance(part, dict) or not isinstance(part.get("type"), str):
+            raise _invalid(f"{where}.{i}", "must be an object with a type")
+        if part["type"] == "refusal" and isinstance(part.get("refusal"), str):
+            texts.append(part["refusal"])
+        elif part["type"] != "text":
+            raise UnsupportedField(
+                f"{where}.{i}.type: only text parts are available", param=f"{where}.{i}.type"
+            )
+        else:
+            texts.append(_string(part.get("text"), f"{where}.{i}.text"))
+    return "\n".join(texts)
+
+
+def _tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
+    if not isinstance(value, list) or len(value) > MAX_TOOL_CALLS:
+        raise _invalid(where, f"must be a list of up to {MAX_TOOL_CALLS} tool calls")
+    calls: list[dict[str, Any]] = []
+    for i, call in enumerate(value):
+        at = f"{where}.{i}"
+        if not isinstance(call, dict) or call.get("type", "function") != "function":
+            raise _invalid(at, "must be a call of type function")
+        checked = _call(call.get("function"), f"{at}.function")
+        if call.get("id") is not None:
+            checked["id"] = _name(call["id"], f"{at}.id")
+        calls.append(checked)
+    return calls
+
+
+def _call(function: Any, where: str) -> dict[str, Any]:
+    if not isinstance(function, dict):
+        raise _invalid(where, "must be an object")
+    arguments = _string(function.get("arguments"), f"{where}.arguments")
+    name = _name(function.get("name"), f"{where}.name")
+    return {"type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
+
+
+def _arguments(text: str) -> dict[str, Any] | str:
+    """Arguments as an object, as templates want them; what a model once wrote badly stays text."""
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False) if text.strip() else {}
+        check_finite(value)
+    except (ValueError, InvalidBody):
+        return text
+    return value if isinstance(value, dict) else text
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise _invalid(where, "must be a string")
+    return value
+
+
+def _name(value: Any, where: str) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS:
+        raise _invalid(where, f"must be a string of 1 to {MAX_NAME_CHARS} characters")
+    return value
+
+
+def _invalid(where: str, what: str) -> InvalidField:
+    return InvalidField(f"{where}: {what}", param=where)

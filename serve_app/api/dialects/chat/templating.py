@@ -1,0 +1,68 @@
+"""What clients may say about the chat template: variables of theirs, and where the prompt ends.
+
+The template itself is the operator's. Which variables it reads only the model's own files tell
+(`enable_thinking` is a usual one); those it does not read change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Annotated, Any, ClassVar, Final
+
+from serve_app import limits
+from serve_app.api.dialects.fields import Boolean
+from serve_app.api.edge.body import WireModel
+from serve_app.errors import InvalidField
+from serve_app.types import Templating
+from serve_app.types.request import RESERVED_VARIABLES
+
+FIELD: Final = "chat_template_kwargs"
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
+
+
+def parse_variables(value: Any) -> dict[str, Any]:
+    """The variables in `chat_template_kwargs`. Raises InvalidField."""
+    if value is None:
+        return {}
+    most = limits.MAX_TEMPLATE_VARIABLES
+    if not isinstance(value, dict) or len(value) > most or not all(map(_NAME.fullmatch, value)):
+        raise InvalidField(
+            f"{FIELD}: must be an object of up to {most} names, of 1 to 64 characters A-Z a-z 0-9 _ and "
+            "beginning with a letter",
+            param=FIELD,
+        )
+    reserved = sorted(RESERVED_VARIABLES & value.keys())
+    if reserved:
+        raise InvalidField(f"{FIELD}: must not hold {reserved[0]}, which the server sets", param=FIELD)
+    if len(json.dumps(value, ensure_ascii=False)) > limits.MAX_TEMPLATE_VARIABLES_CHARS:
+        raise InvalidField(
+            f"{FIELD}: must hold at most {limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON",
+            param=FIELD,
+        )
+    return dict(value)
+
+
+class TemplatingFields(WireModel):
+    """The fields of a chat. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = (FIELD,)
+
+    chat_template_kwargs: Any = None
+    add_generation_prompt: Annotated[bool | None, Boolean] = None
+    continue_final_message: Annotated[bool | None, Boolean] = None
+
+    def templating(self) -> Templating:
+        """Raises InvalidField."""
+        goes_on = bool(self.continue_final_message)
+        if goes_on and self.add_generation_prompt:
+            raise InvalidField(
+                "continue_final_message: must not be true beside add_generation_prompt",
+                param="continue_final_message",
+            )
+        return Templating(
+            variables=parse_variables(self.chat_template_kwargs),
+            add_generation_prompt=self.add_generation_prompt is not False and not goes_on,
+            continue_final_message=goes_on,
+        )

@@ -1,0 +1,188 @@
+"""Pieces of OpenAI's answers: events, usage, finish words, log-probabilities.
+
+Streams are written from an envelope that is serialised once per choice; an event
+encodes only what changes. Knows neither bodies nor sockets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from serve_app.api.dialects.base import ToolCall
+from serve_app.api.dialects.openai.errors import error_object
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
+
+STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+DONE: Final = b"data: [DONE]\n\n"
+LOWEST_LOGPROB: Final = -9999.0  # stands for all below it: JSON has neither -Infinity nor NaN
+
+_encoder = msgspec.json.Encoder()
+encode = _encoder.encode
+
+FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
+    {
+        FinishReason.EOS: "stop",
+        FinishReason.STOP: "stop",
+        FinishReason.LENGTH: "length",
+        FinishReason.CONTEXT: "length",
+        FinishReason.ABORT: "stop",
+        FinishReason.TOOL_CALLS: "tool_calls",
+    }
+)
+
+
+LEGACY_TOOL_CALLS: Final = "function_call"  # how an answer to `functions` ends that calls one
+
+
+def tool_call_fields(call: ToolCall) -> dict[str, Any]:
+    """A call in a whole message."""
+    return {"id": call.id, "type": "function", "function": function_fields(call)}
+
+
+def function_fields(call: ToolCall) -> dict[str, str]:
+    return {"name": call.name, "arguments": call.arguments}
+
+
+def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
+    """The members of a delta that carry a piece of a call; `legacy`: as `function_call`."""
+    function = {"arguments": piece.arguments}
+    if piece.name is not None:
+        function = {"name": piece.name, **function}
+    if legacy:
+        return b'"function_call":' + encode(function)
+    head = {} if piece.id is None else {"id": piece.id, "type": "function"}
+    return b'"tool_calls":' + encode([{"index": piece.index, **head, "function": function}])
+
+
+def delta_members(delta: TokenDelta, *, legacy: bool, always: bool) -> list[bytes]:
+    """What a delta brings, a chunk each; `always`: at least one. `legacy` as for `tool_call_delta`."""
+    members: list[bytes] = []
+    if delta.reasoning:
+        members.append(b'"reasoning_content":' + encode(delta.reasoning))
+    if delta.text:
+        members.append(b'"content":' + encode(delta.text))
+    members += [tool_call_delta(piece, legacy=legacy) for piece in delta.tool_calls]
+    return members or ([b'"content":""'] if always else [])
+
+
+def sse(payload: bytes) -> bytes:
+    return b"data: " + payload + b"\n\n"
+
+
+def broken(error: ServeError) -> bytes:
+    """The end of a stream that failed: the error, then the terminator."""
+    return sse(error_object(error)) + DONE
+
+
+def fingerprint(info: ModelInfo) -> str:
+    """Changes when a model, its precision, its device or its replica does."""
+    text = f"{info.name}|{info.dtype}|{info.device}|{info.created}"
+    return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
+
+
+class Head:
+    """The members every object of one answer begins with."""
+
+    def __init__(self, kind: str, id: str, info: ModelInfo) -> None:
+        self.fields: dict[str, Any] = {
+            "id": id,
+            "object": kind,
+            "created": int(time.time()),
+            "model": info.name,
+            "system_fingerprint": fingerprint(info),
+        }
+
+    def open(self) -> bytes:
+        """The object up to where its next member would stand."""
+        return encode(self.fields)[:-1]
+
+
+def usage_totals(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    return {**usage_totals(usage), "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
+
+
+def usage_chunk(head: Head, usage: Usage) -> bytes:
+    """The extra last chunk of `stream_options.include_usage`."""
+    return sse(encode({**head.fields, "choices": [], "usage": usage_fields(usage)}))
+
+
+def chunk_end(*, include_usage: bool) -> bytes:
+    """What ends the chunks of a stream behind a choice. With usage, it is null in all but the last."""
+    return b'}],"usage":null}\n\n' if include_usage else b"}]}\n\n"
+
+
+def chunk_end_with(usage: Usage) -> bytes:
+    """The same of a chunk that tells the usage so far, as vLLM's `continuous_usage_stats` asks for."""
+    return b'}],"usage":%b}\n\n' % encode(usage_totals(usage))
+
+
+def with_prompt_ids(end: bytes, token_ids: tuple[int, ...]) -> bytes:
+    """The end of a chunk with a member that tells the ids of the prompt."""
+    return b'}],"prompt_token_ids":%b%b' % (encode(token_ids), end[2:])
+
+
+def logprob_value(value: float) -> float:
+    """A finite log-probability."""
+    return value if LOWEST_LOGPROB < value <= 0.0 else 0.0 if value > 0.0 else LOWEST_LOGPROB
+
+
+def token_entry(token: TextLogprob) -> dict[str, Any]:
+    """A token as the chat protocol lists it; alternatives have no alternatives."""
+    return {
+        "token": token.text,
+        "logprob": None if token.logprob is None else logprob_value(token.logprob),
+        "bytes": list(token.data),
+    }
+
+
+def token_with_alternatives(token: TextLogprob) -> dict[str, Any]:
+    return {**token_entry(token), "top_logprobs": [token_entry(other) for other in token.top]}
+
+
+def name_by_id(token: TextLogprob) -> str:
+    """The token's name with vLLM's `return_tokens_as_token_ids`."""
+    return f"token_id:{token.token_id}"
+
+
+def named_by_id(token: TextLogprob) -> TextLogprob:
+    """The token and its alternatives under such names."""
+    return replace(token, text=name_by_id(token), top=tuple(map(named_by_id, token.top)))
+
+
+def prompt_entries(tokens: Iterable[TextLogprob]) -> list[dict[str, Any] | None]:
+    """vLLM's `prompt_logprobs`: the tokens of a prompt, each with its alternatives by id.
+
+    An entry is null where nothing predicts the token. A rank is known of the likeliest, and null
+    beyond them.
+    """
+    return [None if token.logprob is None else _by_id(token, token.logprob) for token in tokens]
+
+
+def _by_id(token: TextLogprob, logprob: float) -> dict[str, Any]:
+    entries = {
+        str(other.token_id): _entry(other, other.logprob, rank)
+        for rank, other in enumerate(token.top, start=1)
+        if other.logprob is not None
+    }
+    entries.setdefault(str(token.token_id), _entry(token, logprob, None))
+    return entries
+
+
+def _entry(token: TextLogprob, logprob: float, rank: int | None) -> dict[str, Any]:
+    return {"logprob": logprob_value(logprob), "rank": rank, "decoded_token": token.text}

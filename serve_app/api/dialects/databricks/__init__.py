@@ -1,0 +1,1 @@
+"""Databricks Foundation Model APIs, below /serving-endpoints."""

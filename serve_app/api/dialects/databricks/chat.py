@@ -1,0 +1,188 @@
+"""The chat task of Databricks' Foundation Model API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat.grammar import parse_form
+from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.databricks import wire as wire
+from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.dialects.databricks.fields import GenerationFields, ReasoningEffort, Target, parse_fields
+from serve_app.api.dialects.databricks.messages import parse_messages
+from serve_app.api.dialects.databricks.tools import parse_offer
+from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.endpoints.endpoint import Endpoint, Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+
+
+class ChatBody(GenerationFields):
+    """A chat request; `check` says what single fields cannot."""
+
+    task: ClassVar[Task] = Task.CHAT
+    free_form: ClassVar[tuple[str, ...]] = (
+        *GenerationFields.free_form,
+        "messages",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "metadata",
+    )
+
+    messages: Any = None
+    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    response_format: Any = None
+    logprobs: Annotated[bool | None, Boolean] = None
+    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    reasoning_effort: ReasoningEffort | None = None
+    metadata: dict[str, Any] | None = None
+
+    def check(self, endpoint: Endpoint, *, stream: bool) -> None:
+        """Raises InvalidField."""
+        super().check(endpoint, stream=stream)
+        if self.top_logprobs is not None and not self.logprobs:
+            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+        if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
+            raise InvalidField(
+                "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
+            )
+
+    @property
+    def names(self) -> dict[str, str]:
+        """A replica's names of fields -> the client's."""
+        renamed = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {"prompt": "messages", **renamed}
+
+
+class ChatDialect:
+    """Chat: messages in, assistant messages out; for one request."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or ModelNotFound."""
+        body = parse_fields(ChatBody, raw)
+        found = body.endpoint(self._target, endpoint)
+        stream = body.streams(self._target, found)
+        body.check(found, stream=stream)
+        messages = parse_messages(body.messages)
+        offer = parse_offer(
+            body.tools, body.tool_choice, found.databricks, parallel=body.parallel_tool_calls is not False
+        )
+        form = parse_form({"response_format": body.response_format})
+        request = GenerateRequest(
+            id="",
+            model=found.name,
+            prompt=Prompt(messages=_opened(messages, found.databricks.system_prompt), tools=offer.tools),
+            tool_choice=offer.choice,
+            grammar=form.grammar,
+            sampling=body.sampling(body.max_tokens or body.max_completion_tokens),
+            n=body.choices,
+            stop=body.stop or (),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            stream=stream,
+        )
+        return Call(
+            model=found.name,
+            task=Task.CHAT,
+            user=body.user,
+            requests=(request,),
+            stream=stream,
+            timeout_s=None,
+            ignored=(
+                *(() if body.reasoning_effort is None else ("reasoning_effort",)),
+                *form.ignored,
+                *offer.ignored,
+            ),
+            renderer=partial(
+                ChatRenderer,
+                stream=stream,
+                body=body.without("messages", "tools", "response_format", "logit_bias", "metadata"),
+            ),
+            names=body.names,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+def _opened(messages: tuple[dict[str, Any], ...], system_prompt: str | None) -> tuple[dict[str, Any], ...]:
+    """The messages, after the endpoint's own system prompt where they have none."""
+    if system_prompt is None or messages[0]["role"] == "system":
+        return messages
+    return ({"role": "system", "content": system_prompt}, *messages)
+
+
+class ChatRenderer:
+    """Writes chat completions and their chunks."""
+
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody, *, stream: bool) -> None:
+        kind = "chat.completion.chunk" if stream else "chat.completion"
+        self._head = wire.head(kind, f"chatcmpl-{id}", info)
+        self._logprobs = bool(body.logprobs)
+        self._chunks = wire.ChunkWriter(self._head, body.choices, body.include_usage)
+        self._begun: set[int] = set()
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        index, events = delta.index, b""
+        if index not in self._begun:
+            self._begun.add(index)
+            events = self._chunks.piece(index, self._delta(b'"role":"assistant","content":""'))
+        logprobs = delta.logprobs if self._logprobs else None
+        for content in delta_members(delta, legacy=False, always=bool(logprobs)):
+            events += self._chunks.piece(index, self._delta(content, logprobs))
+            logprobs = None  # they are of the whole step, and are sent once
+        if delta.finish is not None:
+            events += self._chunks.last(index, self._delta(b""), prompt, delta)
+        return events
+
+    def _delta(self, content: bytes, logprobs: Iterable[TextLogprob] | None = None) -> bytes:
+        if not self._logprobs:
+            return b'"delta":{' + content + b"}"
+        listed = b"null" if logprobs is None else wire.encode(_listed(logprobs))
+        return b'"delta":{' + content + b'},"logprobs":' + listed
+
+    def end(self, usage: Usage) -> bytes:
+        return self._chunks.end(usage)
+
+    def broken(self, error: ServeError) -> bytes:
+        return self._chunks.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
+        return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": _message(choice),
+            **({"logprobs": _listed(choice.logprobs)} if self._logprobs else {}),
+            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
+        }
+
+
+def _message(choice: Choice) -> dict[str, Any]:
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": choice.text if choice.text or not choice.calls else None,
+    }
+    if choice.reasoning:
+        message["reasoning_content"] = choice.reasoning
+    if choice.calls:
+        message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
+    return message
+
+
+def _listed(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+    return {"content": [token_with_alternatives(token) for token in tokens]}

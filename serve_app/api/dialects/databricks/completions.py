@@ -1,0 +1,182 @@
+"""The completion task of Databricks' Foundation Model API.
+
+A prompt is one user message of the model's chat template unless it is to be used raw;
+`suffix` is literal text after the completion, and nothing that the model sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
+from serve_app.api.dialects.databricks import wire as wire
+from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.dialects.databricks.fields import GenerationFields, Target, parse_fields
+from serve_app.api.dialects.fields import Boolean, Integer, Text
+from serve_app.api.dialects.openai.completions import parse_prompts
+from serve_app.endpoints.endpoint import Endpoint, Kind, Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
+
+MAX_LOGPROBS: Final = 5
+
+
+class CompletionBody(GenerationFields):
+    """A completion request; `check` says what single fields cannot."""
+
+    task: ClassVar[Task] = Task.COMPLETIONS
+    free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
+
+    prompt: Any = None
+    error_behavior: Literal["truncate", "error"] | None = None
+    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
+    echo: Annotated[bool | None, Boolean] = None
+    use_raw_prompt: Annotated[bool | None, Boolean] = None
+    logprobs: Annotated[int | None, Integer(0, MAX_LOGPROBS)] = None
+
+    def check(self, endpoint: Endpoint, *, stream: bool) -> None:
+        """Raises InvalidField."""
+        super().check(endpoint, stream=stream)
+        if self.error_behavior is not None and endpoint.kind is not Kind.PAY_PER_TOKEN:
+            raise InvalidField(
+                "error_behavior: only allowed on a pay-per-token endpoint", param="error_behavior"
+            )
+
+    @property
+    def truncates(self) -> bool:
+        """Whether what does not fit, or does not end in time, is cut instead of an error."""
+        return self.error_behavior == "truncate"
+
+    def prompts(self) -> tuple[str, ...]:
+        """Raises InvalidField or PromptTooLong."""
+        texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InvalidField(
+                f"prompt: is required and must be a string or a list of 1 to {limits.MAX_PROMPTS} strings",
+                param="prompt",
+            )
+        return tuple(prompt.text or "" for prompt in parse_prompts(texts))
+
+
+class CompletionDialect:
+    """Completions: prompts in, continuations out; for one request."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField, PromptTooLong or ModelNotFound."""
+        body = parse_fields(CompletionBody, raw)
+        found = body.endpoint(self._target, endpoint)
+        stream = body.streams(self._target, found)
+        body.check(found, stream=stream)
+        prompts = body.prompts()
+        request = GenerateRequest(
+            id="",
+            model=found.name,
+            prompt=Prompt(text=""),
+            sampling=body.sampling(body.max_tokens),
+            n=body.choices,
+            stop=body.stop or (),
+            logprobs=body.logprobs,
+            # What is there at the deadline can only be answered if it came before.
+            stream=stream or body.truncates,
+            reasoning=False,  # the protocol has no place for thoughts but the text
+            overflow=Overflow.TRUNCATE if body.truncates else Overflow.ERROR,
+        )
+        return Call(
+            model=found.name,
+            task=Task.COMPLETIONS,
+            user=body.user,
+            requests=tuple(replace(request, prompt=Prompt(text=text)) for text in prompts),
+            stream=stream,
+            timeout_s=None,
+            ignored=(),
+            renderer=partial(
+                CompletionRenderer,
+                body=body.without("prompt", "logit_bias"),
+                prompts=prompts if body.echo else ("",) * len(prompts),
+            ),
+            names={"messages": "prompt"},
+            fit=_raw if body.use_raw_prompt else _templated,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+def _raw(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
+    return request
+
+
+def _templated(request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
+    """The prompt as a user's message, where the model has a template for one."""
+    if not info.has_chat_template:
+        return request
+    return replace(request, prompt=Prompt(messages=({"role": "user", "content": request.prompt.text or ""},)))
+
+
+class CompletionRenderer:
+    """Writes completions and their chunks. A choice's index is prompt * n + i."""
+
+    def __init__(self, id: str, info: ModelInfo, body: CompletionBody, prompts: tuple[str, ...]) -> None:
+        """`prompts` are the texts that go before each prompt's completions."""
+        self._head = wire.head("text_completion", f"cmpl-{id}", info)
+        self._body = body
+        self._prompts = prompts
+        self._suffix = body.suffix or ""
+        total = body.choices * len(prompts)
+        self._chunks = wire.ChunkWriter(self._head, total, body.include_usage)
+        self._begun: set[int] = set()
+        self._logprobs: dict[int, LegacyLogprobs] = {}
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        index, events = prompt * self._body.choices + delta.index, b""
+        if index not in self._begun:
+            self._begun.add(index)
+            events = self._text(index, self._prompts[prompt])
+        events += self._text(index, delta.text, self._listed(index, delta.logprobs))
+        if delta.finish is not None:
+            events += self._text(index, self._suffix)
+            events += self._chunks.last(index, self._members("", None), prompt, delta)
+        return events
+
+    def _text(self, index: int, text: str, logprobs: dict[str, Any] | None = None) -> bytes:
+        if not text and logprobs is None:
+            return b""
+        return self._chunks.piece(index, self._members(text, logprobs))
+
+    def _members(self, text: str, logprobs: dict[str, Any] | None) -> bytes:
+        members = b'"text":' + wire.encode(text)
+        return members if self._body.logprobs is None else members + b',"logprobs":' + wire.encode(logprobs)
+
+    def _listed(self, index: int, tokens: Iterable[TextLogprob] | None) -> dict[str, Any] | None:
+        if self._body.logprobs is None or not tokens:
+            return None
+        if index not in self._logprobs:
+            echoed = len(self._prompts[index // self._body.choices])
+            self._logprobs[index] = LegacyLogprobs(self._body.logprobs, offset=echoed)
+        return self._logprobs[index].add(tokens)
+
+    def end(self, usage: Usage) -> bytes:
+        return self._chunks.end(usage)
+
+    def broken(self, error: ServeError) -> bytes:
+        return self._chunks.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
+        return wire.encode({**self._head, "choices": rendered, "usage": wire.usage_fields(usage)})
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        text = self._prompts[index // self._body.choices] + choice.text + self._suffix
+        listed = {} if self._body.logprobs is None else {"logprobs": self._listed(index, choice.logprobs)}
+        finish = wire.FINISH[choice.finish] if choice.finish else None
+        return {"index": index, "text": text, **listed, "finish_reason": finish}

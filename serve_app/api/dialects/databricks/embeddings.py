@@ -1,0 +1,56 @@
+"""The embedding task of Databricks' Foundation Model API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal
+
+from serve_app import limits
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs
+from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.dialects.databricks.fields import Target, TaskFields, parse_fields
+from serve_app.api.dialects.fields import Integer, Text
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import ServeError
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+
+class EmbeddingBody(TaskFields):
+    """None: absent."""
+
+    task: ClassVar[Task] = Task.EMBEDDINGS
+    free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "input")
+
+    input: Any = None
+    instruction: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
+
+
+class EmbeddingDialect:
+    """Embeddings: texts in, vectors out; for one request."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
+        """Raises InvalidBody, InvalidField, PromptTooLong or ModelNotFound."""
+        body = parse_fields(EmbeddingBody, raw)
+        found = body.endpoint(self._target, endpoint)
+        request = EmbedRequest(
+            id="",
+            inputs=parse_inputs(body.input, token_ids=False),
+            instruction=body.instruction or None,
+            dimensions=body.dimensions,
+        )
+        encoding = Encoding(body.encoding_format or Encoding.FLOAT)
+        return EmbedCall(model=found.name, user=body.user, request=request, render=partial(_render, encoding))
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+def _render(encoding: Encoding, id: str, info: ModelInfo, embeddings: Embeddings) -> Iterator[bytes]:
+    return answer({"id": f"embd-{id}", "object": "list", "model": info.name}, embeddings, encoding)

@@ -1,0 +1,196 @@
+"""Fields of Databricks' bodies with their ranges, and what an endpoint allows of them.
+
+A body is checked against its endpoint too: its kind and the operator's settings decide
+about several fields. Unknown keys are errors. Knows neither messages nor prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+
+import pydantic_core
+from pydantic import PlainValidator
+
+from serve_app import limits
+from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
+from serve_app.api.dialects.fields import Biases, Boolean, Integer, Number, Text, Texts, refusal
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.endpoints.endpoint import Endpoint, Kind, Task
+from serve_app.errors import InvalidBody, InvalidField
+from serve_app.types import SamplingParams
+
+MAX_UNKNOWN_NAME_CHARS: Final = 100  # of a key that is repeated in an error
+MAX_REPETITION_PENALTY: Final = 2.0
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+
+# The field that holds what a task works on, by which a body of another task is told.
+SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(
+    {Task.CHAT: "messages", Task.COMPLETIONS: "prompt", Task.EMBEDDINGS: "input"}
+)
+
+# Fields of `SamplingParams` under the same name, with the same default.
+_SAME: Final = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+    "logit_bias",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a route knows before it reads a body."""
+
+    find: Callable[[str], Endpoint]  # by name; raises ModelNotFound
+    accepts_events: bool  # the client asks for a stream by its header `Accept`
+
+
+def _text_map(value: Any) -> dict[str, str] | None:
+    if value is not None and not (
+        isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
+    ):
+        raise refusal("must map names to strings")
+    return value
+
+
+TextMap: Final = PlainValidator(_text_map)
+
+
+class TaskFields(WireModel):
+    """What the bodies of all tasks share. None: absent."""
+
+    task: ClassVar[Task]
+    free_form: ClassVar[tuple[str, ...]] = ("model",)
+
+    model: Any = None  # names the endpoint, where the path does not
+    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    client_request_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    usage_context: Annotated[dict[str, str] | None, TextMap] = None
+    extra_params: Annotated[dict[str, str] | None, TextMap] = None
+
+    def endpoint(self, target: Target, of_path: str | None) -> Endpoint:
+        """The endpoint asked for: the path's, else the body's.
+
+        Raises InvalidField, ModelNotFound, or InvalidBody for an endpoint of another task.
+        """
+        name = self.model if of_path is None else of_path
+        if not isinstance(name, str) or not 1 <= len(name) <= limits.MAX_MODEL_NAME_CHARS:
+            raise InvalidField(
+                f"model: is required and must be a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters",
+                param="model",
+            )
+        endpoint = target.find(name)
+        if endpoint.task is not self.task:
+            raise InvalidBody(f"model: the endpoint's task is {endpoint.task}, not {self.task}")
+        return endpoint
+
+    def check_keys(self) -> None:
+        """Raises InvalidBody for a key that is not known, and for a body of another task."""
+        unknown = [name for name, value in (self.__pydantic_extra__ or {}).items() if value is not None]
+        subject = SUBJECT[self.task]
+        other = next((name for name in SUBJECT.values() if name in unknown), None)
+        if other is not None and getattr(self, subject) is None:
+            raise InvalidBody(f"{other}: the endpoint's task is {self.task}, which takes {subject} instead")
+        if unknown:
+            name = json.dumps(unknown[0][:MAX_UNKNOWN_NAME_CHARS], ensure_ascii=False)
+            raise InvalidBody(f"json: unknown field {name}")
+
+
+FieldsT = TypeVar("FieldsT", bound=TaskFields)
+
+
+def parse_fields(model: type[FieldsT], raw: bytes) -> FieldsT:
+    """The body, with what is in its `extra_params` at top level. Raises InvalidBody or InvalidField."""
+    body = parse_body(model, raw)
+    if body.extra_params:
+        body = parse_body(model, _merged(raw, body.extra_params))
+    body.check_keys()
+    return body
+
+
+def _merged(raw: bytes, extra: dict[str, str]) -> bytes:
+    """`raw`, a sound body, with the members of `extra`: each the JSON it holds, or else a string."""
+    given = {name: value for name, value in pydantic_core.from_json(raw).items() if value is not None}
+    twice = next((name for name in extra if name in given), None)
+    if twice is not None:
+        raise InvalidField(
+            f"extra_params: {twice[:MAX_UNKNOWN_NAME_CHARS]} must not be given outside of it too",
+            param="extra_params",
+        )
+    del given["extra_params"]
+    return pydantic_core.to_json({**given, **{name: _value(text) for name, text in extra.items()}})
+
+
+def _value(text: str) -> Any:
+    try:
+        return pydantic_core.from_json(text, allow_inf_nan=False)
+    except ValueError:
+        return text
+
+
+class GenerationFields(TaskFields):
+    """What chat and completions share."""
+
+    free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "stream_options")
+
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    stream: Annotated[bool | None, Boolean] = None
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
+    top_p: Annotated[float | None, Number(0, 1, above=True)] = None
+    top_k: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    min_p: Annotated[float | None, Number(0, 1)] = None
+    stop: Annotated[
+        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)
+    ] = None
+    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
+    seed: Annotated[int | None, Integer(-(2**63), 2**63 - 1)] = None
+    presence_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
+    frequency_penalty: Annotated[float | None, Number(-limits.MAX_PENALTY, limits.MAX_PENALTY)] = None
+    repetition_penalty: Annotated[float | None, Number(0, MAX_REPETITION_PENALTY, above=True)] = None
+    logit_bias: Annotated[
+        tuple[tuple[int, float], ...] | None,
+        Biases(limits.MAX_LOGIT_BIAS, MAX_TOKEN_ID, limits.MAX_ABS_LOGIT_BIAS),
+    ] = None
+
+    @property
+    def choices(self) -> int:
+        """Of one prompt."""
+        return self.n or 1
+
+    @property
+    def include_usage(self) -> bool | None:
+        """Whether a stream ends with a chunk of usage; None: usage comes with the last choice's end."""
+        return None if self.stream_options is None else self.stream_options.include_usage
+
+    def streams(self, target: Target, endpoint: Endpoint) -> bool:
+        """Whether the answer is a stream."""
+        if self.stream is not None:
+            return self.stream
+        return endpoint.databricks.stream_default or target.accepts_events
+
+    def check(self, endpoint: Endpoint, *, stream: bool) -> None:
+        """What single fields cannot tell. Raises InvalidField."""
+        settings = endpoint.databricks
+        if self.choices > settings.max_n:
+            raise InvalidField(f"n: must be an integer from 1 to {settings.max_n}", param="n")
+        if self.choices > 1 and endpoint.kind is Kind.PAY_PER_TOKEN and not settings.allow_n_everywhere:
+            raise InvalidField("n: must be 1 on a pay-per-token endpoint", param="n")
+        if self.stream_options is not None and not stream:
+            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+
+    def sampling(self, max_tokens: int | None) -> SamplingParams:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return SamplingParams(
+            **given, seed=None if self.seed is None else self.seed % 2**64, max_tokens=max_tokens
+        )

@@ -1,0 +1,125 @@
+"""Chat messages of Databricks -> plain mappings for a chat template.
+
+Stricter than OpenAI's: roles come in an order, and a tool's answer belongs to a call of
+the message before it. What passes is flattened as OpenAI's messages are.
+
+    conversation := [system] user ( turn )*
+    turn         := assistant(text) user | assistant(tool_calls) tool+ [ assistant(text) user ]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+import msgspec
+
+from serve_app.api.dialects.chat.messages import parse_messages as flattened
+from serve_app.errors import InvalidField
+from serve_app.limits import MAX_MESSAGES
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+
+_CALLING: Final = "assistant with tool_calls"
+
+# The roles that may follow each; "" is the beginning.
+_NEXT: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "": ("system", "user"),
+        "system": ("user",),
+        "user": ("assistant", _CALLING),
+        "assistant": ("user",),
+        _CALLING: ("tool",),
+        "tool": ("tool", "assistant", _CALLING),
+    }
+)
+_LAST: Final = ("user", "tool")
+
+ORDER: Final = (
+    "roles must alternate between user and assistant, with an optional system message at the start; "
+    "tool messages must follow an assistant message that contains tool calls; "
+    "the last message must be of role user or tool"
+)
+
+
+def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
+    """Checked and flattened messages. Raises InvalidField or UnsupportedField."""
+    if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
+        raise InvalidField(
+            f"messages: is required and must be a list of 1 to {MAX_MESSAGES} messages", param="messages"
+        )
+    before, ids = "", frozenset[str]()
+    for i, message in enumerate(value):
+        where = f"messages.{i}"
+        _check(message, where)
+        calls = message.get("tool_calls")
+        role = _CALLING if calls else message["role"]
+        if role not in _NEXT[before]:
+            raise _invalid(where, ORDER)
+        if calls:
+            ids = frozenset(call["id"] for call in calls)
+        if role == "tool" and message["tool_call_id"] not in ids:
+            raise _invalid(
+                f"{where}.tool_call_id", "must be an id of the preceding assistant message's tool_calls"
+            )
+        before = role
+    if before not in _LAST:
+        raise _invalid(f"messages.{len(value) - 1}", ORDER)
+    return flattened([_with_text_arguments(message) for message in value])
+
+
+def _check(message: Any, where: str) -> None:
+    """What one message may be, apart from its place."""
+    if not isinstance(message, dict):
+        raise _invalid(where, "must be an object")
+    role, content, calls = message.get("role"), message.get("content"), message.get("tool_calls")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    if calls:
+        if role != "assistant":
+            raise _invalid(f"{where}.tool_calls", "only an assistant message may have tool calls")
+        if content not in (None, "", []):
+            raise _invalid(f"{where}.content", "must be absent or empty beside tool_calls")
+        _check_calls(calls, f"{where}.tool_calls")
+    elif content is None:
+        raise _invalid(f"{where}.content", "is required")
+    call_id = message.get("tool_call_id")
+    if role == "tool" and (not isinstance(call_id, str) or not call_id):
+        raise _invalid(f"{where}.tool_call_id", "is required and must be a string")
+    if role != "tool" and call_id:
+        raise _invalid(f"{where}.tool_call_id", "only a tool message may have one")
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    """What OpenAI's protocol leaves optional."""
+    if not isinstance(calls, list):
+        raise _invalid(where, "must be a list of tool calls")
+    for i, call in enumerate(calls):
+        if not isinstance(call, dict) or call.get("type") != "function":
+            raise _invalid(f"{where}.{i}.type", 'is required and must be "function"')
+        if not isinstance(call.get("id"), str) or not call["id"]:
+            raise _invalid(f"{where}.{i}.id", "is required and must be a string")
+        function = call.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str | dict):
+            raise _invalid(f"{where}.{i}.function.arguments", "is required and must be a string or an object")
+
+
+def _with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """The message with the arguments of its calls as JSON text, which they may also be an object."""
+    calls = message.get("tool_calls")
+    if not calls:
+        return message
+    return {**message, "tool_calls": [_with_text(call) for call in calls]}
+
+
+def _with_text(call: dict[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments = function["arguments"]
+    if isinstance(arguments, dict):
+        arguments = msgspec.json.encode(arguments).decode()
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _invalid(where: str, what: str) -> InvalidField:
+    return InvalidField(f"{where}: {what}", param=where)

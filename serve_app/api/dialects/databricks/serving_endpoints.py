@@ -1,0 +1,68 @@
+"""Databricks' routes below /serving-endpoints.
+
+Path or body name the endpoint; its task decides what the body may be.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.context import header
+from serve_app.api.dialects.databricks.chat import ChatDialect
+from serve_app.api.dialects.databricks.completions import CompletionDialect
+from serve_app.api.dialects.databricks.embeddings import EmbeddingDialect
+from serve_app.api.dialects.databricks.fields import Target
+from serve_app.api.exchange.embed import EmbedExchange
+from serve_app.api.exchange.generate import Exchange, Services
+from serve_app.endpoints.endpoint import Endpoint, Task
+
+
+class InvocationRoute:
+    """POST .../invocations of an endpoint, or of one of its served entities."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `GenerateRoute`; an endpoint that nobody knows is refused before the body is read."""
+        names = scope["path_params"]
+        endpoint, _ = self._services.directory.resolve(names["endpoint"], self._services.backend)
+        exchange = _exchange(endpoint.task, self._services, scope, receive, send)
+        await exchange.run(names["endpoint"], names.get("entity"))
+
+
+class TaskRoute:
+    """POST of a task. The body names the endpoint."""
+
+    def __init__(self, task: Task, services: Services) -> None:
+        self._task = task
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """As `GenerateRoute`."""
+        await _exchange(self._task, self._services, scope, receive, send).run()
+
+
+def _exchange(
+    task: Task, services: Services, scope: Scope, receive: Receive, send: Send
+) -> Exchange | EmbedExchange:
+    """One request of a task, and its answer."""
+    target = Target(partial(_find, services), _accepts_events(header(scope, b"accept")))
+    if task is Task.EMBEDDINGS:
+        return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
+    dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)
+    return Exchange(dialect, services, scope, receive, send)
+
+
+def _find(services: Services, name: str) -> Endpoint:
+    """An endpoint by the name it is asked for, which may have an adapter. Raises ModelNotFound."""
+    endpoint, adapter = services.directory.resolve(name, services.backend)
+    return endpoint if adapter is None else endpoint.model_copy(update={"name": name})
+
+
+def _accepts_events(accept: str | None) -> bool:
+    """Whether a client that does not say so in its body wants a stream."""
+    types = {each.partition(";")[0].strip().lower() for each in (accept or "").split(",")}
+    return "text/event-stream" in types and "application/json" not in types

@@ -1,0 +1,64 @@
+"""Pieces of Databricks' answers: heads, chunks, and usage, which the last end of a choice carries.
+
+Tokens, calls and log-probabilities look as OpenAI's. Knows neither bodies nor sockets.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from serve_app.api.dialects.chat.wire import DONE, FINISH, STREAM_TYPE, encode, sse, usage_totals
+from serve_app.api.dialects.databricks.errors import broken
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, ModelInfo, TokenDelta, Usage
+
+__all__ = ["DONE", "FINISH", "STREAM_TYPE", "ChunkWriter", "encode", "head", "usage_fields"]
+
+
+def head(kind: str, id: str, info: ModelInfo) -> dict[str, Any]:
+    """The members that every object of one answer begins with."""
+    return {"id": id, "object": kind, "created": int(time.time()), "model": info.name}
+
+
+def usage_fields(usage: Usage) -> dict[str, Any]:
+    details = {"prompt_tokens_details": {"cached_tokens": usage.cached_tokens}} if usage.cached_tokens else {}
+    return {**usage_totals(usage), **details}
+
+
+class ChunkWriter:
+    """The chunks of one stream; each is of one choice, but for a last one of usage."""
+
+    def __init__(self, head: dict[str, Any], choices: int, include_usage: bool | None) -> None:
+        """`include_usage`: see `GenerationFields.include_usage`; `choices` of all prompts."""
+        self._head = head
+        self._opening = b"data: " + encode(head)[:-1] + b',"choices":[{"index":'
+        self._open = choices
+        self._include_usage = include_usage
+        # As OpenAI has it: null in every chunk but the last.
+        self._no_usage = b',"usage":null' if include_usage else b""
+        self._usage: dict[int, Usage] = {}  # of each prompt that has a choice that ended
+
+    def piece(self, index: int, members: bytes) -> bytes:
+        """A chunk of a choice that goes on; `members` are those between index and finish_reason."""
+        return b'%b%d,%b,"finish_reason":null}]%b}\n\n' % (self._opening, index, members, self._no_usage)
+
+    def last(self, index: int, members: bytes, prompt: int, delta: TokenDelta) -> bytes:
+        """The chunk that ends a choice; `delta` is its last one."""
+        self._open -= 1
+        self._usage[prompt] = delta.usage
+        usage = self._no_usage
+        if not self._open and self._include_usage is None:
+            usage = b',"usage":' + encode(usage_fields(Usage.total(self._usage.values())))
+        reason = FINISH[delta.finish or FinishReason.LENGTH].encode()
+        return b'%b%d,%b,"finish_reason":"%b"}]%b}\n\n' % (self._opening, index, members, reason, usage)
+
+    def end(self, usage: Usage) -> bytes:
+        """What closes a complete stream."""
+        if not self._include_usage:
+            return DONE
+        return sse(encode({**self._head, "choices": [], "usage": usage_fields(usage)})) + DONE
+
+    def broken(self, error: ServeError) -> bytes:
+        """What closes a stream that failed."""
+        return sse(broken(error)) + DONE

@@ -1,0 +1,1 @@
+"""MindIE: chat, generate and generate_stream."""

@@ -1,0 +1,254 @@
+"""POST /v1/chat/completions of MindIE: OpenAI's route with ranges, words and chunks of its own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat.beam import beam_names, beam_width
+from serve_app.api.dialects.chat.fields import StreamOptions
+from serve_app.api.dialects.chat.grammar import parse_form
+from serve_app.api.dialects.chat.templating import parse_variables
+from serve_app.api.dialects.chat.tools import parse_tools
+from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.fields import Boolean, Integer, Number, Text
+from serve_app.api.dialects.mindie.errors import broken, render_body_error
+from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
+from serve_app.api.dialects.mindie.messages import parse_messages
+from serve_app.api.dialects.mindie.wire import FINISH, STREAM_TYPE, encode
+from serve_app.api.edge.body import parse_body
+from serve_app.config import MindieConfig
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import (
+    Beam,
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    Overflow,
+    Prompt,
+    Templating,
+    TextLogprob,
+    TokenDelta,
+    ToolCallDelta,
+    Usage,
+)
+
+_DONE: Final = b"data: [DONE]\n\n"
+
+
+class ChatBody(SharedFields):
+    """A chat request; `check` says what single fields cannot."""
+
+    free_form: ClassVar[tuple[str, ...]] = (
+        "stream_options",
+        "messages",
+        "tools",
+        "tool_choice",
+        "response_format",
+        "chat_template_kwargs",
+    )
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    messages: Any = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    presence_penalty: Annotated[float | None, Number(-2, 2)] = None
+    frequency_penalty: Annotated[float | None, Number(-2, 2)] = None
+    repetition_penalty: Annotated[float | None, Number(0, 2, above=True)] = None
+    temperature: Annotated[float | None, Number(0, 2, above=True)] = None
+    top_k: Annotated[int | None, Integer(-1, limits.MAX_TOKENS)] = None
+    stream: Annotated[bool | None, Boolean] = None
+    include_stop_str_in_output: Annotated[bool | None, Boolean] = None
+    skip_special_tokens: Annotated[bool | None, Boolean] = None
+    ignore_eos: Annotated[bool | None, Boolean] = None
+    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
+    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    use_beam_search: Annotated[bool | None, Boolean] = None
+    logprobs: Annotated[bool | None, Boolean] = None
+    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    stream_options: StreamOptions | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    response_format: Any = None
+    chat_template_kwargs: Any = None
+    timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
+
+    def check(self) -> None:
+        """Raises InvalidField."""
+        self.check_stop("stop")
+        if self.model is None or not MODEL_NAME.fullmatch(self.model):
+            raise InvalidField(
+                "model: is required and must be 1 to 256 characters of A-Z a-z 0-9 . _ - beginning and "
+                "ending with a letter or digit",
+                param="model",
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+        n, best_of = self.n or 1, self.best_of
+        if best_of is not None and (best_of < n or (self.stream and best_of != n)):
+            raise InvalidField("best_of: must be at least n, and equal to n in a stream", param="best_of")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+
+class GreedyChatBody(ChatBody):
+    """The body where the operator lets a temperature of 0 mean greedy."""
+
+    temperature: Annotated[float | None, Number(0, 2)] = None
+
+
+class ChatDialect:
+    """Chat: messages in, assistant messages out."""
+
+    stream_type = STREAM_TYPE
+
+    def __init__(self, config: MindieConfig) -> None:
+        self._config = config
+        self._body = GreedyChatBody if config.allow_zero_temperature else ChatBody
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or PromptTooLong."""
+        body = parse_body(self._body, raw)
+        body.check()
+        model = endpoint or body.model or ""
+        beam = Beam(width=beam_width(body.n, body.best_of)) if body.use_beam_search else None
+        offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
+        form = parse_form({"response_format": body.response_format})
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=Prompt(
+                messages=parse_messages(body.messages, self._config.max_input_chars),
+                tools=offer.tools,
+                templating=Templating(variables=parse_variables(body.chat_template_kwargs)),
+            ),
+            tool_choice=offer.choice,
+            grammar=form.grammar,
+            sampling=body.sampling(body.max_tokens, max(body.top_k or 0, 0)),
+            n=body.n or 1,
+            best_of=None if beam else body.best_of,
+            beam=beam,
+            stop=body.stop or (),
+            include_stop=bool(body.include_stop_str_in_output),
+            skip_special_tokens=body.skip_special_tokens is not False,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            stream=bool(body.stream),
+            reasoning=False,  # the protocol has no place for thoughts but the text
+            overflow=Overflow.WINDOW,
+            priority=body.engine_priority,
+        )
+        return Call(
+            model=model,
+            task=Task.CHAT,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=body.timeout,
+            ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
+            renderer=partial(
+                ChatRenderer,
+                body=body.without("messages", "tools", "response_format", "chat_template_kwargs"),
+            ),
+            names={
+                "prompt": "messages",
+                "model": f"model {model!r}",  # which has passed its pattern
+                **(beam_names(body.best_of) if beam else {}),
+            },
+            fit=partial(fit_output, clamp=self._config.clamp_max_tokens),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_body_error(error)
+
+
+class ChatRenderer:
+    """Writes chat completions and their chunks. The model is called as the client called it."""
+
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody) -> None:
+        self._head: dict[str, Any] = {
+            "id": id,
+            "object": "chat.completion.chunk" if body.stream else "chat.completion",
+            "created": int(time.time()),
+            "model": body.model,
+        }
+        self._opening = b"data: " + encode(self._head)[:-1] + b',"choices":['
+        self._body = body
+        self._open = set(range(body.n or 1))
+        self._held: dict[int, list[TextLogprob]] = {}  # of tokens whose text is still to come
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        held = self._held.setdefault(delta.index, [])
+        held += delta.logprobs or ()
+        events = b""
+        if delta.text:
+            events = self._chunk(delta.index, {"role": "assistant", "content": delta.text}, None)
+        for piece in delta.tool_calls:
+            events += self._chunk(delta.index, {"role": "assistant", "tool_calls": [_piece(piece)]}, None)
+        if delta.finish is not None:
+            self._open.discard(delta.index)
+            usage = delta.usage if self._body.include_usage and not self._open else None
+            events += self._chunk(delta.index, {}, delta.finish, usage)
+        return events
+
+    def end(self, usage: Usage) -> bytes:
+        return _DONE
+
+    def broken(self, error: ServeError) -> bytes:
+        closing = [self._chunk(index, {}, FinishReason.ABORT) for index in sorted(self._open)]
+        return b"".join([b"data: ", broken(error), b"\n\n", *closing, _DONE])
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
+        return encode({**self._head, "choices": rendered, "usage": _usage(usage)})
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        message: dict[str, Any] = {"role": "assistant", "content": choice.text}
+        if choice.calls:
+            message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]
+        finish = FINISH[choice.finish] if choice.finish else None
+        return {
+            "index": index,
+            "message": message,
+            **self._logprobs(choice.logprobs),
+            "finish_reason": finish,
+        }
+
+    def _chunk(
+        self, index: int, delta: dict[str, Any], finish: FinishReason | None, usage: Usage | None = None
+    ) -> bytes:
+        choice = {
+            "index": index,
+            "delta": delta,
+            **self._logprobs(self._held.pop(index, [])),
+            "finish_reason": FINISH[finish] if finish else None,
+        }
+        tail = b"" if usage is None else b',"usage":' + encode(_usage(usage))
+        return self._opening + encode(choice) + b"]" + tail + b"}\n\n"
+
+    def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+        if not self._body.logprobs:
+            return {}
+        return {"logprobs": {"content": [token_with_alternatives(token) for token in tokens]}}
+
+
+def _piece(piece: ToolCallDelta) -> dict[str, Any]:
+    """A piece of a call, whole in its first chunk but for the rest of its arguments."""
+    function: dict[str, str] = {} if piece.name is None else {"name": piece.name}
+    head = {} if piece.id is None else {"id": piece.id, "type": "function"}
+    return {"index": piece.index, **head, "function": {**function, "arguments": piece.arguments}}
+
+
+def _usage(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }

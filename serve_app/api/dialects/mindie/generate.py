@@ -1,0 +1,161 @@
+"""POST /v2/models/{model}[/versions/{version}]/generate and generate_stream of MindIE.
+
+A raw prompt and its continuation, one event for each token. Knows no route: who made the
+dialect says which model the path names.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Annotated, ClassVar, Final
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, ErrorReply
+from serve_app.api.dialects.fields import Boolean, Integer, Number, Text
+from serve_app.api.dialects.mindie.errors import render_error
+from serve_app.api.dialects.mindie.events import Answer, TextRenderer
+from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, SharedFields, fit_output
+from serve_app.api.dialects.mindie.wire import STREAM_TYPE
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.config import MindieConfig
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, SamplingParams
+
+DEFAULT_MAX_TOKENS: Final = 20
+MAX_FLOAT: Final = 3.4e38  # the engine's numbers are float32
+MAX_INT: Final = 2**31 - 1
+
+_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,256}")
+
+
+class Parameters(SharedFields):
+    """How the text goes on. None: absent."""
+
+    details: Annotated[bool | None, Boolean] = None
+    do_sample: Annotated[bool | None, Boolean] = None
+    max_new_tokens: Annotated[int | None, Integer(1, MAX_INT)] = None
+    repetition_penalty: Annotated[float | None, Number(0, limits.MAX_REPETITION_PENALTY, above=True)] = None
+    temperature: Annotated[float | None, Number(0, MAX_FLOAT, above=True)] = None
+    top_k: Annotated[int | None, Integer(0, MAX_INT)] = None
+    typical_p: Annotated[float | None, Number(0, 1, above=True)] = None
+    batch_size: Annotated[int | None, Integer(1, MAX_INT)] = None  # a hint that no token may depend on
+    watermark: Annotated[bool | None, Boolean] = None
+    perf_stat: Annotated[bool | None, Boolean] = None
+    timeout: Annotated[int | None, Integer(1, MAX_TIMEOUT_S)] = None
+
+    def samples(self, *, infer: bool) -> bool:
+        """Whether tokens are drawn; `infer`: from what else is given, where the client does not say."""
+        if self.do_sample is None and infer:
+            named = (self.temperature, self.top_k, self.top_p, self.typical_p, self.seed)
+            return any(value is not None for value in named)
+        return bool(self.do_sample)
+
+
+class TextBody(WireModel):
+    """A generate request."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
+
+    id: Annotated[str | None, Text(1, limits.MAX_HEADER_ID_CHARS)] = None
+    text_input: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
+    parameters: Parameters | None = None
+
+    def check(self, max_chars: int) -> None:
+        """What single fields cannot tell. Raises InvalidField or PromptTooLong."""
+        check_id(self.id)
+        if self.text_input is None:
+            raise InvalidField("text_input: is required", param="text_input")
+        if len(self.text_input) > max_chars:
+            raise PromptTooLong(
+                f"text_input: must be a string of 1 to {max_chars} characters", param="text_input"
+            )
+
+
+def check_id(id: str | None) -> None:
+    """Raises InvalidField unless a client's id is sound, or absent."""
+    if id is not None and not _ID.fullmatch(id):
+        raise InvalidField("id: must be 1 to 256 characters of A-Z a-z 0-9 _ -", param="id")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """What is known of a request before its body is read."""
+
+    model: str  # as the path names it
+    version: str | None
+    id: str  # unless the body brings one
+    stream: bool
+
+
+class TextDialect:
+    """Text: a prompt in, its continuation out; for one request."""
+
+    stream_type = STREAM_TYPE
+
+    def __init__(self, config: MindieConfig, target: Target) -> None:
+        self._config = config
+        self._target = target
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or PromptTooLong."""
+        body = parse_body(TextBody, raw)
+        body.check(self._config.max_input_chars)
+        asked = body.parameters or Parameters()
+        asked.check_stop("parameters.stop")
+        target, details = self._target, bool(asked.details)
+        request = GenerateRequest(
+            id="",
+            model=target.model,
+            prompt=Prompt(text=body.text_input),
+            sampling=self._sampling(asked),
+            stop=asked.stop or (),
+            stream=target.stream or details,  # the details are of each token
+            per_token=target.stream or details,
+            overflow=Overflow.WINDOW,
+            priority=asked.engine_priority,
+        )
+        answer = Answer(
+            id=body.id or target.id,
+            model_name=target.model,
+            model_version=target.version,
+            details=details,
+            perf_stat=details and bool(asked.perf_stat),
+            shows_end=self._config.emit_end_token_text,
+        )
+        return Call(
+            model=target.model,
+            task=Task.COMPLETIONS,
+            version=target.version,
+            client_id=answer.id,
+            requests=(request,),
+            stream=target.stream,
+            timeout_s=asked.timeout,
+            ignored=(),  # by this protocol in silence
+            renderer=partial(TextRenderer, answer=answer),
+            names={
+                "prompt": "text_input",
+                "max_tokens": "parameters.max_new_tokens",
+                **{name: f"parameters.{name}" for name in ("top_k", "stop", "stop_token_ids", "seed")},
+            },
+            fit=partial(self._fit, top_k=asked.top_k, is_default=asked.max_new_tokens is None),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+    def _sampling(self, asked: Parameters) -> SamplingParams:
+        sampling = asked.sampling(asked.max_new_tokens or DEFAULT_MAX_TOKENS, asked.top_k or 0)
+        if asked.samples(infer=self._config.do_sample_default == "auto"):
+            return sampling
+        return replace(sampling, temperature=0.0, top_k=0, top_p=1.0, typical_p=1.0, seed=None)
+
+    def _fit(
+        self, request: GenerateRequest, info: ModelInfo, *, top_k: int | None, is_default: bool
+    ) -> GenerateRequest:
+        """Raises InvalidField for what is outside of the model's own ranges."""
+        if top_k is not None and top_k >= info.vocab_size:
+            raise InvalidField(f"top_k: must be an integer from 0 to {info.vocab_size - 1}", param="top_k")
+        return fit_output(request, info, clamp=is_default or self._config.clamp_max_tokens)

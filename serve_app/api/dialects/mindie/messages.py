@@ -1,0 +1,48 @@
+"""Chat messages of MindIE -> plain mappings for a chat template.
+
+Stricter than OpenAI's: a content must not be empty, but for that of an assistant who calls
+tools, and all contents together have a limit in characters.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from serve_app.api.dialects.chat.messages import parse_messages as flattened
+from serve_app.errors import InvalidField, PromptTooLong
+
+ROLES: Final = ("system", "user", "assistant", "tool")
+
+
+def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
+    """Checked and flattened messages, of at most `max_chars` characters.
+
+    Raises InvalidField, UnsupportedField or PromptTooLong.
+    """
+    if not isinstance(value, list) or not value:
+        raise InvalidField("messages: is required and must be a list of messages", param="messages")
+    for i, message in enumerate(value):
+        _check(message, f"messages.{i}")
+    messages = flattened(value)
+    for i, message in enumerate(messages):
+        # An assistant's calls come back as they were sent, with an empty content.
+        if not message["content"] and "tool_calls" not in message:
+            raise _invalid(f"messages.{i}.content", "must not be empty")
+    if sum(len(message["content"]) for message in messages) > max_chars:
+        raise PromptTooLong(f"messages: must hold at most {max_chars} characters", param="messages")
+    return messages
+
+
+def _check(message: Any, where: str) -> None:
+    """What this protocol asks of a message, and OpenAI's does not."""
+    if not isinstance(message, dict):
+        raise _invalid(where, "must be an object")
+    role = message.get("role")
+    if role not in ROLES:
+        raise _invalid(f"{where}.role", f"must be one of {', '.join(ROLES)}")
+    if role == "tool" and not message.get("tool_call_id"):
+        raise _invalid(f"{where}.tool_call_id", "is required")
+
+
+def _invalid(where: str, what: str) -> InvalidField:
+    return InvalidField(f"{where}: {what}", param=where)

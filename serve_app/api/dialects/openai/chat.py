@@ -1,0 +1,230 @@
+"""POST /v1/chat/completions of the OpenAI protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, ClassVar, Final
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import wire as wire
+from serve_app.api.dialects.chat.fields import SharedFields
+from serve_app.api.dialects.chat.messages import parse_messages
+from serve_app.api.dialects.chat.templating import TemplatingFields
+from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
+from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.edge.body import parse_body
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+
+_PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content of a choice
+
+# What an answer does not look back at; its body lives as long as the answer does.
+_NOT_ANSWERED: Final = (
+    "messages",
+    "logit_bias",
+    "logits_processors",
+    "tools",
+    "functions",
+    "chat_template_kwargs",
+)
+
+
+class ChatBody(SharedFields, TemplatingFields):
+    free_form: ClassVar[tuple[str, ...]] = (
+        "stream_options",
+        "messages",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+        *TemplatingFields.free_form,
+    )
+
+    messages: Any = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    logprobs: Annotated[bool | None, Boolean] = None
+    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    functions: Any = None
+    function_call: Any = None
+
+    def check(self) -> None:
+        super().check()
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+        limits_given = {v for v in (self.max_tokens, self.max_completion_tokens) if v is not None}
+        if len(limits_given) > 1:
+            raise InvalidField(
+                "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
+            )
+
+    def offer(self) -> ToolOffer:
+        """The tools, in either form. Raises InvalidField."""
+        return parse_offer(
+            tools=self.tools,
+            tool_choice=self.tool_choice,
+            functions=self.functions,
+            function_call=self.function_call,
+            parallel=self.parallel_tool_calls is not False,
+            subset=True,
+        )
+
+    @property
+    def names(self) -> dict[str, str]:
+        """As `SharedFields.names`."""
+        length = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {**super().names, **length}
+
+    @property
+    def left_to_model(self) -> tuple[str, ...]:
+        """As `SharedFields.left_to_model`, and the length."""
+        return super().left_to_model + (("max_tokens",) if self.token_limit is None else ())
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+
+class ChatDialect:
+    """Chat: messages in, assistant messages out."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody or InvalidField."""
+        body = parse_body(ChatBody, raw)
+        body.check()
+        model = body.endpoint(endpoint)
+        offer, form = body.offer(), body.form()
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=Prompt(
+                messages=parse_messages(body.messages), tools=offer.tools, templating=body.templating()
+            ),
+            tool_choice=offer.choice,
+            sampling=body.sampling(body.token_limit),
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            prompt_logprobs=body.prompt_logprobs,
+            **body.options(form.grammar),
+        )
+        return Call(
+            model=model,
+            task=Task.CHAT,
+            user=body.user,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=body.timeout,
+            ignored=(*body.ignored, *form.ignored, *offer.ignored),
+            renderer=partial(
+                ChatRenderer,
+                body=body.without(*_NOT_ANSWERED),
+                legacy=offer.legacy,
+            ),
+            names={"prompt": "messages", **offer.names, **body.names},
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+class ChatRenderer:
+    """Writes chat completions and their chunks."""
+
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody, legacy: bool = False) -> None:
+        """`legacy`: a call is sent as the deprecated `function_call`."""
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._head = wire.Head(kind, f"chatcmpl-{id}", info)
+        self._body = body
+        self._legacy = legacy
+        self._open: dict[int, bytes] = {}  # a choice's chunks up to their delta's content
+        self._end = wire.chunk_end(include_usage=body.include_usage)
+        self._plain = _PLAIN + self._end
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        index = delta.index
+        opening = self._open.get(index)
+        end, plain = self._end, self._plain
+        if self._body.continuous_usage:
+            end = wire.chunk_end_with(delta.usage)
+            plain = _PLAIN + end
+        events = b""
+        if opening is None:
+            start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
+            tail = plain
+            if self._body.return_token_ids:
+                tail = _PLAIN + wire.with_prompt_ids(end, delta.prompt_token_ids or ())
+            events = start + b'"role":"assistant","content":""' + tail
+            opening = self._open[index] = start
+        tail = plain
+        logprobs = delta.logprobs if self._body.logprobs else None
+        ids = delta.token_ids if self._body.return_token_ids else ()
+        if logprobs or ids:
+            listed = wire.encode(self._logprobs(logprobs)) if logprobs else b"null"
+            member = b',"token_ids":' + wire.encode(ids) if ids else b""
+            tail = b'},"logprobs":' + listed + b',"finish_reason":null' + member + end
+        for content in wire.delta_members(delta, legacy=self._legacy, always=tail is not plain):
+            events += opening + content + tail
+            tail = plain  # what belongs to the whole step is sent once
+        if delta.finish is not None:
+            reason = self._finish(delta.finish).encode()
+            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + end
+        return events
+
+    def _finish(self, finish: FinishReason) -> str:
+        if self._legacy and finish is FinishReason.TOOL_CALLS:
+            return wire.LEGACY_TOOL_CALLS
+        return wire.FINISH[finish]
+
+    def end(self, usage: Usage) -> bytes:
+        return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+
+    def broken(self, error: ServeError) -> bytes:
+        return wire.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        listed = list(choices)
+        fields = {
+            **self._head.fields,
+            "choices": [self._choice(i, choice) for i, choice in enumerate(listed)],
+            "usage": wire.usage_fields(usage),
+        }
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = wire.prompt_entries(listed[0].prompt_logprobs or ())
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = listed[0].prompt_token_ids
+        return wire.encode(fields)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "index": index,
+            "message": self._message(choice),
+            "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
+            "finish_reason": self._finish(choice.finish) if choice.finish else None,
+        }
+        if self._body.return_token_ids:
+            fields["token_ids"] = choice.token_ids
+        return fields
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        content = choice.text if choice.text or not choice.calls else None
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
+        if choice.calls and self._legacy:
+            message["function_call"] = wire.function_fields(choice.calls[0])
+        elif choice.calls:
+            message["tool_calls"] = [wire.tool_call_fields(call) for call in choice.calls]
+        return message
+
+    def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+        if self._body.return_tokens_as_token_ids:
+            tokens = map(wire.named_by_id, tokens)
+        return {"content": [wire.token_with_alternatives(token) for token in tokens], "refusal": None}

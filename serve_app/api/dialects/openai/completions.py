@@ -1,0 +1,214 @@
+"""POST /v1/completions of the OpenAI protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, Final
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import wire as wire
+from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, SharedFields
+from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
+from serve_app.api.dialects.fields import Boolean, Integer, Text, as_integer
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.edge.body import parse_body
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
+
+DEFAULT_MAX_TOKENS: Final = 16
+
+
+class CompletionBody(SharedFields):
+    prompt: Any = None
+    suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    echo: Annotated[bool | None, Boolean] = None
+
+    def check(self) -> None:
+        super().check()
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidField(
+                f"max_tokens: must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo",
+                param="max_tokens",
+            )
+
+    @property
+    def wants_prompt_logprobs(self) -> int | None:
+        """An echoed prompt is listed among the choice's own log-probabilities."""
+        if self.echo and self.logprobs is not None:
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        return self.prompt_logprobs
+
+
+def parse_prompts(value: Any) -> list[Prompt]:
+    """A string, token ids, or a list of either. Raises InvalidField or PromptTooLong."""
+    if value is None:
+        raise InvalidField("prompt: is required", param="prompt")
+    if isinstance(value, str):
+        return [_text_prompt(value)]
+    if isinstance(value, list) and value:
+        if not isinstance(value[0], str | list):
+            return [_id_prompt(value)]
+        if len(value) > limits.MAX_PROMPTS:
+            raise InvalidField(f"prompt: must hold at most {limits.MAX_PROMPTS} prompts", param="prompt")
+        if all(isinstance(item, str) for item in value):
+            return [_text_prompt(item) for item in value]
+        if all(isinstance(item, list) for item in value):
+            return [_id_prompt(item) for item in value]
+    raise InvalidField(
+        "prompt: must be a string, a list of token ids, or a list of either, and not be empty", param="prompt"
+    )
+
+
+def _text_prompt(text: str) -> Prompt:
+    if len(text) > limits.MAX_PROMPT_CHARS:
+        raise PromptTooLong(f"prompt: must hold at most {limits.MAX_PROMPT_CHARS} characters", param="prompt")
+    return Prompt(text=text)
+
+
+def _id_prompt(items: list[Any]) -> Prompt:
+    # A million ids are common enough to look at their types without a Python loop.
+    ids: list[Any] = items if set(map(type, items)) == {int} else [as_integer(item) for item in items]
+    if not ids or None in ids or min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
+        raise InvalidField(f"prompt: token ids must be integers from 0 to {MAX_TOKEN_ID}", param="prompt")
+    return Prompt(token_ids=tuple(ids))
+
+
+class CompletionDialect:
+    """Completions: raw prompts in, continuations out."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or PromptTooLong."""
+        body = parse_body(CompletionBody, raw)
+        body.check()
+        model = body.endpoint(endpoint)
+        max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else body.max_tokens
+        form = body.form()
+        sampling, options = body.sampling(max_tokens), body.options(form.grammar)
+        requests = tuple(
+            GenerateRequest(
+                id="",
+                model=model,
+                prompt=_with_suffix(prompt, body.suffix),
+                sampling=sampling,
+                echo=bool(body.echo),
+                logprobs=body.logprobs,
+                prompt_logprobs=body.wants_prompt_logprobs,
+                **options,
+            )
+            for prompt in parse_prompts(body.prompt)
+        )
+        return Call(
+            model=model,
+            task=Task.COMPLETIONS,
+            user=body.user,
+            requests=requests,
+            stream=bool(body.stream),
+            timeout_s=body.timeout,
+            ignored=(*body.ignored, *form.ignored),
+            renderer=partial(
+                CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias", "logits_processors")
+            ),
+            names=body.names,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+def _with_suffix(prompt: Prompt, suffix: str | None) -> Prompt:
+    if not suffix:
+        return prompt
+    if prompt.text is None:
+        raise InvalidField("suffix: needs prompts that are text", param="suffix")
+    return Prompt(text=prompt.text, suffix=suffix)
+
+
+class CompletionRenderer:
+    """Writes completions and their chunks. A choice's index is prompt * n + i."""
+
+    def __init__(self, id: str, info: ModelInfo, body: CompletionBody) -> None:
+        self._head = wire.Head("text_completion", f"cmpl-{id}", info)
+        self._body = body
+        self._n = body.n or 1
+        self._open = b"data: " + self._head.open() + b',"choices":[{"index":'
+        self._end = wire.chunk_end(include_usage=body.include_usage)
+        self._usage: dict[int, Usage] = {}  # so far, of each prompt
+        self._logprobs: dict[int, LegacyLogprobs] = {}
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        index = prompt * self._n + delta.index
+        text = (delta.prompt_text or "") + delta.text
+        logprobs = self._delta_logprobs(index, delta)
+        ids = self._token_ids(delta) if self._body.return_token_ids else b""
+        if not text and not ids and logprobs is None and delta.finish is None:
+            return b""
+        reason = b"null" if delta.finish is None else b'"%b"' % wire.FINISH[delta.finish].encode()
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b' % (
+            self._open,
+            index,
+            wire.encode(text),
+            b"null" if logprobs is None else wire.encode(logprobs),
+            reason,
+            ids,
+            self._end if not self._body.continuous_usage else self._end_with(prompt, delta.usage),
+        )
+
+    def _end_with(self, prompt: int, usage: Usage) -> bytes:
+        """The end of a chunk that tells the usage of all prompts so far."""
+        self._usage[prompt] = usage
+        return wire.chunk_end_with(Usage.total(self._usage.values()))
+
+    def _token_ids(self, delta: TokenDelta) -> bytes:
+        """The members that tell a chunk's ids, and with a choice's first chunk those of the prompt."""
+        prompt, ids = delta.prompt_token_ids, delta.token_ids
+        members = b"" if prompt is None else b',"prompt_token_ids":' + wire.encode(prompt)
+        return members + (b',"token_ids":' + wire.encode(ids) if ids else b"")
+
+    def _delta_logprobs(self, index: int, delta: TokenDelta) -> dict[str, Any] | None:
+        if self._body.logprobs is None:
+            return None
+        prompt = (delta.prompt_logprobs or ()) if self._body.echo else ()
+        tokens = (*prompt, *(delta.logprobs or ()))
+        if not tokens:
+            return None
+        if index not in self._logprobs:
+            self._logprobs[index] = self._new_logprobs(self._body.logprobs)
+        return self._logprobs[index].add(tokens)
+
+    def _new_logprobs(self, num_top: int) -> LegacyLogprobs:
+        return LegacyLogprobs(num_top, by_id=bool(self._body.return_tokens_as_token_ids))
+
+    def end(self, usage: Usage) -> bytes:
+        return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
+
+    def broken(self, error: ServeError) -> bytes:
+        return wire.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]
+        return wire.encode({**self._head.fields, "choices": rendered, "usage": wire.usage_fields(usage)})
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        logprobs = None
+        if self._body.logprobs is not None:
+            prompt = (choice.prompt_logprobs or ()) if self._body.echo else ()
+            logprobs = self._new_logprobs(self._body.logprobs).add((*prompt, *choice.logprobs))
+        fields: dict[str, Any] = {
+            "index": index,
+            "text": (choice.prompt_text or "") + choice.text,
+            "logprobs": logprobs,
+            "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
+        }
+        if self._body.prompt_logprobs is not None:
+            fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs or ())
+        if self._body.return_token_ids:
+            fields["prompt_token_ids"] = choice.prompt_token_ids
+            fields["token_ids"] = choice.token_ids
+        return fields

@@ -1,0 +1,74 @@
+"""POST /v1/embeddings of the OpenAI protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from serve_app import limits
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
+from serve_app.api.dialects.fields import Integer, Number, Text
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+
+class EmbeddingFields(WireModel):
+    """Those of OpenAI's own. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("input",)
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    input: Any = None
+    encoding_format: Any = None
+    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
+    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+
+    @property
+    def encoding(self) -> Encoding:
+        """Raises InvalidField."""
+        value = Encoding.FLOAT if self.encoding_format is None else self.encoding_format
+        if value not in tuple(Encoding):
+            raise InvalidField(
+                f"encoding_format: must be one of: {', '.join(Encoding)}", param="encoding_format"
+            )
+        return Encoding(value)
+
+
+class EmbeddingBody(EmbeddingFields):
+    """With what this server adds to them."""
+
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Fields with a value that nobody looks at, as the client spelt them."""
+        extra = self.__pydantic_extra__ or {}
+        return tuple(name for name, value in extra.items() if value is not None)
+
+
+class EmbeddingDialect:
+    """OpenAI's embeddings."""
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
+        """As `EmbedDialect.parse`."""
+        body = parse_body(EmbeddingBody, raw)
+        model = required("model", body.model if endpoint is None else endpoint)
+        return EmbedCall(
+            model=model,
+            user=body.user,
+            request=EmbedRequest(id="", inputs=parse_inputs(body.input), dimensions=body.dimensions),
+            timeout_s=body.timeout,
+            ignored=body.ignored,
+            render=partial(_render, body.encoding),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+def _render(encoding: Encoding, id: str, info: ModelInfo, embeddings: Embeddings) -> Iterator[bytes]:
+    return answer({"object": "list", "model": info.name}, embeddings, encoding)

@@ -1,0 +1,1 @@
+"""OpenVINO Model Server, below /v3."""

@@ -1,0 +1,178 @@
+"""POST /v3/chat/completions of OpenVINO Model Server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import wire as openai
+from serve_app.api.dialects.chat.messages import parse_messages
+from serve_app.api.dialects.chat.tools import parse_offer
+from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.ovms import wire as wire
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.edge.body import parse_body
+from serve_app.config import OvmsConfig
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+
+
+class ChatBody(SharedFields):
+    """A chat request; `check` says what single fields cannot."""
+
+    free_form: ClassVar[tuple[str, ...]] = (
+        *SharedFields.free_form,
+        "messages",
+        "tools",
+        "tool_choice",
+        "functions",
+        "function_call",
+    )
+
+    messages: Any = None
+    logprobs: Annotated[bool | None, Boolean] = None
+    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Annotated[bool | None, Boolean] = None
+    functions: Any = None
+    function_call: Any = None
+
+    def check(self, config: OvmsConfig) -> None:
+        super().check(config)
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+
+
+class ChatDialect:
+    """Chat: messages in, assistant messages out."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def __init__(self, config: OvmsConfig) -> None:
+        self._config = config
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody or InvalidField."""
+        body = parse_body(ChatBody, raw)
+        body.check(self._config)
+        model = endpoint or body.model or ""
+        offer = parse_offer(
+            tools=body.tools,
+            tool_choice=body.tool_choice,
+            functions=body.functions,
+            function_call=body.function_call,
+            parallel=body.parallel_tool_calls is not False,
+        )
+        form = body.form()
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
+            tool_choice=offer.choice,
+            logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            **body.options(self._config, form.grammar),
+        )
+        return Call(
+            model=model,
+            task=Task.CHAT,
+            user=body.user,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=None,
+            ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
+            renderer=partial(
+                ChatRenderer,
+                body=body.without(*LARGE, "messages", "tools", "functions"),
+                model=model,
+                legacy=offer.legacy,
+            ),
+            names={"prompt": "messages", **offer.names, **body.names},
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error, malformed_json=self._config.malformed_json_status)
+
+
+class ChatRenderer:
+    """Writes chat completions and their chunks. The model is called as the client called it."""
+
+    def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
+        """`legacy`: a call is sent as the deprecated `function_call`."""
+        kind = "chat.completion.chunk" if body.stream else "chat.completion"
+        self._envelope = wire.Envelope(kind, f"chatcmpl-{id}", model, info, include_usage=body.include_usage)
+        self._body = body
+        self._legacy = legacy
+        self._is_text = body.detokenize is not False
+        self._begun: set[int] = set()  # choices whose role was told
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        events = b""
+        logprobs = _logprobs(delta.logprobs) if self._body.logprobs and delta.logprobs else None
+        ids = delta.token_ids
+        for member in self._members(delta, always=logprobs is not None):
+            # What belongs to the whole step is sent once.
+            events += self._chunk(delta.index, member, ids, logprobs)
+            ids, logprobs = (), None
+        if delta.finish is not None:
+            events += self._envelope.chunk(delta.index, b'"delta":{}', finish=openai.FINISH[delta.finish])
+        return events
+
+    def _members(self, delta: TokenDelta, *, always: bool) -> list[bytes]:
+        """The members of a delta, a chunk each; `always`: at least one."""
+        if not self._is_text:
+            return [b'"content":""'] if delta.token_ids else []
+        members = [b'"content":' + openai.encode(delta.text)] if delta.text else []
+        members += [openai.tool_call_delta(piece, legacy=self._legacy) for piece in delta.tool_calls]
+        return members or ([b'"content":""'] if always else [])
+
+    def _chunk(self, index: int, member: bytes, ids: tuple[int, ...], logprobs: Any) -> bytes:
+        role = b"" if index in self._begun else b'"role":"assistant",'
+        self._begun.add(index)
+        content = b'"delta":{' + role + member + b"}"
+        if not self._is_text:
+            content = b'"token_ids":' + openai.encode(ids) + b"," + content
+        return self._envelope.chunk(index, content, logprobs=logprobs)
+
+    def end(self, usage: Usage) -> bytes:
+        return self._envelope.end(usage)
+
+    def broken(self, error: ServeError) -> bytes:
+        return wire.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        listed = list(choices)
+        more: dict[str, Any] = {}
+        if self._body.prompt_logprobs is not None:
+            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
+        return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        return {
+            "finish_reason": openai.FINISH[choice.finish] if choice.finish else None,
+            "index": index,
+            "logprobs": _logprobs(choice.logprobs) if self._body.logprobs else None,
+            "message": self._message(choice),
+            **({} if self._is_text else {"token_ids": choice.token_ids}),
+        }
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        if not self._is_text:
+            return {"content": "", "role": "assistant"}
+        message: dict[str, Any] = {"content": choice.text, "role": "assistant"}
+        if choice.calls:
+            message["content"] = choice.text or None
+            if self._legacy:
+                message["function_call"] = openai.function_fields(choice.calls[0])
+            else:
+                message["tool_calls"] = [openai.tool_call_fields(call) for call in choice.calls]
+        return message
+
+
+def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:
+    return {"content": [openai.token_with_alternatives(token) for token in tokens]}

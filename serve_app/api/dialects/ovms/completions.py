@@ -1,0 +1,150 @@
+"""POST /v3/completions of OpenVINO Model Server: a raw prompt in, its continuations out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Annotated, Any
+
+from serve_app import limits
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import wire as openai
+from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
+from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.openai.completions import parse_prompts
+from serve_app.api.dialects.ovms import wire as wire
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.edge.body import parse_body
+from serve_app.config import OvmsConfig
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+
+
+class CompletionBody(SharedFields):
+    """A completion request. Answers are numbered by choice, so it holds one prompt."""
+
+    prompt: Any = None
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    echo: Annotated[bool | None, Boolean] = None
+    logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+
+    def check(self, config: OvmsConfig) -> None:
+        super().check(config)
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidField(
+                f"max_tokens: must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo",
+                param="max_tokens",
+            )
+
+    @property
+    def wants_prompt_logprobs(self) -> int | None:
+        """An echoed prompt is listed among the choice's own log-probabilities."""
+        if self.echo and self.logprobs is not None:
+            return max(self.logprobs, self.prompt_logprobs or 0)
+        return self.prompt_logprobs
+
+    def single_prompt(self) -> Prompt:
+        """Raises InvalidField or PromptTooLong."""
+        prompts = parse_prompts(self.prompt)
+        if len(prompts) > 1:
+            raise InvalidField("prompt: must hold one prompt, as text or token ids", param="prompt")
+        return prompts[0]
+
+
+class CompletionDialect:
+    """Completions: a raw prompt in, continuations out."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def __init__(self, config: OvmsConfig) -> None:
+        self._config = config
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or PromptTooLong."""
+        body = parse_body(CompletionBody, raw)
+        body.check(self._config)
+        model = endpoint or body.model or ""
+        form = body.form()
+        options = {**body.options(self._config, form.grammar), "prompt_logprobs": body.wants_prompt_logprobs}
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=body.single_prompt(),
+            echo=bool(body.echo),
+            logprobs=body.logprobs,
+            **options,
+        )
+        return Call(
+            model=model,
+            task=Task.COMPLETIONS,
+            user=body.user,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=None,
+            ignored=form.ignored,  # unknown fields are, by this protocol, in silence
+            renderer=partial(CompletionRenderer, body=body.without(*LARGE, "prompt"), model=model),
+            names=body.names,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error, malformed_json=self._config.malformed_json_status)
+
+
+class CompletionRenderer:
+    """Writes completions and their chunks. The model is called as the client called it."""
+
+    def __init__(self, id: str, info: ModelInfo, body: CompletionBody, model: str) -> None:
+        self._envelope = wire.Envelope(
+            "text_completion", f"cmpl-{id}", model, info, include_usage=body.include_usage
+        )
+        self._body = body
+        self._is_text = body.detokenize is not False
+        self._logprobs: dict[int, LegacyLogprobs] = {}
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        text = (delta.prompt_text or "") + delta.text if self._is_text else ""
+        logprobs = self._listed(delta.index, delta.prompt_logprobs, delta.logprobs)
+        ids = () if self._is_text else delta.token_ids
+        if not text and not ids and logprobs is None and delta.finish is None:
+            return b""
+        content = b'"text":' + openai.encode(text)
+        if not self._is_text:
+            content = b'"token_ids":' + openai.encode(ids) + b"," + content
+        finish = None if delta.finish is None else openai.FINISH[delta.finish]
+        return self._envelope.chunk(delta.index, content, finish=finish, logprobs=logprobs)
+
+    def _listed(
+        self, index: int, prompt: tuple[TextLogprob, ...] | None, output: Iterable[TextLogprob] | None
+    ) -> dict[str, Any] | None:
+        """The choice's next log-probabilities, if they are asked for and there are any."""
+        if self._body.logprobs is None:
+            return None
+        tokens = [*((prompt or ()) if self._body.echo else ()), *(output or ())]
+        if not tokens:
+            return None
+        return self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs)).add(tokens)
+
+    def end(self, usage: Usage) -> bytes:
+        return self._envelope.end(usage)
+
+    def broken(self, error: ServeError) -> bytes:
+        return wire.broken(error)
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        listed = list(choices)
+        more: dict[str, Any] = {}
+        if self._body.prompt_logprobs is not None:
+            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
+        return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
+
+    def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
+        fields: dict[str, Any] = {
+            "finish_reason": openai.FINISH[choice.finish] if choice.finish else None,
+            "index": index,
+            "logprobs": self._listed(index, choice.prompt_logprobs, choice.logprobs),
+        }
+        if not self._is_text:
+            return {**fields, "token_ids": choice.token_ids, "text": ""}
+        return {**fields, "text": (choice.prompt_text or "") + choice.text}

@@ -1,0 +1,43 @@
+"""POST /v3/embeddings of OpenVINO Model Server: OpenAI's bodies, answered under the name they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
+from serve_app.api.dialects.openai.embeddings import EmbeddingFields
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.edge.body import parse_body
+from serve_app.config import OvmsConfig
+from serve_app.errors import ServeError
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+
+class EmbeddingDialect:
+    """OpenVINO Model Server's embeddings."""
+
+    def __init__(self, config: OvmsConfig) -> None:
+        self._config = config
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
+        """As `EmbedDialect.parse`."""
+        body = parse_body(EmbeddingFields, raw)
+        model = required("model", body.model if endpoint is None else endpoint)
+        return EmbedCall(
+            model=model,
+            user=body.user,
+            request=EmbedRequest(id="", inputs=parse_inputs(body.input), dimensions=body.dimensions),
+            ignored=(),  # by this protocol in silence
+            render=partial(_render, model, body.encoding),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error, malformed_json=self._config.malformed_json_status)
+
+
+def _render(
+    model: str, encoding: Encoding, id: str, info: ModelInfo, embeddings: Embeddings
+) -> Iterator[bytes]:
+    return answer({"object": "list", "model": model}, embeddings, encoding)

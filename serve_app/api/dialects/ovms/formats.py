@@ -1,0 +1,225 @@
+"""`response_format` of OpenVINO Model Server: OpenAI's forms, and XGrammar's formats beside them.
+
+A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
+it becomes one grammar in Lark's notation. Free text (`any_text`, and what stands between triggered
+tags) ends where its tag ends, or with the answer: anywhere else its end could not be told.
+
+    {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},
+                                      {"type": "const_string", "value": "Bye!"}]}
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from llguidance import regex_to_lark
+from llguidance.gbnf_to_lark import any_to_lark
+
+from serve_app import limits
+from serve_app.api.dialects.chat.grammar import Form, parse_form
+from serve_app.errors import InvalidField
+from serve_app.json_schema import SPACE, UnusableSchema, adapt
+from serve_app.types import Grammar, GrammarKind
+
+FIELD: Final = "response_format"
+OPENAIS: Final = ("text", "json_object", "json_schema")
+MAX_DEPTH: Final = 16
+MAX_PARTS: Final = 256  # formats in one tree
+
+_NAME: Final = "answer"  # of a schema whose client gave it none
+_HEAD: Final = ("%llguidance {}", "TEXT: /(.|\\n)*/")
+
+
+def parse_response_format(value: Any) -> Form:
+    """What an answer must match. Raises InvalidField, which names the place in the format."""
+    if not isinstance(value, dict) or value.get("type") in OPENAIS:
+        return parse_form({FIELD: _with_name(value)})
+    if value.get("type") == "structural_tag":
+        value = value.get("format")
+    translator = _Translator()
+    start = translator.format(value, "", last=True)
+    text = "\n".join([*_HEAD, f"start: {start or _quoted('')}", *translator.rules, ""])
+    if len(text) > limits.MAX_GRAMMAR_CHARS:
+        raise _wrong("", f"must not exceed {limits.MAX_GRAMMAR_CHARS} characters as a grammar")
+    return Form(Grammar(kind=GrammarKind.LARK, text=text), tuple(translator.lost))
+
+
+def _with_name(value: Any) -> Any:
+    """The form with a schema as OpenAI has it: named, and below `schema`."""
+    form = value.get("json_schema") if isinstance(value, dict) else None
+    if not isinstance(form, dict) or value.get("type") != "json_schema":
+        return value
+    inner = form if isinstance(form.get("schema"), dict) else {"schema": form}
+    return {**value, "json_schema": {**inner, "name": inner.get("name") or _NAME}}
+
+
+class _Translator:
+    """Turns formats into expressions, and collects the rules and the lost keywords that go with them."""
+
+    def __init__(self) -> None:
+        self.rules: list[str] = []
+        self.lost: list[str] = []
+        self._parts = 0
+        self._kinds: dict[str, Callable[[dict[str, Any], str, bool], str]] = {
+            "const_string": self._constant,
+            "any_text": self._any_text,
+            "regex": self._regex,
+            "grammar": self._grammar,
+            "json_schema": self._json_schema,
+            "sequence": self._sequence,
+            "or": self._or,
+            "tag": lambda value, at, last: self._tag(value, at),
+            "triggered_tags": self._triggered_tags,
+            "tags_with_separator": self._tags_with_separator,
+        }
+
+    def format(self, value: Any, at: str, *, last: bool) -> str:
+        """The expression of a format, which lies `at` some place; `last`: the answer ends with it."""
+        self._parts += 1
+        if at.count(".") > 2 * MAX_DEPTH or self._parts > MAX_PARTS:
+            raise _wrong("", f"must hold at most {MAX_PARTS} formats, at most {MAX_DEPTH} inside one another")
+        kind = value.get("type") if isinstance(value, dict) else None
+        if not isinstance(kind, str) or kind not in self._kinds:
+            raise _wrong(_join(at, "type"), f"must be one of: {', '.join([*OPENAIS, *self._kinds])}")
+        return self._kinds[kind](value, at, last)
+
+    def _rule(self, body: str, options: str = "") -> str:
+        name = f"f{len(self.rules)}"
+        self.rules.append(f"{name}{options}: {body}")
+        return name
+
+    def _constant(self, value: dict[str, Any], at: str, last: bool) -> str:
+        return _quoted(_text(value, "value", at, empty=True))
+
+    def _any_text(self, value: dict[str, Any], at: str, last: bool) -> str:
+        if not last:
+            raise _wrong(at, "any_text must be the end of the answer, or all of a tag's content")
+        return "TEXT"
+
+    def _regex(self, value: dict[str, Any], at: str, last: bool) -> str:
+        return f"/{regex_to_lark(_text(value, 'pattern', at))}/"
+
+    def _grammar(self, value: dict[str, Any], at: str, last: bool) -> str:
+        text = _text(value, "grammar", at)
+        try:
+            return self._rule(f"%lark {{\n{any_to_lark(text)}\n}}")  # GBNF is translated
+        except Exception as error:  # the translator raises bare Exception
+            raise _wrong(_join(at, "grammar"), "must be in Lark's notation or in GBNF") from error
+
+    def _json_schema(self, value: dict[str, Any], at: str, last: bool) -> str:
+        place = _join(at, "json_schema")
+        schema = value.get("json_schema")
+        if not isinstance(schema, dict):
+            raise _wrong(place, "must be a JSON Schema")
+        try:
+            adapted = adapt(schema)
+            text = json.dumps(
+                {**adapted.schema, "x-guidance": {"whitespace_pattern": SPACE, "lenient": True}},
+                allow_nan=False,
+            )
+        except (UnusableSchema, ValueError) as error:
+            raise _wrong(place, f"the schema cannot be used: {error}") from error
+        self.lost += [f"{_join(FIELD, place)}.{keyword}" for keyword in adapted.lost]
+        return self._rule(f"%json {text}")
+
+    def _sequence(self, value: dict[str, Any], at: str, last: bool) -> str:
+        elements = _list(value, "elements", at)
+        end = len(elements) - 1
+        parts = [
+            self.format(each, _join(at, f"elements.{i}"), last=last and i == end)
+            for i, each in enumerate(elements)
+        ]
+        return f"({' '.join(parts)})"
+
+    def _or(self, value: dict[str, Any], at: str, last: bool) -> str:
+        parts = [
+            self.format(each, _join(at, f"elements.{i}"), last=last)
+            for i, each in enumerate(_list(value, "elements", at))
+        ]
+        return f"({' | '.join(parts)})"
+
+    def _tag(self, value: Any, at: str, *, begun: str = "") -> str:
+        """A tag; `begun` is how much of its beginning is already there."""
+        if not isinstance(value, dict) or value.get("type", "tag") != "tag":
+            raise _wrong(at, "must be a tag")
+        begin, end = _text(value, "begin", at), _text(value, "end", at, empty=True)
+        content = value.get("content")
+        if isinstance(content, dict) and content.get("type") == "any_text" and end:
+            inside = self._rule(f"TEXT {_quoted(end)}", "[lazy]")
+        else:
+            inside = f"{self.format(content, _join(at, 'content'), last=False)} {_quoted(end)}"
+        return f"({_quoted(begin.removeprefix(begun))} {inside})"
+
+    def _triggered_tags(self, value: dict[str, Any], at: str, last: bool) -> str:
+        """Free text; what begins with a trigger is one of the tags that begin with it."""
+        if not last:
+            raise _wrong(at, "triggered_tags must be the end of the answer")
+        triggers, tags = _list(value, "triggers", at), _list(value, "tags", at)
+        if not all(isinstance(trigger, str) and trigger for trigger in triggers):
+            raise _wrong(_join(at, "triggers"), "must be a list of strings that are not empty")
+        inside: dict[str, list[str]] = {}
+        whole: list[str] = []
+        for i, tag in enumerate(tags):
+            place = _join(at, f"tags.{i}")
+            begin = tag.get("begin") if isinstance(tag, dict) else None
+            trigger = next((t for t in triggers if isinstance(begin, str) and begin.startswith(t)), None)
+            if trigger is None:
+                raise _wrong(_join(place, "begin"), "must begin with one of the triggers")
+            inside.setdefault(trigger, []).append(self._tag(tag, place, begun=trigger))
+            whole.append(f"({_quoted(trigger)} {inside[trigger][-1]})")
+        any_tag = " | ".join(
+            f"({self._rule(f'TEXT {_quoted(trigger)}', '[lazy]')} ({' | '.join(options)}))"
+            for trigger, options in inside.items()
+        )
+        rest = "TEXT" if _flag(value, "stop_after_first", at) else f"({any_tag})* TEXT"
+        if _flag(value, "at_least_one", at):  # then with nothing before it
+            first = f"({' | '.join(whole)})"
+            return first if rest == "TEXT" else f"({first} {rest})"
+        return f"(({any_tag}) | TEXT)" if rest == "TEXT" else f"({rest})"
+
+    def _tags_with_separator(self, value: dict[str, Any], at: str, last: bool) -> str:
+        tags = [self._tag(tag, _join(at, f"tags.{i}")) for i, tag in enumerate(_list(value, "tags", at))]
+        any_tag = self._rule(" | ".join(tags))
+        separator = _text(value, "separator", at, empty=True)
+        more = "" if _flag(value, "stop_after_first", at) else f" ({_quoted(separator)} {any_tag})*"
+        return f"({any_tag}{more}){'' if _flag(value, 'at_least_one', at) else '?'}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text)
+
+
+def _text(value: dict[str, Any], name: str, at: str, *, empty: bool = False) -> str:
+    text = value.get(name)
+    if not isinstance(text, str) or not (text or empty) or len(text) > limits.MAX_GRAMMAR_CHARS:
+        least = "" if empty else ", not empty,"
+        raise _wrong(
+            _join(at, name), f"must be a string{least} of up to {limits.MAX_GRAMMAR_CHARS} characters"
+        )
+    return text
+
+
+def _list(value: dict[str, Any], name: str, at: str) -> list[Any]:
+    items = value.get(name)
+    if not isinstance(items, list) or not 1 <= len(items) <= MAX_PARTS:
+        raise _wrong(_join(at, name), f"must be a list of 1 to {MAX_PARTS}")
+    return items
+
+
+def _flag(value: dict[str, Any], name: str, at: str) -> bool:
+    flag = value.get(name, False)
+    if not isinstance(flag, bool):
+        raise _wrong(_join(at, name), "must be true or false")
+    return flag
+
+
+def _join(at: str, name: str) -> str:
+    return f"{at}.{name}" if at else name
+
+
+def _wrong(at: str, what: str) -> InvalidField:
+    place = re.sub(r"[^\w.]", "", at)
+    return InvalidField(f"{_join(FIELD, place) if place else FIELD}: {what}", param=FIELD)

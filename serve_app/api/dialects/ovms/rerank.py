@@ -1,0 +1,88 @@
+"""POST /v3/rerank of OpenVINO Model Server: documents in the order of their likeness to a query.
+
+Likeness is the cosine of two vectors of an embedding model, from -1 to 1. The product asks a
+cross-encoder, whose scores are of another scale; the order is what both are for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Annotated, Any, Final
+
+import msgspec
+import numpy as np
+
+from serve_app import limits
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.embeddings import EmbedCall, required
+from serve_app.api.dialects.fields import Boolean, Integer, Text, Texts
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.config import OvmsConfig
+from serve_app.errors import PromptTooLong, ServeError
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+MAX_DOCUMENTS: Final = limits.MAX_EMBED_INPUTS - 1  # the query is embedded with them
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class RerankBody(WireModel):
+    """None: absent."""
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None
+    documents: Annotated[tuple[str, ...] | None, Texts(MAX_DOCUMENTS, limits.MAX_PROMPT_CHARS)] = None
+    top_n: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    return_documents: Annotated[bool | None, Boolean] = None
+
+
+class RerankDialect:
+    """OpenVINO Model Server's ranking, as a way to embed."""
+
+    def __init__(self, config: OvmsConfig) -> None:
+        self._config = config
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
+        """As `EmbedDialect.parse`. The first vector that it asks for is the query's."""
+        body = parse_body(RerankBody, raw)
+        model = required("model", body.model if endpoint is None else endpoint)
+        documents = required("documents", body.documents)
+        inputs = (required("query", body.query), *documents)
+        if sum(map(len, inputs)) > limits.MAX_PROMPT_CHARS:
+            raise PromptTooLong(
+                f"documents: must hold at most {limits.MAX_PROMPT_CHARS} characters in all, with the query",
+                param="documents",
+            )
+        texts = documents if body.return_documents else None
+        return EmbedCall(
+            model=model,
+            request=EmbedRequest(id="", inputs=inputs),
+            names={"input": "documents"},
+            render=partial(_render, body.top_n, texts),
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error, malformed_json=self._config.malformed_json_status)
+
+
+def _render(
+    top_n: int | None, texts: tuple[str, ...] | None, id: str, info: ModelInfo, embeddings: Embeddings
+) -> Iterator[bytes]:
+    scores = cosines(embeddings)
+    results: list[dict[str, Any]] = []
+    for index in np.argsort(-scores, kind="stable")[:top_n].tolist():  # equals stay in their order
+        result = {"index": index, "relevance_score": float(scores[index])}
+        results.append(result if texts is None else {**result, "document": {"text": texts[index]}})
+    yield _encode({"results": results})
+
+
+def cosines(embeddings: Embeddings) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Of the first vector with each of the others. A vector of zeros is like nothing: 0."""
+    vectors = np.frombuffer(embeddings.vectors.data, "<f4").reshape(embeddings.vectors.shape)
+    vectors = vectors.astype(np.float64)
+    norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    units = np.divide(vectors, norms, out=np.zeros_like(vectors), where=norms > 0)
+    found: np.ndarray[tuple[int], np.dtype[np.float64]] = units[1:] @ units[0]
+    return found

@@ -1,0 +1,111 @@
+"""POST /tokenize and /detokenize: what a prompt is in tokens, and tokens in text.
+
+The shapes are vLLM's: `{model, prompt | messages, ...}` -> `{count, max_model_len, tokens,
+token_strs}`, and `{model, tokens}` -> `{prompt}`. A chat goes through the model's own template,
+as it does when it is answered.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar
+
+from serve_app import limits
+from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
+from serve_app.api.dialects.chat.messages import parse_messages
+from serve_app.api.dialects.chat.templating import TemplatingFields
+from serve_app.api.dialects.chat.tools import parse_tools
+from serve_app.api.dialects.fields import Boolean, Integers, Text
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.exchange.metering import prompt_tokens
+from serve_app.errors import InvalidField
+from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
+
+
+def required(name: str | None) -> str:
+    """The model's name. Raises InvalidField."""
+    if name is None:
+        raise InvalidField("model: is required", param="model")
+    return name
+
+
+class TokenizeBody(TemplatingFields):
+    """A prompt: text, or a chat with what its template needs. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = (*TemplatingFields.free_form, "messages", "tools")
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    prompt: Annotated[str | None, Text(0, limits.MAX_QUESTION_CHARS)] = None
+    messages: Any = None
+    tools: Any = None
+    add_special_tokens: Annotated[bool | None, Boolean] = None
+    return_token_strs: Annotated[bool | None, Boolean] = None
+
+    def to_prompt(self) -> Prompt:
+        """Raises InvalidField."""
+        if (self.prompt is None) == (self.messages is None):
+            raise InvalidField("prompt: either prompt or messages must be given", param="prompt")
+        templating = self.templating()
+        if self.prompt is not None:
+            return Prompt(text=self.prompt)
+        if self.add_special_tokens:
+            raise InvalidField(
+                "add_special_tokens: must not be true beside messages, whose template adds them itself",
+                param="add_special_tokens",
+            )
+        offer = parse_tools(self.tools, None, parallel=True)
+        return Prompt(messages=parse_messages(self.messages), tools=offer.tools, templating=templating)
+
+
+class DetokenizeBody(WireModel):
+    """Tokens."""
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = None
+
+
+def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
+    """Raises InvalidBody or InvalidField."""
+    body = parse_body(TokenizeBody, raw)
+    question = TokenizeRequest(
+        id="",
+        prompt=body.to_prompt(),
+        add_special_tokens=body.add_special_tokens is not False,
+        texts=bool(body.return_token_strs),
+    )
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_tokens,
+        estimate=lambda: prompt_tokens(question.prompt),
+        tokens=lambda reply: len(reply.token_ids),
+    )
+
+
+def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
+    """Raises InvalidBody or InvalidField."""
+    body = parse_body(DetokenizeBody, raw)
+    if body.tokens is None:
+        raise InvalidField("tokens: is required", param="tokens")
+    question = DetokenizeRequest(id="", token_ids=body.tokens)
+    size = len(body.tokens)
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_text,
+        estimate=lambda: size,
+        tokens=lambda reply: size,
+    )
+
+
+def _tokens(info: ModelInfo, reply: Tokens) -> dict[str, Any]:
+    return {
+        "count": len(reply.token_ids),
+        "max_model_len": info.context_window,
+        "tokens": reply.token_ids,
+        "token_strs": reply.texts,
+    }
+
+
+def _text(info: ModelInfo, reply: Detokenized) -> dict[str, Any]:
+    return {"prompt": reply.text}

@@ -1,0 +1,51 @@
+"""POST /v1/watermark/detect: whether a text bears the watermark of a model of this server.
+
+`{model, text}` -> `{z_score, green_fraction, num_tokens, detected}`. The model names the tokenizer
+and the key; a text that another model wrote is as if it had none.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from serve_app import limits
+from serve_app.api.dialects.fields import Text
+from serve_app.api.dialects.questions.tokens import required
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.exchange.metering import tokens_in
+from serve_app.errors import InvalidField
+from serve_app.types import DetectRequest, ModelInfo, WatermarkScore
+
+DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has as many
+
+
+class DetectBody(WireModel):
+    """A text and who may have written it."""
+
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = None
+
+
+def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
+    """Raises InvalidBody or InvalidField."""
+    body = parse_body(DetectBody, raw)
+    if body.text is None:
+        raise InvalidField("text: is required", param="text")
+    question = DetectRequest(id="", text=body.text)
+    return Inquiry(
+        model=required(body.model),
+        question=question,
+        answer=_score,
+        estimate=lambda: tokens_in(question.text),
+        tokens=lambda reply: max(reply.num_tokens, tokens_in(question.text)),
+    )
+
+
+def _score(info: ModelInfo, reply: WatermarkScore) -> dict[str, Any]:
+    return {
+        "z_score": reply.z_score,
+        "green_fraction": reply.green_fraction,
+        "num_tokens": reply.num_tokens,
+        "detected": reply.z_score >= DETECTED_Z,
+    }

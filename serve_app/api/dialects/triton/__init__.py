@@ -1,0 +1,1 @@
+"""TensorRT-LLM behind Triton: the tensors of InferenceRequest over KServe v2."""

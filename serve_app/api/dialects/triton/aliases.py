@@ -1,0 +1,49 @@
+"""Names of Triton's that mean an endpoint which has another name, and the part of it that they mean.
+
+TensorRT-LLM's backend serves one model as several: tensors, texts around them, and the steps between
+the two. Their usual names are settings; an endpoint of its own that has such a name comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.exchange.generate import Services
+from serve_app.config import TrtllmConfig
+from serve_app.endpoints.endpoint import Task
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What a model's name in a path or message means."""
+
+    endpoint: str  # which need not exist
+    role: Role
+
+
+def meaning(services: Services, model: str) -> Meaning:
+    """The endpoint of that name, or for an alias the first endpoint that generates."""
+    role = _role(services.config.trtllm, model)
+    if role is None or any(endpoint.name == model for endpoint in services.directory):
+        return Meaning(model, Role.TENSORS)
+    generating = (each.name for each in services.directory if each.task is not Task.EMBEDDINGS)
+    return Meaning(next(generating, model), role)
+
+
+def endpoint_name(services: Services, model: str) -> str:
+    """The endpoint that a model's name means."""
+    return meaning(services, model).endpoint
+
+
+def _role(config: TrtllmConfig, model: str) -> Role | None:
+    """None: the name is no alias."""
+    if not model:
+        return None
+    if model == config.alias:
+        return Role.TENSORS
+    if model in config.ensemble:
+        return Role.ENSEMBLE
+    if model == config.preprocessing:
+        return Role.PREPROCESSING
+    return Role.POSTPROCESSING if model == config.postprocessing else None

@@ -1,0 +1,1 @@
+"""Answers as TensorRT-LLM's output tensors."""

@@ -1,0 +1,99 @@
+"""Every output tensor of TensorRT-LLM: type, shape, and the input that asks for it. Only the table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from serve_app.api.dialects.triton.request.inputs import TEXT_INPUT
+from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.kserve.datatype import BYTES, refused
+from serve_app.errors import InvalidField
+
+TEXT: Final = "text_output"  # of prompts that are texts
+IDS: Final = "output_ids"
+LENGTH: Final = "sequence_length"
+ROW: Final = "batch_index"  # which row of a batch a response is about
+SEQUENCE: Final = "sequence_index"  # and which of the row's sequences
+CONTEXT: Final = "context_logits"
+GENERATION: Final = "generation_logits"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """One tensor. It is there if the input `flag` asks for it; None: always."""
+
+    datatype: str
+    shape: tuple[int, ...]  # the batch first; -1: any
+    flag: str | None = None
+
+
+_PERF: Final = "return_perf_metrics"
+_PERF_INT64: Final = (
+    "arrival_time_ns",
+    "first_scheduled_time_ns",
+    "first_token_time_ns",
+    "last_token_time_ns",
+)
+_PERF_INT32: Final = (
+    "kv_cache_alloc_new_blocks",
+    "kv_cache_reused_blocks",
+    "kv_cache_alloc_total_blocks",
+    "total_accepted_draft_tokens",
+    "total_draft_tokens",
+)
+
+OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
+    {
+        IDS: Output(datatype="INT32", shape=(-1, -1, -1)),
+        LENGTH: Output(datatype="INT32", shape=(-1, -1)),
+        "output_log_probs": Output(datatype="FP32", shape=(-1, -1, -1), flag="return_log_probs"),
+        "cum_log_probs": Output(datatype="FP32", shape=(-1, -1), flag="return_log_probs"),
+        CONTEXT: Output(datatype="FP32", shape=(-1, -1, -1), flag="return_context_logits"),
+        GENERATION: Output(datatype="FP32", shape=(-1, -1, -1, -1), flag="return_generation_logits"),
+        "num_input_tokens": Output(datatype="INT32", shape=(-1, 1), flag="return_num_input_tokens"),
+        "num_output_tokens": Output(datatype="INT32", shape=(-1, -1), flag="return_num_output_tokens"),
+        **{name: Output(datatype="INT64", shape=(-1, 1), flag=_PERF) for name in _PERF_INT64},
+        **{name: Output(datatype="INT32", shape=(-1, 1), flag=_PERF) for name in _PERF_INT32},
+        "acceptance_rate": Output(datatype="FP32", shape=(-1, 1), flag=_PERF),
+        ROW: Output(datatype="INT32", shape=(-1, 1)),
+        SEQUENCE: Output(datatype="INT32", shape=(-1, -1)),
+    }
+)
+
+
+ENSEMBLE_OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
+    {
+        TEXT: Output(datatype=BYTES, shape=(-1,)),
+        **{name: each for name, each in OUTPUTS.items() if name not in (IDS, LENGTH)},
+    }
+)
+
+
+def wanted_outputs(
+    row: Row, asked: Sequence[str] | None, model: str, *, with_text: bool, is_split: bool, role: Role
+) -> tuple[str, ...]:
+    """The outputs of a request: those asked for, or all that its inputs ask for. Raises InvalidField.
+
+    `is_split`: a response is about one of many sequences, and says which.
+    """
+    if asked is None:
+        absent = set() if is_split else {ROW, SEQUENCE}
+        if role is Role.ENSEMBLE:
+            absent |= {IDS, LENGTH}
+        told = (name for name, each in OUTPUTS.items() if each.flag is None or row.flag(each.flag))
+        return (*(name for name in told if name not in absent), *((TEXT,) if with_text else ()))
+    for name in asked:
+        if name == TEXT and not with_text:
+            raise refused(name, f"needs the input {TEXT_INPUT}")
+        if name not in OUTPUTS and name != TEXT:
+            raise InvalidField(
+                f"unexpected inference output '{name[:256]}' for model '{model[:256]}'", param=name[:256]
+            )
+        flag = None if name == TEXT else OUTPUTS[name].flag
+        if flag is not None and not row.flag(flag):
+            raise refused(name, f"needs the input {flag} to be true")
+    return tuple(asked)

@@ -1,0 +1,1 @@
+"""The steps of Triton's text ensemble: preprocessing and postprocessing."""

@@ -1,0 +1,53 @@
+"""The steps around generation that TensorRT-LLM's backend serves as models: text to tensors, ids to text.
+
+Each is made of questions that the model's own tokenizer answers, and of what follows from the answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.api.dialects.triton.request.inputs import Input
+from serve_app.api.dialects.triton.request.row import unexpected
+from serve_app.api.kserve.message import InferRequest, InferResponse
+from serve_app.errors import InvalidField
+from serve_app.types import ModelInfo, Question, Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A checked request of such a model."""
+
+    request: InferRequest
+    questions: tuple[Question[Any], ...]
+    tell: Callable[[ModelInfo, Sequence[Any]], dict[str, Tensor]]  # raises InvalidField
+    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+
+    def response(self, info: ModelInfo, told: Sequence[Any]) -> InferResponse:
+        """What follows from the answers, in the order of the questions. Raises InvalidField."""
+        request, found = self.request, self.tell(info, told)
+        wanted = found if request.outputs is None else request.outputs
+        return InferResponse(
+            model=request.model,
+            version=info.version or "1",
+            id=request.id,
+            outputs={name: found[name] for name in wanted if name in found},
+        )
+
+
+def check_names(request: InferRequest, inputs: Mapping[str, Input], outputs: Sequence[str]) -> None:
+    """Raises InvalidField for an input or output that the model does not have, or an input it lacks."""
+    for name in request.inputs:
+        if name not in inputs:
+            raise unexpected(name, request.model)
+    for name, each in inputs.items():
+        if each.required and name not in request.inputs:
+            raise InvalidField(f"{name}: is required", param=name)
+    for name in request.outputs or ():
+        if name not in outputs:
+            raise InvalidField(
+                f"unexpected inference output '{name[:256]}' for model '{request.model[:256]}'",
+                param=name[:256],
+            )

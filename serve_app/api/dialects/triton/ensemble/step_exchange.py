@@ -1,0 +1,131 @@
+"""Triton's routes for the models around generation: body, permit, questions, answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.context import context_of
+from serve_app.api.dialects.triton.ensemble.step import Step
+from serve_app.api.dialects.triton.ensemble.text_step import INPUTS, PARSERS, answer_step
+from serve_app.api.dialects.triton.errors import render_error
+from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateBody, value_object
+from serve_app.api.dialects.triton.request.values import tensors_of_values
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.edge.body import parse_body, read_body
+from serve_app.api.edge.connection import reply, while_connected
+from serve_app.api.exchange.dispatch import ANSWERED_BY
+from serve_app.api.exchange.generate import Services
+from serve_app.api.kserve.http_body import (
+    BINARY_TYPE,
+    HEADER,
+    JSON_TYPE,
+    BinaryOutputs,
+    decode,
+    encode,
+    request_id,
+)
+from serve_app.api.kserve.message import InferRequest, InferResponse
+from serve_app.limits import MAX_BODY_BYTES
+
+
+class Steps(Protocol):
+    """One request's form of bodies."""
+
+    def parse(self, raw: bytes) -> Step:
+        """Raises ServeError."""
+        ...
+
+    def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
+        """Headers and body."""
+        ...
+
+
+class InferSteps:
+    """Tensors, of the route `infer`."""
+
+    def __init__(self, role: Role, model: str, version: str | None, header_length: str | None) -> None:
+        self._role = role
+        self._model = model
+        self._version = version
+        self._header_length = header_length
+        self._binary = BinaryOutputs()
+
+    def parse(self, raw: bytes) -> Step:
+        request, self._binary = decode(raw, self._header_length, model=self._model, version=self._version)
+        return PARSERS[self._role](request)
+
+    def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
+        body, json_length = encode(response, self._binary)
+        if json_length is None:
+            return {"content-type": JSON_TYPE}, body
+        return {"content-type": BINARY_TYPE, HEADER.lower(): str(json_length)}, body
+
+
+class ValueSteps:
+    """JSON values, of the routes `generate` and `generate_stream`, whose one event it is."""
+
+    def __init__(self, role: Role, model: str, version: str | None, *, stream: bool) -> None:
+        self._role = role
+        self._model = model
+        self._version = version
+        self._stream = stream
+
+    def parse(self, raw: bytes) -> Step:
+        body, table = parse_body(GenerateBody, raw), INPUTS[self._role]
+        values, parameters = body.split(table)
+        request = InferRequest(
+            model=self._model,
+            version=self._version,
+            id=request_id(body.id),
+            inputs=tensors_of_values(values, self._model, table),
+            parameters=parameters,
+        )
+        return PARSERS[self._role](request)
+
+    def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
+        body = value_object(response)
+        if self._stream:
+            return {"content-type": STREAM_TYPE}, b"data: " + body + b"\n\n"
+        return {"content-type": JSON_TYPE}, body
+
+
+class StepExchange:
+    """One request and its answer."""
+
+    def __init__(
+        self,
+        steps: Steps,
+        services: Services,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self._steps = steps
+        self._services = services
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._max_bytes = max_bytes
+        context_of(scope).render_error = render_error
+
+    async def run(self, endpoint: str) -> None:
+        """Raises ServeError before the answer, ClientGone at any time."""
+        services = self._services
+        services.admission.check()
+        with services.bodies.lease() as lease:
+            raw = await read_body(self._scope, self._receive, lease.take, max_bytes=self._max_bytes)
+            services.directory.find(endpoint)
+            step = await services.aside(len(raw), self._steps.parse, raw)
+            del raw
+            with services.admission.permits(1):
+                await while_connected(self._receive, self._answer(step, endpoint))
+
+    async def _answer(self, step: Step, endpoint: str) -> None:
+        async with answer_step(step, endpoint, self._scope, self._services) as (entity, response):
+            headers, body = self._steps.render(response)
+            await reply(self._send, 200, {**headers, ANSWERED_BY: entity.name}, body)

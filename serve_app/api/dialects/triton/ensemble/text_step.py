@@ -1,0 +1,68 @@
+"""Requests to the models `preprocessing` and `postprocessing`, over any transport.
+
+They are questions to the tokenizer, as /tokenize and /detokenize are, and are asked as those are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any, Final
+
+from starlette.types import Scope
+
+from serve_app.api.dialects.triton.ensemble.postprocessing import INPUTS as IDS
+from serve_app.api.dialects.triton.ensemble.postprocessing import parse_postprocessing
+from serve_app.api.dialects.triton.ensemble.preprocessing import INPUTS as QUERIES
+from serve_app.api.dialects.triton.ensemble.preprocessing import parse_preprocessing
+from serve_app.api.dialects.triton.ensemble.step import Step
+from serve_app.api.dialects.triton.request.inputs import Input
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.exchange.ask import asked_of
+from serve_app.api.exchange.generate import Services, in_words_of
+from serve_app.api.exchange.metering import prompt_tokens
+from serve_app.api.kserve.message import InferRequest, InferResponse
+from serve_app.endpoints.endpoint import ServedEntity
+from serve_app.types import DetokenizeRequest, Question, TokenizeRequest, Tokens
+
+PARSERS: Final[Mapping[Role, Callable[[InferRequest], Step]]] = MappingProxyType(
+    {Role.PREPROCESSING: parse_preprocessing, Role.POSTPROCESSING: parse_postprocessing}
+)
+INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
+    {Role.PREPROCESSING: QUERIES, Role.POSTPROCESSING: IDS}
+)
+
+
+@asynccontextmanager
+async def answer_step(
+    step: Step, endpoint: str, scope: Scope, services: Services
+) -> AsyncIterator[tuple[ServedEntity, InferResponse]]:
+    """Who answered, and the response of what was told; recorded once the block ends.
+
+    Raises ServeError, in the words of the request.
+    """
+    with in_words_of(step.names):
+        asked = asked_of(
+            services,
+            scope,
+            endpoint,
+            step.questions,
+            estimate=lambda: sum(map(_estimate, step.questions)),
+            tokens=lambda told: sum(map(_tokens, step.questions, told)),
+            version=step.request.version,
+        )
+        async with asked as (entity, info, told, _):
+            yield entity, step.response(info, told)
+
+
+def _estimate(question: Question[Any]) -> int:
+    """Tokens in a question, about."""
+    if isinstance(question, TokenizeRequest):
+        return prompt_tokens(question.prompt)
+    return len(question.token_ids) if isinstance(question, DetokenizeRequest) else 0
+
+
+def _tokens(question: Question[Any], reply: Any) -> int:
+    """The same, as the answer tells."""
+    return len(reply.token_ids) if isinstance(reply, Tokens) else _estimate(question)

@@ -1,0 +1,54 @@
+"""Errors in Triton's shape, one string, and what they are called on gRPC. Knows no route.
+
+On HTTP this is the shape and these are the statuses of OpenVINO Model Server, which took them over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.error_reply import headers_of
+from serve_app.api.dialects.ovms.errors import STATUS, error_object
+from serve_app.errors import ServeError
+
+__all__ = ["GRPC_STATUS", "NOT_READY", "error_object", "probe_error", "render_error"]
+
+NOT_READY: Final = 400  # status of a probe whose answer is no
+
+# Condition -> name of a grpc.StatusCode.
+GRPC_STATUS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "E1": "INVALID_ARGUMENT",
+        "E2": "INVALID_ARGUMENT",
+        "E3": "NOT_FOUND",
+        "E4": "NOT_FOUND",
+        "E5": "INVALID_ARGUMENT",
+        "E6": "UNAUTHENTICATED",
+        "E6b": "PERMISSION_DENIED",
+        "E7": "RESOURCE_EXHAUSTED",
+        "E8": "UNAVAILABLE",
+        "E9": "UNAVAILABLE",
+        "E10": "DEADLINE_EXCEEDED",
+        "E11": "INTERNAL",
+        "E12": "INTERNAL",
+        "E13": "UNIMPLEMENTED",
+        "E14": "INVALID_ARGUMENT",
+        "E14b": "DEADLINE_EXCEEDED",
+        "E15": "UNIMPLEMENTED",
+    }
+)
+
+
+def render_error(error: ServeError) -> ErrorReply:
+    """Status, headers and body of an error."""
+    status = STATUS[error.condition]
+    return ErrorReply(status, headers_of(error, status), error_object(error))
+
+
+def probe_error(error: ServeError) -> ErrorReply:
+    """The same for a probe, whose no is a 400 and not a 503."""
+    status = NOT_READY if error.condition == "E9" else STATUS[error.condition]
+    return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -1,0 +1,173 @@
+"""POST .../generate and generate_stream of Triton: tensors as keys of a JSON object, or a text prompt.
+
+Every top-level key but `id` and `parameters` is a tensor, or one of the text keys of the product's
+ensemble; so is a key of `parameters` that has such a name. The response has a key an output: a
+single element bare, more as a flat list.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.mindie.generate import Parameters as MindieParameters
+from serve_app.api.dialects.triton.answer.outputs import Answer, Answers
+from serve_app.api.dialects.triton.dialect import Stop, parse
+from serve_app.api.dialects.triton.errors import error_object, render_error
+from serve_app.api.dialects.triton.infer import StopAsked
+from serve_app.api.dialects.triton.request.inputs import ACCEPTED, MAY_EXCLUDE, RENAMED, TEXT_INPUT, Input
+from serve_app.api.dialects.triton.request.values import tensors_of_values
+from serve_app.api.dialects.triton.role import Role
+from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.kserve.datatype import refused
+from serve_app.api.kserve.http_body import envelope, request_id
+from serve_app.api.kserve.json_values import single_to_json
+from serve_app.api.kserve.message import InferRequest, InferResponse, Parameter
+from serve_app.config import TrtllmConfig
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import ModelInfo, TokenDelta, Usage
+
+STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
+
+_SHARED: Final = frozenset({"id", TEXT_INPUT, "parameters"})  # top-level keys of both protocols
+_OURS: Final = frozenset((*ACCEPTED, *RENAMED)) - {TEXT_INPUT} - MindieParameters.model_fields.keys()
+
+_KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
+
+
+def is_tritons(raw: bytes) -> bool:
+    """Whether a body is Triton's and not MindIE's, whose route it shares.
+
+    It is when it has a key that MindIE's never have, at the top or among the parameters. What
+    is no JSON object is MindIE's, unless a name that is Triton's alone stands in it like a key.
+    """
+    try:
+        body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        if not body.keys() <= _SHARED:
+            return True
+        nested = body.get("parameters")
+        return nested is not None and not _OURS.isdisjoint(
+            msgspec.json.decode(nested, type=dict[str, msgspec.Raw])
+        )
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return raw.lstrip()[:1] == b"{" and any(key.decode() in _OURS for key in _KEY.findall(raw))
+
+
+class GenerateBody(WireModel):
+    """All other keys are tensors or text keys."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("id", "parameters")
+    may_be_infinite: ClassVar[tuple[str, ...]] = MAY_EXCLUDE
+
+    id: Any = None
+    parameters: Any = None
+
+    def split(self, table: Mapping[str, Input] = ACCEPTED) -> tuple[dict[str, Any], dict[str, Parameter]]:
+        """Values by key, null ones left out, and the request's parameters. Raises InvalidField."""
+        nested = {} if self.parameters is None else self.parameters
+        if not isinstance(nested, dict):
+            raise InvalidField("parameters: must be an object", param="parameters")
+        values = {key: value for key, value in (self.__pydantic_extra__ or {}).items() if value is not None}
+        parameters: dict[str, Parameter] = {}
+        for key, value in nested.items():
+            if key in table or key in RENAMED:
+                if key in values:
+                    raise refused(key, "must not be given both at the top level and among the parameters")
+                if value is not None:
+                    values[key] = value
+            elif isinstance(value, bool | int | float | str):
+                parameters[key] = value
+        return values, parameters
+
+
+class GenerateDialect:
+    """Values in, values out; for one request."""
+
+    stream_type = STREAM_TYPE
+
+    def __init__(
+        self,
+        config: TrtllmConfig,
+        *,
+        model: str,
+        version: str | None,
+        stream: bool,
+        role: Role = Role.TENSORS,
+    ) -> None:
+        """`model` and `version` as the path has them; `stream`: the route's answers are events."""
+        self._role = role
+        self._config = config
+        self._model = model
+        self._version = version
+        self._stream = stream
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField, PromptTooLong or StopAsked."""
+        body = parse_body(GenerateBody, raw)
+        values, parameters = body.split()
+        request = InferRequest(
+            model=self._model,
+            version=self._version,
+            id=request_id(body.id),
+            inputs=tensors_of_values(values, self._model),
+            parameters=parameters,
+        )
+        parsed = parse(request, self._config, can_stream=self._stream, role=self._role)
+        if isinstance(parsed, Stop):
+            raise StopAsked(parsed)
+        if len(parsed.requests) > 1:
+            raise refused("input_ids", "must hold one prompt; batches are for infer")
+        renderer = partial(GenerateRenderer, answer=parsed.answer, streaming=parsed.streaming)
+        return parsed.call(endpoint or self._model, renderer, stream=self._stream)
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)
+
+
+class GenerateRenderer:
+    """Writes events, or the one object; an answer that is not streamed is one event."""
+
+    def __init__(self, id: str, info: ModelInfo, answer: Answer, streaming: bool) -> None:
+        self._answers = Answers(answer, info)
+        self._streaming = streaming
+        self._choices: dict[int, Choice] = {}  # of an answer that will be one event
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        if not self._streaming:
+            self._choices.setdefault(delta.index, Choice()).add(delta)
+            return b""
+        responses = self._answers.push(prompt, delta)
+        return b"".join(_event(value_object(each)) for each in responses if each.outputs)
+
+    def end(self, usage: Usage) -> bytes:
+        if self._streaming:
+            return b""
+        choices = [self._choices[index] for index in sorted(self._choices)]
+        try:
+            return b"".join(_event(value_object(each)) for each in self._answers.several(choices))
+        except ServeError as error:
+            return self.broken(error)
+
+    def broken(self, error: ServeError) -> bytes:
+        return _event(error_object(error))
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        return value_object(self._answers.whole(choices))
+
+
+def value_object(response: InferResponse) -> bytes:
+    """A response as a JSON object: outputs of one element bare, others as flat lists.
+
+    Raises InvalidField for more numbers than JSON may have.
+    """
+    outputs = {name: single_to_json(name, tensor) for name, tensor in response.outputs.items()}
+    return msgspec.json.encode({**envelope(response), **outputs})
+
+
+def _event(data: bytes) -> bytes:
+    return b"data: " + data + b"\n\n"

@@ -1,0 +1,125 @@
+"""Triton's model control below /v2/repository, as far as a deployment has it.
+
+Which models there are is the operator's business: the deploy file says it. So loading a model
+that is there wakes it up, and unloading is refused with what to do instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any, ClassVar, NoReturn
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.dialects.fields import Boolean
+from serve_app.api.dialects.triton.pages import JSON, Found, find
+from serve_app.api.edge.body import WireModel, parse_body, read_body
+from serve_app.api.edge.connection import reply, while_connected
+from serve_app.api.exchange.dispatch import too_late, version_of
+from serve_app.api.exchange.generate import Services
+from serve_app.api.kserve.description import READY, repository_entry
+from serve_app.errors import InvalidField, ModelNotFound
+
+
+class IndexBody(WireModel):
+    ready: Annotated[bool | None, Boolean] = None  # only what is ready
+
+
+class ControlBody(WireModel):
+    free_form: ClassVar[tuple[str, ...]] = ("parameters",)
+
+    parameters: Any = None
+
+
+class IndexRoute:
+    """POST /v2/repository/index."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises InvalidBody or InvalidField."""
+        with self._services.bodies.lease() as lease:
+            body = parse_body(IndexBody, await read_body(scope, receive, lease.take) or b"{}")
+        await reply(send, 200, JSON, msgspec.json.encode(index(self._services, only_ready=bool(body.ready))))
+
+
+class LoadRoute:
+    """POST /v2/repository/models/{model}/load: answers once the model can answer."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises InvalidBody, InvalidField, Unavailable or DeadlineExceeded."""
+        found = await _controlled(self._services, scope, receive, "load")
+        await while_connected(receive, self._wake(found, send))
+
+    async def _wake(self, found: Found, send: Send) -> None:
+        await load(self._services, found)
+        await reply(send, 200, JSON, b"")
+
+
+class UnloadRoute:
+    """POST /v2/repository/models/{model}/unload."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises InvalidBody or InvalidField, for nothing can be unloaded here."""
+        refuse_to_unload(await _controlled(self._services, scope, receive, "unload"))
+
+
+def index(services: Services, *, only_ready: bool) -> list[dict[str, str]]:
+    """An entry for each version of each model."""
+    entries = [
+        repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
+        for endpoint in services.directory
+        for entity in endpoint.served_entities
+    ]
+    return [entry for entry in entries if not only_ready or entry["state"] == READY]
+
+
+async def load(services: Services, found: Found) -> None:
+    """Wait until the model can answer. Raises Unavailable or DeadlineExceeded."""
+    try:
+        async with asyncio.timeout(services.config.request_timeout_s):
+            for entity in found.entities:
+                await services.backend.model(entity.app)
+    except TimeoutError:
+        raise too_late() from None
+
+
+def refuse_to_unload(found: Found) -> NoReturn:
+    """Raises InvalidField."""
+    raise InvalidField(
+        f"failed to unload '{found.name}': models are taken away in the deploy file; "
+        "min_replicas: 0 there puts one to sleep while nobody asks it",
+        param="model",
+    )
+
+
+def controlled(services: Services, model: str, parameters: object, what: str) -> Found:
+    """The model to load or unload. Raises InvalidField; an unknown model is a 400, as Triton has it."""
+    if parameters and not _means_nothing(parameters):
+        raise InvalidField(
+            "parameters: the server's deploy file configures models; send none", param="parameters"
+        )
+    try:
+        return find(services, {"model": model})
+    except ModelNotFound as error:
+        raise InvalidField(f"failed to {what} the model: no such model", param="model") from error
+
+
+async def _controlled(services: Services, scope: Scope, receive: Receive, what: str) -> Found:
+    """The model to control, once its body is read."""
+    with services.bodies.lease() as lease:
+        body = parse_body(ControlBody, await read_body(scope, receive, lease.take) or b"{}")
+    return controlled(services, scope["path_params"]["model"], body.parameters, what)
+
+
+def _means_nothing(parameters: object) -> bool:
+    """Whether all parameters are ones that change nothing here: what else to unload."""
+    return isinstance(parameters, dict) and parameters.keys() <= {"unload_dependents"}

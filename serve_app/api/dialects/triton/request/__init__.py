@@ -1,0 +1,1 @@
+"""TensorRT-LLM's input tensors, one row a prompt, to requests."""

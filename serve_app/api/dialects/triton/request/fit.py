@@ -1,0 +1,53 @@
+"""What only the model can tell of a request: token ids against its vocabulary, widths against its own.
+
+Says it in the names of tensors. Lengths against the window are the engine's to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.kserve.datatype import refused
+from serve_app.types import GenerateRequest, ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Checks the requests of one call. `names`: what the client called tensors by other names."""
+
+    names: Row
+    pad_id: int | None
+    has_one_end: bool = False  # the tokenizer's own end token alone ends an answer
+
+    def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
+        """The request, as it is but for its end. Raises InvalidField."""
+        vocab, sampling = info.vocab_size, request.sampling
+        table = request.prompt_table
+        self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))
+        self._ids("end_id", sampling.stop_token_ids, vocab)
+        self._ids("pad_id", () if self.pad_id is None else (self.pad_id,), vocab)
+        self._ids("runtime_top_p_reset_ids", (max(0, sampling.top_p_reset_id),), vocab)
+        self._ids("bad_words_list", (token for word in sampling.bad_words for token in word), vocab)
+        self._ids("stop_words_list", (token for word in sampling.stop_sequences for token in word), vocab)
+        if sampling.top_k > vocab:
+            raise self._refused("runtime_top_k", f"must be an integer from 0 to {vocab}")
+        if request.bias is not None and request.bias.shape != (vocab,):
+            raise self._refused("embedding_bias", f"must have the shape [1, {vocab}], the vocabulary's")
+        if request.draft is not None:
+            self._ids("draft_input_ids", request.draft.token_ids, vocab)
+            logits = request.draft.logits
+            if logits is not None and logits.shape[1] != vocab:
+                raise self._refused("draft_logits", f"must have {vocab} columns, the vocabulary's")
+        if self.has_one_end and info.end_token_id is not None:
+            sampling = replace(sampling, stop_token_ids=(info.end_token_id,), ignore_eos=True)
+            return replace(request, sampling=sampling)
+        return request
+
+    def _ids(self, name: str, ids: Iterable[int], vocab: int) -> None:
+        if any(not 0 <= token < vocab for token in ids):
+            raise self._refused(name, f"token ids must be from 0 to {vocab - 1}")
+
+    def _refused(self, name: str, reason: str) -> Exception:
+        return refused(self.names.client_name(name), reason)

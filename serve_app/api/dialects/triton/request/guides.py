@@ -1,0 +1,86 @@
+"""Guided decoding: the pair `guided_decoding_guide_type` and `guided_decoding_guide` -> a grammar."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+from llguidance import StructTag
+
+from serve_app import limits
+from serve_app.api.dialects.chat.grammar import FIELDS as PARSERS
+from serve_app.api.dialects.chat.grammar import Form
+from serve_app.api.dialects.triton.request.row import Row
+from serve_app.errors import InvalidField
+from serve_app.json_schema import SPACE, adapt
+from serve_app.types import Grammar, GrammarKind
+
+TYPE: Final = "guided_decoding_guide_type"
+GUIDE: Final = "guided_decoding_guide"
+
+# Type of guide -> who else reads such a text.
+_READ_AS: Final = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf_grammar": "guided_grammar"}
+_TAG: Final = "structural_tag"
+_TYPES: Final = ("json", *_READ_AS, _TAG)
+_MAX_TAGS: Final = 128  # as tools of a chat, which they usually are
+
+
+def read_guide(row: Row) -> Form:
+    """What the answer must match. Raises InvalidField."""
+    kind, guide = row.text(TYPE), row.text(GUIDE)
+    if kind is None:
+        if guide is not None:
+            raise row.refused(TYPE, f"is required with {GUIDE}")
+        return Form()
+    if kind not in _TYPES:
+        raise row.refused(TYPE, f"must be one of: {', '.join(_TYPES)}")
+    if kind == "json":
+        return Form(Grammar(kind=GrammarKind.JSON))
+    if guide is None:
+        raise row.refused(GUIDE, f"is required with the type {kind}")
+    return _structural_tag(guide) if kind == _TAG else PARSERS[_READ_AS[kind]](guide, GUIDE)
+
+
+def _structural_tag(guide: str) -> Form:
+    """Free text in which, after any of the triggers, one of the structures must follow."""
+    if len(guide) > limits.MAX_GRAMMAR_CHARS:
+        raise _wrong_tag()
+    lost: list[str] = []
+    try:
+        body = json.loads(guide)
+        text = StructTag.to_grammar(_tags(body, lost), assume_special=False)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise _wrong_tag() from None
+    if len(text) > limits.MAX_GRAMMAR_CHARS:
+        raise _wrong_tag()
+    return Form(Grammar(kind=GrammarKind.LARK, text=text), tuple(lost))
+
+
+def _tags(body: dict[str, Any], lost: list[str]) -> list[StructTag]:
+    """Adds the keywords that are not enforced to `lost`.
+
+    Raises ValueError, or what reading a wrong form raises.
+    """
+    structures, triggers = body["structures"], body["triggers"]
+    if not 1 <= len(structures) <= _MAX_TAGS or not all(type(t) is str and t for t in triggers):
+        raise ValueError
+    tags = []
+    for i, each in enumerate(structures):
+        begin, end, schema = each["begin"], each["end"], each["schema"]
+        trigger = next((t for t in triggers if begin.startswith(t)), None)
+        if trigger is None or type(end) is not str or type(schema) is not dict:
+            raise ValueError
+        adapted = adapt(schema)
+        lost += [f"{GUIDE}.structures.{i}.schema.{keyword}" for keyword in adapted.lost]
+        grammar = {**adapted.schema, "x-guidance": {"whitespace_pattern": SPACE, "lenient": True}}
+        tags.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=end))
+    return tags
+
+
+def _wrong_tag() -> InvalidField:
+    return InvalidField(
+        f'{GUIDE}: must be {{"structures": [{{"begin", "schema", "end"}}], "triggers": [...]}}, of 1 to '
+        f"{_MAX_TAGS} structures that begin with a trigger, as JSON of up to {limits.MAX_GRAMMAR_CHARS} "
+        "characters",
+        param=GUIDE,
+    )

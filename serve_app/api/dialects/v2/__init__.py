@@ -1,0 +1,1 @@
+"""The paths below /v2, which Triton and MindIE share."""

@@ -1,0 +1,110 @@
+"""One client's connection: who left, who does not read, who waits too long.
+
+Each watch costs once a request, never once an event.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from starlette.types import Message, Receive, Send
+
+from serve_app.api.edge.body import ClientGone
+
+WRITE_TIMEOUT_S: Final = 30.0  # a client that does not read for this long is given up
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
+    """Run `work` to its end, or cancel it when the client leaves and raise ClientGone."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(_disconnect(receive))
+    try:
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        await _cancel(task)
+        raise ClientGone
+    finally:
+        await _cancel(watch)
+        await _cancel(task)
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(task: asyncio.Future[Any]) -> None:
+    """Cancel and wait, so that nothing of the request outlives its handler."""
+    if not task.done():
+        task.cancel()
+        await asyncio.wait({task})
+    if not task.cancelled():
+        task.exception()  # taken note of: nobody else asks
+
+
+class Writer:
+    """Sends a response, and gives up a client that stops reading.
+
+    A server's `send` waits while its socket buffer is full, so what is not yet sent is
+    one write per request. One timer looks after that wait; a timer per write would cost
+    more than the write.
+    """
+
+    def __init__(self, send: Send, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+        self._send = send
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._since: float | None = None  # when the write under way began
+        self._task = asyncio.current_task()
+        self._timer: asyncio.TimerHandle | None = None
+        self.stalled = False
+
+    def __enter__(self) -> Writer:
+        self._look()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def send(self, message: Message) -> None:
+        """Raises ClientGone when the client does not take it in time."""
+        self._since = self._loop.time()
+        try:
+            await self._send(message)
+        except asyncio.CancelledError:
+            if self.stalled:
+                if self._task is not None:
+                    self._task.uncancel()
+                raise ClientGone from None
+            raise
+        except OSError:
+            raise ClientGone from None
+        finally:
+            self._since = None
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+
+    async def body(self, data: bytes, *, more: bool = False) -> None:
+        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+
+    def _look(self) -> None:
+        if self._since is not None and self._loop.time() - self._since >= self._timeout_s:
+            self.stalled = True
+            if self._task is not None:
+                self._task.cancel()
+            return
+        self._timer = self._loop.call_later(self._timeout_s / 4, self._look)
+
+
+async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    """A whole response at once."""
+    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+    raw.append((b"content-length", str(len(body)).encode()))
+    await send({"type": "http.response.start", "status": status, "headers": raw})
+    await send({"type": "http.response.body", "body": body})

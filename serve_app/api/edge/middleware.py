@@ -1,0 +1,149 @@
+"""The outermost layer of every HTTP request: ids, refused headers, the last resort, the access log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from functools import partial
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.api.context import RequestContext, header, open_context
+from serve_app.api.dialects.errors import render_error
+from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
+from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.connection import reply
+from serve_app.api.edge.ratelimit import ratelimit_headers
+from serve_app.api.edge.route_guide import RouteGuide
+from serve_app.errors import (
+    GenerationFailed,
+    InvalidField,
+    RouteNotFound,
+    ServeError,
+)
+from serve_app.telemetry import Metrics, log_request
+
+logger = logging.getLogger(__name__)
+
+# Ray Serve's proxies obey these before our code runs: a client could switch off the
+# detection of its own disconnect, or our deadlines.
+REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
+QUIET: Final = frozenset(  # asked every second, by machines
+    {"/livez", "/readyz", "/health", "/metrics", "/grpc.health.v1.Health/Check"}
+)
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # that logs name
+INTERNAL: Final = "an internal error occurred; the request may be retried"
+
+
+class Edge:
+    """Every request gets a context and every failure a public answer."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        metrics: Metrics,
+        guide: RouteGuide,
+        *,
+        v1: Family = Family.OPENAI,
+        ids_are_echoed: bool = False,
+    ) -> None:
+        self._app = app
+        self._metrics = metrics
+        self._guide = guide
+        self._v1 = v1
+        self._ids_are_echoed = ids_are_echoed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            # Lifespan passes; there is no websocket route, and its default answer is a refusal.
+            await self._app(scope, receive, send)
+            return
+        context = open_context(scope)
+        status = 0
+        # Twice the same header would be read as one value with a comma.
+        leave_id = self._ids_are_echoed and context.client_id is not None
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = context.status = message["status"]
+                more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
+                message["headers"] = [*message["headers"], *more, *ratelimit_headers(context.budgets)]
+            await send(message)
+
+        try:
+            prefix, path = split_prefix(scope["path"])
+            forced = header(scope, HEADER.lower().encode())
+            context.family = family_of(forced, prefix, path, self._v1)
+            context.is_forced = forced is not None or prefix is not None
+            _check(scope)
+            if prefix is not None:  # behind here the alias is the route itself
+                scope = {**scope, "path": path, "raw_path": path.encode()}
+            await self._app(scope, receive, send_with_id)
+        except ClientGone:
+            context.outcome = "cancelled"
+        except Exception as error:
+            public = self._of_router(error, scope) or public_error(error)
+            if isinstance(public, GenerationFailed) and public is not error:
+                logger.exception("request %s: unexpected error", context.id)
+            if status:
+                raise  # too late for an answer: the server closes the connection uncleanly
+            render = context.render_error or partial(render_error, context.family)
+            answer = render(public)
+            headers = {**answer.headers, **_http_headers(error)}
+            await reply(send_with_id, answer.status, headers, answer.body)
+        finally:
+            log_done(self._metrics, context, scope["method"], status)
+
+    def _of_router(self, error: Exception, scope: Scope) -> ServeError | None:
+        """What the router had to say, in words; None for any other error."""
+        if not isinstance(error, HTTPException):
+            return None
+        told = {404: self._guide.not_found, 405: self._guide.wrong_method}.get(error.status_code)
+        return told(scope["method"], scope["path"]) if told is not None else None
+
+
+def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
+    """Count a request that ended, and write its line. `status`: what HTTP has for its end; 0: none."""
+    seconds = time.monotonic() - context.started
+    outcome = context.outcome or (str(status) if status else "cancelled")
+    metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
+    if status == 200 and context.route in QUIET:
+        return
+    log_request(
+        logger,
+        request_id=context.id,
+        client_request_id=context.client_id,
+        key_id=context.caller.key_id if context.caller else None,
+        method=method if method in METHODS else "other",
+        route=context.route,
+        endpoint=context.endpoint,
+        entity=context.entity,
+        status=status,
+        outcome=outcome,
+        seconds=round(seconds, 4),
+    )
+
+
+def _check(scope: Scope) -> None:
+    if "\n" in scope["path"]:
+        # The router's patterns end in `$`, which lets one trailing line break pass.
+        raise RouteNotFound("there is no such route")
+    for name in REFUSED_HEADERS:
+        if header(scope, name.encode()) is not None:
+            raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
+
+
+def public_error(error: Exception) -> ServeError:
+    """What may be said of any exception."""
+    if isinstance(error, ServeError):
+        return error
+    return GenerationFailed(INTERNAL)
+
+
+def _http_headers(error: Exception) -> dict[str, str]:
+    """`Allow` of a 405, which the router knows."""
+    allow = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
+    return {} if allow is None else {"allow": allow}

@@ -1,0 +1,1 @@
+"""One request and its answer, the same for every dialect: permit, budget, entity, deltas, settlement."""

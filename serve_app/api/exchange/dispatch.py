@@ -1,0 +1,242 @@
+"""From a call to the served entities that may answer it, and on to the first that does.
+
+The split is `endpoints.split`'s; here it learns from HTTP what it needs: the routing key,
+the entity that a privileged caller names, and which models can answer now. Another entity
+is tried only while nothing was delivered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.backend import Backend
+from serve_app.api.context import RequestContext, header
+from serve_app.api.exchange.merge import Generation, Step
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
+from serve_app.endpoints.split import candidates
+from serve_app.errors import (
+    DeadlineExceeded,
+    GenerationFailed,
+    InvalidField,
+    ModelNotFound,
+    Overloaded,
+    PermissionDenied,
+    ServeError,
+    Unavailable,
+    VersionNotFound,
+)
+from serve_app.limits import MAX_USER_CHARS
+from serve_app.types import GenerateRequest, ModelInfo, Scope
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ROUTING_KEY: Final = "X-Routing-Key"
+SERVED_ENTITY: Final = "X-Served-Entity"
+ANSWERED_BY: Final = "served-model-name"  # header of every answer
+
+# Failures of one entity that another may not have.
+_FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
+
+
+class Wanted(Protocol):
+    """What of a call decides over its entity."""
+
+    @property
+    def task(self) -> Task: ...
+
+    @property
+    def version(self) -> str | None: ...
+
+    @property
+    def user(self) -> str | None: ...
+
+
+def choose(
+    endpoint: Endpoint,
+    call: Wanted,
+    entity: str | None,
+    scope: AsgiScope,
+    context: RequestContext,
+    backend: Backend,
+) -> tuple[ServedEntity, ...]:
+    """The entities to try, best first. `entity`: the one that the route names, if it does.
+
+    Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice without
+    its scope.
+    """
+    _check_task(endpoint, call.task)
+
+    def is_ready(each: ServedEntity) -> bool:
+        return backend.is_ready(each.app)
+
+    wanted = header(scope, SERVED_ENTITY.lower().encode()) if entity is None else entity
+    if wanted is not None:
+        _check_may_choose(context, "an entity")
+        found = endpoint.entity(wanted)
+        if found is None:
+            raise ModelNotFound(f"{SERVED_ENTITY}: the endpoint has no such served entity", param="model")
+        return (found,)
+    versions = None if call.version is None else of_version(endpoint, call.version)
+    if versions is None or len(versions) == len(endpoint.served_entities):
+        # A version that every entity has chooses nothing: the split goes on as without it.
+        key = _routing_key(endpoint, call, scope, context)
+        return candidates(endpoint, key, is_ready)
+    _check_may_choose(context, "a version of an endpoint with several")
+    best_first = sorted(versions, key=lambda each: not is_ready(each))
+    return tuple(best_first) if endpoint.fallback else (best_first[0],)
+
+
+def _check_may_choose(context: RequestContext, what: str) -> None:
+    """Raises PermissionDenied unless the caller may go past the traffic split."""
+    if context.caller is None or Scope.ROUTING not in context.caller.scopes:
+        raise PermissionDenied(f"the API key lacks the scope '{Scope.ROUTING}', to choose {what}")
+
+
+def version_of(entity: ServedEntity) -> str:
+    """The version that clients know an entity by."""
+    return entity.version or "1"
+
+
+def of_version(endpoint: Endpoint, version: str) -> tuple[ServedEntity, ...]:
+    """The entities of this version, at least one. Raises VersionNotFound."""
+    found = tuple(entity for entity in endpoint.served_entities if version_of(entity) == version)
+    if not found:
+        raise VersionNotFound("version: the model has no such version", param="version")
+    return found
+
+
+@dataclass(slots=True)
+class Attempt:
+    """An entity that answers: its first deltas, and the rest to come."""
+
+    entity: ServedEntity
+    info: ModelInfo
+    generation: Generation
+    first: Step
+    rest: AsyncGenerator[Step, None]
+
+    async def steps(self) -> AsyncGenerator[Step, None]:
+        """All deltas, from the first."""
+        yield self.first
+        async for step in self.rest:
+            yield step
+
+    async def aclose(self) -> None:
+        """Abort what still runs."""
+        await self.rest.aclose()
+
+
+async def begin(
+    backend: Backend,
+    entities: Sequence[ServedEntity],
+    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
+    tries: Callable[[ServedEntity], None],
+    begun: Callable[[Generation], None],
+    deadline: float,
+    patience_s: float,
+) -> Attempt:
+    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each generation."""
+
+    async def attempt(entity: ServedEntity) -> Attempt:
+        return await _attempt(backend, entity, requests, begun)
+
+    return await first_answer(backend, entities, attempt, tries, deadline, patience_s)
+
+
+async def first_answer(
+    backend: Backend,
+    entities: Sequence[ServedEntity],
+    ask: Callable[[ServedEntity], Awaitable[T]],
+    tries: Callable[[ServedEntity], None],
+    deadline: float,
+    patience_s: float,
+) -> T:
+    """What the first of `entities` says that can answer before `deadline` (the event loop's time).
+
+    Where none can while a model restarts, its return is waited for, `patience_s` at most. `tries` is
+    told of each that is tried. Raises the last one's ServeError.
+    """
+    clock = asyncio.get_running_loop().time
+    until = min(deadline, clock() + patience_s)
+    while True:
+        try:
+            return await _first_of(entities, ask, tries, deadline)
+        except Unavailable:
+            if not await backend.recovery([entity.app for entity in entities], until - clock()):
+                raise
+        entities = sorted(entities, key=lambda entity: not backend.is_ready(entity.app))
+
+
+async def _first_of(
+    entities: Sequence[ServedEntity],
+    ask: Callable[[ServedEntity], Awaitable[T]],
+    tries: Callable[[ServedEntity], None],
+    deadline: float,
+) -> T:
+    for left, entity in zip(range(len(entities) - 1, -1, -1), entities, strict=True):
+        tries(entity)
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await ask(entity)
+        except TimeoutError:
+            raise too_late() from None
+        except _FAILS_OVER as error:
+            if not left:
+                raise
+            logger.warning("entity %s failed before it answered: %s", entity.name, type(error).__name__)
+    raise Unavailable("no served entity can answer; try again", retry_after_s=2.0)
+
+
+async def _attempt(
+    backend: Backend,
+    entity: ServedEntity,
+    requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
+    begun: Callable[[Generation], None],
+) -> Attempt:
+    info = await backend.model(entity.app)
+    generation = Generation(backend, requests(entity, info), at_once=info.max_requests)
+    begun(generation)
+    steps = generation.steps()
+    try:
+        return Attempt(entity, info, generation, await anext(steps), steps)
+    except BaseException:
+        await steps.aclose()
+        raise
+
+
+def too_late() -> ServeError:
+    return DeadlineExceeded("timeout: the request did not finish within its deadline")
+
+
+def _check_task(endpoint: Endpoint, task: Task) -> None:
+    """A chat model completes raw prompts too, but needs a template to chat."""
+    fits = task is endpoint.task or (task is Task.COMPLETIONS and endpoint.task is Task.CHAT)
+    if not fits:
+        raise InvalidField(f"model: the endpoint's task is {endpoint.task}, not {task}", param="model")
+
+
+def _routing_key(endpoint: Endpoint, call: Wanted, scope: AsgiScope, context: RequestContext) -> str:
+    if len(endpoint.served_entities) == 1:
+        return ""
+    for source in endpoint.sticky:
+        key = None
+        if source == "header":
+            key = header(scope, ROUTING_KEY.lower().encode())
+            if key is not None and len(key) > MAX_USER_CHARS:
+                raise InvalidField(f"the header {ROUTING_KEY} must hold at most {MAX_USER_CHARS} characters")
+        elif source == "user":
+            key = call.user
+        elif context.caller is not None and not context.caller.anonymous:
+            key = context.caller.key_id
+        if key:
+            return f"{source}:{key}"
+    return secrets.token_hex(8)

@@ -1,0 +1,148 @@
+"""A POST route that embeds: body, endpoint, permit, budget, entity, vectors, answer.
+
+The same for every dialect, and as `generate` in all but that one question takes the place
+of a stream of deltas.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from functools import partial
+from math import prod
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.chat.embeddings import PIECE_NUMBERS, EmbedCall, EmbedDialect
+from serve_app.api.edge.body import read_body
+from serve_app.api.edge.connection import Writer, while_connected
+from serve_app.api.exchange.admission import deadline_s
+from serve_app.api.exchange.dispatch import ANSWERED_BY, choose, first_answer
+from serve_app.api.exchange.generate import Services, answer_headers, in_words_of
+from serve_app.api.exchange.metering import tokens_in
+from serve_app.endpoints.endpoint import ServedEntity
+from serve_app.errors import GenerationFailed, InvalidField, ServeError
+from serve_app.limits import MAX_EMBEDDED_NUMBERS
+from serve_app.types import Embeddings, EmbedRequest, ModelInfo, Usage
+
+
+class EmbedRoute:
+    """An ASGI app for one dialect. The body names the endpoint."""
+
+    def __init__(self, dialect: EmbedDialect, services: Services) -> None:
+        self._dialect = dialect
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        await EmbedExchange(self._dialect, self._services, scope, receive, send).run()
+
+
+class EmbedExchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, dialect: EmbedDialect, services: Services, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        self._dialect = dialect
+        self._services = services
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._context: RequestContext = context_of(scope)
+        self._context.render_error = dialect.render_error
+
+    async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
+        """Read, answer and account for it; `endpoint` and `entity` where the path names them."""
+        services = self._services
+        services.admission.check()  # a flood is refused before its bodies are read
+        with services.bodies.lease() as lease:
+            call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
+            with services.admission.permits(1), in_words_of(call.names):
+                await while_connected(self._receive, self._answer(call, entity))
+
+    async def _parse(self, raw: bytes, endpoint: str | None) -> EmbedCall:
+        return await self._services.aside(len(raw), partial(self._dialect.parse, endpoint=endpoint), raw)
+
+    async def _answer(self, call: EmbedCall, entity: str | None) -> None:
+        services, context = self._services, self._context
+        limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
+        deadline = asyncio.get_running_loop().time() + limit
+        endpoint = services.directory.find(call.model)
+        context.endpoint = endpoint.name
+        entities = choose(endpoint, call, entity, self._scope, context, services.backend)
+        self._try(entities[0])
+        request = replace(call.request, id=context.id, timeout_s=limit)
+        async with services.meter.admit(endpoint, lambda: _reserved(request), context) as metered:
+            try:
+                ask = partial(self._ask, request)
+                chosen, info, embeddings = await first_answer(
+                    services.backend, entities, ask, self._try, deadline, services.config.restart_wait_s
+                )
+            except (ServeError, asyncio.CancelledError) as error:
+                if isinstance(error, ServeError):
+                    context.status = self._dialect.render_error(error).status
+                metered.give_up(error, lambda: _reserved(request))
+                raise
+            metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)
+            services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+            await self._write(call, chosen, info, embeddings)
+
+    async def _ask(
+        self, request: EmbedRequest, entity: ServedEntity
+    ) -> tuple[ServedEntity, ModelInfo, Embeddings]:
+        backend = self._services.backend
+        info = await backend.model(entity.app)
+        _check_size(request, info)
+        return entity, info, _checked(await backend.ask(entity.app, request), request)
+
+    def _try(self, entity: ServedEntity) -> None:
+        self._context.entity = entity.name
+
+    async def _write(
+        self, call: EmbedCall, entity: ServedEntity, info: ModelInfo, embeddings: Embeddings
+    ) -> None:
+        headers = answer_headers(call.ignored, "application/json")
+        headers[ANSWERED_BY] = entity.name
+        self._context.status = 200
+        pieces = call.render(self._context.id, replace(info, name=entity.name), embeddings)
+        with Writer(self._send) as writer:
+            if prod(embeddings.vectors.shape) <= PIECE_NUMBERS:
+                body = b"".join(pieces)
+                await writer.start(200, {**headers, "content-length": str(len(body))})
+                await writer.body(body)
+                return
+            await writer.start(200, headers)
+            for piece in pieces:
+                await writer.body(piece, more=True)
+                await asyncio.sleep(0)  # others have their turn between the pieces of a long answer
+            await writer.body(b"")
+
+
+def _reserved(request: EmbedRequest) -> Usage:
+    """About how many tokens the inputs have. Reads all of them."""
+    before = tokens_in(request.instruction or "")
+    return Usage(
+        prompt_tokens=sum(
+            before + tokens_in(each) if isinstance(each, str) else len(each) for each in request.inputs
+        )
+    )
+
+
+def _check_size(request: EmbedRequest, info: ModelInfo) -> None:
+    if info.dimensions is None:
+        raise InvalidField("model: it generates text and does not embed", param="model")
+    most = MAX_EMBEDDED_NUMBERS // min(request.dimensions or info.dimensions, info.dimensions)
+    if len(request.inputs) > most:
+        raise InvalidField(
+            f"input: must hold at most {most} texts, as the model's vectors are that large", param="input"
+        )
+
+
+def _checked(embeddings: Embeddings, request: EmbedRequest) -> Embeddings:
+    """One vector an input, or GenerationFailed."""
+    vectors = embeddings.vectors
+    if len(vectors.shape) != 2 or vectors.shape[0] != len(request.inputs):
+        raise GenerationFailed("the answer is incomplete; the request may be retried")
+    return embeddings

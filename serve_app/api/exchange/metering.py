@@ -1,0 +1,288 @@
+"""What an admitted request takes from budgets and leaves in the journal.
+
+Reserved before, settled after: a request is charged its prompt by estimate and its output
+at the most it may become, and gets back what it did not use. What it used is the work that was
+done for it, whoever hung up: one request, and the tokens that were computed and generated. A
+failure of ours that left the client with nothing is given back whole. Knows neither how budgets
+are kept nor where the journal is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Final, Protocol
+
+from serve_app.api.backend import Journal, Quota
+from serve_app.api.context import RequestContext
+from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.ratelimit import whole_seconds
+from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
+from serve_app.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    GenerationFailed,
+    LargerThanQuota,
+    Overloaded,
+    QuotaExceeded,
+    ServeError,
+    Unavailable,
+)
+from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
+
+MINUTE_S: Final = 60.0
+RETRY_S: Final = 5.0  # told while usage cannot be written: an operator must make space
+BYTES_PER_TOKEN: Final = 4  # of usual text; the settlement corrects it
+TOKENS_PER_MESSAGE: Final = 4  # the template's own
+DEFAULT_OUTPUT: Final = Limits().default_output_tokens
+
+REQUESTS: Final = "requests"
+INPUT: Final = "input-tokens"
+OUTPUT: Final = "output-tokens"
+TOKENS: Final = "tokens"
+
+_OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
+_NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output tokens", TOKENS: "tokens"}
+
+
+class User(Protocol):
+    """Something that works for a request, and knows how much."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+
+class Meter:
+    """Admits requests against their endpoint's budgets and accounts for them."""
+
+    def __init__(self, quota: Quota, journal: Journal, *, usage_required: bool = False) -> None:
+        """`usage_required`: refuse what cannot be written down."""
+        self._quota = quota
+        self._journal = journal
+        self._usage_required = usage_required
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are admitted, as far as their records are concerned."""
+        return not self._usage_required or self._journal.problem is None
+
+    @property
+    def problem(self) -> str | None:
+        """Why records of usage are not where they belong; None when they are."""
+        if self._journal.problem is None:
+            return None
+        return (
+            f"usage records are not written ({self._journal.problem}): "
+            f"{self._journal.waiting} wait in memory, "
+            f"{self._journal.dropped} are lost"
+        )
+
+    @asynccontextmanager
+    async def admit(
+        self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext
+    ) -> AsyncIterator[Metered]:
+        """Account for one call. Raises QuotaExceeded, or Unavailable where usage must be written and is not.
+
+        `reserved` tells what the call may use at the most; it may read every prompt, so it is
+        asked for endpoints with budgets alone. The block tells what it is given of `usage`;
+        however it ends, the reservation is settled and one record is closed.
+        """
+        if not self.is_open:
+            raise Unavailable("usage cannot be written down at present; try again", retry_after_s=RETRY_S)
+        draws = _draws(endpoint, context, reserved)
+        if draws:
+            await self._claim(draws, context)
+        metered = Metered(endpoint, context)
+        self._journal.opened(metered.record)
+        outcome = "failed"
+        try:
+            yield metered
+            outcome = "finished" if context.outcome is None else "failed"
+        except (ClientGone, asyncio.CancelledError):
+            outcome = "aborted"
+            raise
+        except Exception as error:
+            # A stream that broke says so in `context`; before it nothing was delivered.
+            metered.is_free = context.outcome is None and _is_ours(error)
+            raise
+        finally:
+            if draws:
+                self._quota.settle(_settlement(draws, metered.usage, is_free=metered.is_free))
+            self._journal.closed(metered.close(outcome))
+
+    async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
+        verdict = await self._quota.claim(draws)
+        context.budgets = verdict.budgets
+        if verdict.granted:
+            return
+        draw = next(draw for draw in draws if draw.unit == verdict.refused)
+        if verdict.retry_after_s is None:
+            raise LargerThanQuota(
+                f"the request alone needs {math.ceil(draw.amount)} {_NAMES[draw.unit]}, more than the limit "
+                f"of {math.floor(draw.capacity)}; shorten it or lower max_tokens"
+            )
+        raise QuotaExceeded(
+            f"the limit of {math.floor(draw.per_second * MINUTE_S)} {_NAMES[draw.unit]} a minute is reached; "
+            f"try again in {whole_seconds(verdict.retry_after_s)} s",
+            retry_after_s=verdict.retry_after_s,
+        )
+
+
+class Metered:
+    """One call under way. Its user sets `usage` as it becomes known, or names what has it."""
+
+    def __init__(self, endpoint: Endpoint, context: RequestContext) -> None:
+        self._endpoint = endpoint
+        self._context = context
+        self._usage = Usage()
+        self._user: User | None = None
+        self.is_free = False  # nothing of it is charged
+        self.has_price = True
+        self.record = UsageRecord(
+            id=context.id,
+            key_id=context.caller.key_id if context.caller else "",
+            endpoint=endpoint.name,
+            entity=context.entity,
+            kind=endpoint.kind,
+            route=context.route,
+            started=time.time() - (time.monotonic() - context.started),
+            outcome="lost",
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """The work so far."""
+        return self._usage if self._user is None else self._user.usage
+
+    @usage.setter
+    def usage(self, usage: Usage) -> None:
+        self._usage = usage
+
+    def follow(self, user: User) -> None:
+        """From here on `user` knows the usage, also while nothing is delivered."""
+        self._user = user
+
+    def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
+        """A question ended with `error`. Who leaves it, or lets its time run out, has had it `asked`."""
+        if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
+            self.usage = asked()
+
+    def close(self, outcome: str) -> UsageRecord:
+        context, usage = self._context, self.usage
+        price = self._endpoint.price if self.has_price else None
+        return replace(
+            self.record,
+            entity=context.entity,
+            outcome=outcome,
+            status=context.status,
+            prompt_tokens=usage.prompt_tokens,
+            cached_tokens=usage.cached_tokens,
+            completion_tokens=usage.generated_tokens,
+            discarded_tokens=usage.discarded_tokens,
+            first_token_s=context.first_token_s,
+            queue_s=context.queue_s,
+            total_s=time.monotonic() - context.started,
+            cost=None if price is None else cost(price, Usage() if self.is_free else usage),
+            currency=None if price is None else price.currency,
+        )
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """About how many tokens a prompt has; exact for ids."""
+    if prompt.token_ids is not None:
+        return len(prompt.token_ids)
+    texts = [prompt.text or "", prompt.suffix or ""]
+    messages = prompt.messages or ()
+    texts += [value for message in messages for value in message.values() if isinstance(value, str)]
+    return tokens_in(*texts) + TOKENS_PER_MESSAGE * len(messages)
+
+
+def tokens_in(*texts: str) -> int:
+    """About how many tokens these texts have together."""
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return math.ceil(size / BYTES_PER_TOKEN)
+
+
+def cost(price: Price, usage: Usage) -> float:
+    """What `usage` costs, in the price's currency."""
+    cached = price.cached_input_per_million
+    cached_price = price.input_per_million if cached is None else cached
+    fresh = usage.prompt_tokens - usage.cached_tokens
+    total = fresh * price.input_per_million + usage.cached_tokens * cached_price
+    return (total + usage.generated_tokens * price.output_per_million) / 1e6
+
+
+def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
+    default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
+    most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
+    return most * max(request.n, request.best_of or 0, request.beam.width if request.beam is not None else 0)
+
+
+def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
+    """What `requests` may use at the most."""
+    return Usage(
+        prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
+        completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
+    )
+
+
+def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]) -> list[Draw]:
+    if endpoint.kind is Kind.PROVISIONED:
+        reserved = ask()
+        rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
+        capacity = rate * endpoint.burst_s
+        # One request may be larger than the burst: it then takes all of it.
+        amount = min(capacity, reserved.prompt_tokens + reserved.completion_tokens)
+        return [
+            Draw(
+                bucket=f"{endpoint.name}|{TOKENS}",
+                unit=TOKENS,
+                amount=amount,
+                capacity=capacity,
+                per_second=rate,
+            )
+        ]
+    limits = endpoint.limits
+    if limits is None:
+        return []
+    reserved = ask()
+    key = context.caller.key_id if context.caller else ""
+    wanted = (
+        (REQUESTS, 1, limits.requests_per_minute),
+        (INPUT, reserved.prompt_tokens, limits.input_tokens_per_minute),
+        (OUTPUT, reserved.completion_tokens, limits.output_tokens_per_minute),
+    )
+    return [
+        Draw(
+            bucket=f"{endpoint.name}|{key}|{unit}",
+            unit=unit,
+            amount=amount,
+            capacity=limit,
+            per_second=limit / MINUTE_S,
+        )
+        for unit, amount, limit in wanted
+        if limit is not None
+    ]
+
+
+def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
+    """What was used beyond what was drawn; what is free is given back whole."""
+    used = {
+        REQUESTS: 1,
+        INPUT: usage.prompt_tokens,
+        OUTPUT: usage.generated_tokens,
+        TOKENS: usage.prompt_tokens + usage.generated_tokens,
+    }
+    return [
+        replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
+        for draw in draws
+    ]
+
+
+def _is_ours(error: Exception) -> bool:
+    """Whether the failure is the server's and not the client's, nor the end of a deadline."""
+    return isinstance(error, _OURS) or not isinstance(error, ServeError)

@@ -1,0 +1,1 @@
+"""Pages about the gateway and its models."""

@@ -1,0 +1,55 @@
+"""The condition of a gateway: whether it can answer, and everything that is not as it is to be.
+
+Each transport tells it in its own words: /readyz, KServe's readiness, gRPC's health.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.api.exchange.admission import STOPPING
+from serve_app.api.exchange.generate import Services
+
+NO_ENDPOINTS: Final = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Whether requests are answered, and the reasons why not, or why not as they are to be."""
+
+    is_ready: bool
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def status(self) -> str:
+        return ("degraded" if self.reasons else "ready") if self.is_ready else "not ready"
+
+
+def condition(services: Services) -> Condition:
+    """The condition now.
+
+    Usage that is not written down leaves a gateway ready: to send its clients elsewhere would help
+    neither them nor the records. Where records are required it answers nobody.
+    """
+    directory, backend, meter = services.directory, services.backend, services.meter
+    if services.admission.is_closed:
+        return Condition(False, (STOPPING,))
+    if not len(directory):
+        return Condition(False, (NO_ENDPOINTS,))
+    silent: list[str] = []
+    reasons: list[str] = []
+    for endpoint in directory:
+        missing = {e.app: why for e in endpoint.served_entities if (why := backend.missing(e.app))}
+        words = [f"{app}: {why}" for app, why in missing.items()]
+        if all(entity.app in missing for entity in endpoint.reachable):
+            silent.append(f"endpoint {endpoint.name} has nobody who can answer: {'; '.join(words)}")
+        else:
+            reasons += [f"endpoint {endpoint.name}: {each}" for each in words]
+    reasons += [
+        f"endpoint {name} changes once these can answer: {', '.join(apps)}"
+        for name, apps in directory.waiting.items()
+    ]
+    if meter.problem is not None:
+        reasons.append(meter.problem)
+    return Condition(not silent and meter.is_open, (*silent, *reasons))

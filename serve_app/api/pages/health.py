@@ -1,0 +1,62 @@
+"""Whether the gateway lives and is ready, and its metrics."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.backend import Accounts
+from serve_app.api.context import header
+from serve_app.api.edge.auth import PeerOf
+from serve_app.api.edge.connection import reply
+from serve_app.api.exchange.generate import Services
+from serve_app.api.pages.condition import condition
+from serve_app.errors import ServeError
+from serve_app.telemetry import CONTENT_TYPE, Metrics
+
+_JSON = {"content-type": "application/json", "cache-control": "no-store"}
+
+
+class Live:
+    """GET /livez: the process answers."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, _JSON, b'{"status":"live"}')
+
+
+class Ready:
+    """GET /readyz and /health: 503 when an endpoint has nobody who can answer, else 200.
+
+    A server that is `degraded` answers every endpoint, though not with all that it is to have.
+    The reasons name models, so only those get them who could also list the models.
+    """
+
+    def __init__(self, services: Services, accounts: Accounts, peer_of: PeerOf) -> None:
+        self._services = services
+        self._accounts = accounts
+        self._peer_of = peer_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        found = condition(self._services)
+        body: dict[str, object] = {"status": found.status}
+        if found.reasons and self._may_know(scope):
+            body["reasons"] = found.reasons
+        headers = _JSON if found.is_ready else {**_JSON, "retry-after": "1"}
+        await reply(send, 200 if found.is_ready else 503, headers, msgspec.json.encode(body))
+
+    def _may_know(self, scope: Scope) -> bool:
+        try:
+            self._accounts.authenticate(header(scope, b"authorization"), self._peer_of(scope))
+        except ServeError:
+            return False
+        return True
+
+
+class MetricsPage:
+    """GET /metrics in Prometheus' text format."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await reply(send, 200, {"content-type": CONTENT_TYPE}, self._metrics.render())

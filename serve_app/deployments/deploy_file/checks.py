@@ -1,0 +1,274 @@
+"""What the parts of a deploy file must agree on: routes, applications, endpoints, bought throughput.
+
+Works on values that were read already, as far as they were right, so that one mistake
+is reported once. Knows no schema and no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import BaseModel
+
+from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.deployments import build
+from serve_app.deployments.deploy_file.problem import Place, Problem
+from serve_app.deployments.model.gpu import ONE_GPU
+from serve_app.endpoints.catalogue import Catalogue, suggestion
+from serve_app.endpoints.endpoint import SYSTEM_APP, Endpoint, Kind, ServedEntity
+
+SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
+MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"
+GATEWAY: Final = "Gateway"  # the deployment whose user_config has the endpoints
+LIMITER: Final = "Limiter"  # counts for all gateways, so there is one
+MODEL: Final = "Model"
+
+
+@dataclass(frozen=True)
+class App:
+    """One application of a deploy file."""
+
+    place: Place
+    raw: Mapping[str, Any]
+    builder: object  # what `import_path` names; None: nothing
+    config: BaseModel | None  # its `args`; None: they are wrong, or not ours to read
+
+    @property
+    def name(self) -> str:
+        return str(self.raw.get("name", "default"))  # Serve's own default
+
+    @property
+    def route(self) -> Any:
+        return self.raw.get("route_prefix", "/")  # Serve's own default
+
+    @property
+    def deployments(self) -> list[tuple[Place, Mapping[str, Any]]]:
+        """The entries of `deployments`, each with its place."""
+        entries = self.raw.get("deployments")
+        return [
+            (self.place.at("deployments", index).named("deployment", entry.get("name")), entry)
+            for index, entry in enumerate(entries if isinstance(entries, list) else [])
+            if isinstance(entry, Mapping)
+        ]
+
+    @property
+    def is_gateway(self) -> bool:
+        return self.builder is build.build_system_app
+
+    @property
+    def is_model(self) -> bool:
+        return self.builder is build.build_model_app
+
+    @property
+    def built(self) -> tuple[str, ...]:
+        """What its builder calls its deployments; empty where it is not ours."""
+        return (GATEWAY, LIMITER) if self.is_gateway else (MODEL,) if self.is_model else ()
+
+
+def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: Place) -> Iterator[Problem]:
+    """Everything that is wrong between parts of a file. `endpoints` is where the catalogue stands.
+
+    Without a catalogue (it is missing or wrong) nothing is said of who uses which application.
+    """
+    yield from _names(apps)
+    yield from _routes(apps)
+    for app in apps:
+        yield from _deployments(app)
+    if catalogue is not None:
+        yield from _entities(apps, catalogue, endpoints)
+
+
+def _names(apps: Sequence[App]) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for app in apps:
+        if app.name in seen:
+            yield app.place.at("name").error("another application has this name; choose one of its own")
+        seen.add(app.name)
+        if app.builder is not None and not app.is_gateway and app.name == SYSTEM_APP:
+            yield app.place.at("name").error(
+                f"{SYSTEM_APP!r} is the gateway's; write another, such as `model-<the model's name>`"
+            )
+
+
+def _routes(apps: Sequence[App]) -> Iterator[Problem]:
+    gateways = [app for app in apps if app.is_gateway]
+    if not gateways and all(app.builder is not None for app in apps):
+        yield Place(("applications",)).error(
+            "no application is the gateway, so nothing answers HTTP; add one with "
+            f"`name: {SYSTEM_APP}`, `route_prefix: /` and `import_path: {SYSTEM_PATH}`"
+        )
+    for app in gateways[1:]:
+        yield app.place.error(
+            f"a second gateway; a file has one: put all endpoints under {gateways[0].name!r} and remove this"
+        )
+    for app in apps:
+        route = app.place.at("route_prefix")
+        if app.is_gateway and not str(app.route or "").startswith("/"):
+            yield route.error("the gateway needs a route; write `route_prefix: /`")
+        if not app.is_gateway and app.builder is not None and app.route is not None:
+            yield route.error(
+                "only the gateway may have a route; write `route_prefix: null` (left out, it means `/`)"
+            )
+
+
+def _deployments(app: App) -> Iterator[Problem]:
+    seen: set[str] = set()
+    for place, raw in app.deployments:
+        name = str(raw.get("name"))
+        if app.built and name not in app.built:
+            hint = suggestion(name, app.built)
+            yield place.at("name").error(f"the application has no such deployment; {hint}")
+        if name in seen:
+            yield place.error("the deployment is there twice; write all of its settings under one `- name:`")
+        seen.add(name)
+        yield from _replicas(app, place, raw)
+        yield from _ongoing(app, place, raw)
+        yield from _gpus(app, place, raw)
+
+
+def _replicas(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
+    fixed, scaled = raw.get("num_replicas"), raw.get("autoscaling_config")
+    if isinstance(fixed, int) and scaled is not None:
+        yield place.at("num_replicas").error(
+            "excludes autoscaling_config; keep num_replicas for a fixed number of replicas, or "
+            "autoscaling_config with min_replicas and max_replicas"
+        )
+    if isinstance(app.config, ModelConfig) and app.config.provisioned is not None:
+        for key in ("num_replicas", "autoscaling_config"):
+            if raw.get(key) is not None:
+                yield place.at(key).error(
+                    "the number of replicas follows from `args.provisioned`; remove this, and set "
+                    "min_throughput and max_throughput there"
+                )
+    if app.is_gateway and raw.get("name") == LIMITER and (fixed not in (None, 1) or scaled is not None):
+        yield place.error(
+            "counts for all gateways, so it runs once; remove num_replicas and autoscaling_config"
+        )
+
+
+def _ongoing(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
+    ongoing = raw.get("max_ongoing_requests")
+    if not isinstance(ongoing, int):
+        return
+    here = place.at("max_ongoing_requests")
+    if isinstance(app.config, ModelConfig):
+        engine = app.config.engine
+        takes = engine.max_sequences + engine.max_waiting
+        if ongoing < takes:
+            yield here.warning(
+                f"{ongoing} is less than the engine takes ({engine.max_sequences} max_sequences + "
+                f"{engine.max_waiting} max_waiting = {takes}), so its batches stay smaller; remove it, or "
+                "lower those"
+            )
+    if isinstance(app.config, GatewayConfig) and raw.get("name") == GATEWAY:
+        admits = app.config.max_in_flight
+        if ongoing < admits:
+            yield here.warning(
+                f"{ongoing} is less than `args.max_in_flight` ({admits}), so Serve refuses what the gateway "
+                "would take; remove it, or lower max_in_flight"
+            )
+
+
+def _gpus(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:
+    if not isinstance(app.config, ModelConfig):
+        return
+    bundles = raw.get("placement_group_bundles")
+    if isinstance(bundles, list) and len(bundles) > 1:
+        yield place.at("placement_group_bundles").error(
+            f"reserves {len(bundles)} bundles for a replica, which is one process in the first of them; "
+            "remove it, and write num_cpus and num_gpus in ray_actor_options"
+        )
+    options = raw.get("ray_actor_options")
+    gpus = options.get("num_gpus") if isinstance(options, Mapping) else None
+    here = place.at("ray_actor_options", "num_gpus")
+    reserved = (
+        bundles[0].get("GPU")
+        if isinstance(bundles, list) and bundles and isinstance(bundles[0], Mapping)
+        else None
+    )
+    if isinstance(gpus, int | float) and gpus > 1:
+        yield here.error(f"{gpus:g} GPUs for a replica: {ONE_GPU}")
+    elif isinstance(reserved, int | float) and reserved > 1:
+        yield place.at("placement_group_bundles", 0, "GPU").error(
+            f"{reserved:g} GPUs for a replica: {ONE_GPU}"
+        )
+    if app.config.device == "cuda" and not gpus:
+        yield here.error(
+            "`args.device` is cuda, and Ray shows a replica only GPUs it asks for; write `num_gpus: 1`"
+        )
+    if app.config.device == "cpu" and gpus:
+        yield here.warning(
+            "takes a GPU that `args.device: cpu` leaves idle; remove it, or write `device: cuda`"
+        )
+
+
+def _entities(apps: Sequence[App], catalogue: Catalogue, endpoints: Place) -> Iterator[Problem]:
+    models = {app.name: app for app in apps if not app.is_gateway}
+    for index, endpoint in enumerate(catalogue.endpoints):
+        for position, entity in enumerate(endpoint.served_entities):
+            place = endpoints.at("endpoints", index, "served_entities", position)
+            place = place.named("endpoint", endpoint.name).named("entity", entity.name)
+            app = models.get(entity.app)
+            if app is None:
+                yield place.error(_missing(entity, list(models)))
+            elif isinstance(app.config, ModelConfig):
+                yield from _serves(app, app.config, entity, place)
+                yield from _bought(app, app.config, endpoint, entity, place)
+    used = set(catalogue.apps)
+    for app in models.values():
+        if app.is_model and app.name not in used:
+            yield app.place.warning(
+                "no endpoint uses this model, so HTTP clients cannot reach it; add it to an endpoint's "
+                "served_entities, or remove it"
+            )
+
+
+def _missing(entity: ServedEntity, models: Sequence[str]) -> str:
+    args = f"name: {entity.model}" + (f", version: '{entity.version}'" if entity.version else "")
+    hint = f"; {suggestion(entity.app, models)}" if models else ""
+    return (
+        f"its application {entity.app!r} is not in this file; set the entity's `app`, or add an application "
+        f"with `name: {entity.app}`, `import_path: {MODEL_PATH}`, `route_prefix: null` and "
+        f"`args: {{{args}}}`{hint}"
+    )
+
+
+def _serves(app: App, config: ModelConfig, entity: ServedEntity, place: Place) -> Iterator[Problem]:
+    if (entity.model, entity.version) != (config.name, config.version):
+        yield place.error(
+            f"the application {app.name!r} serves {_model(config.name, config.version)}, not "
+            f"{_model(entity.model, entity.version)}; name the application of that model in `app`, or write "
+            f"the entity's `model` and `version` as its `args` say"
+        )
+
+
+def _bought(
+    app: App, config: ModelConfig, endpoint: Endpoint, entity: ServedEntity, place: Place
+) -> Iterator[Problem]:
+    there = app.place.at("args", "provisioned")
+    if endpoint.kind is not Kind.PROVISIONED:
+        if config.provisioned is not None:
+            yield there.error(
+                f"the endpoint {endpoint.name!r} is paid per token; remove it, or write "
+                f"`kind: {Kind.PROVISIONED.value}` and the entity's throughput in the endpoint"
+            )
+        return
+    sold = (entity.min_provisioned_throughput or 0, entity.max_provisioned_throughput)
+    words = f"min_throughput: {sold[0]}, max_throughput: {sold[1]}"
+    if config.provisioned is None:
+        yield there.error(
+            f"the endpoint {endpoint.name!r} sells bought throughput; write "
+            f"`provisioned: {{{words}, replica_throughput: ...}}`"
+        )
+    elif (config.provisioned.min_throughput, config.provisioned.max_throughput) != sold:
+        yield there.error(
+            f"the endpoint {endpoint.name!r} sells `{words}`, and this runs `min_throughput: "
+            f"{config.provisioned.min_throughput:g}, max_throughput: {config.provisioned.max_throughput:g}`; "
+            f"write the same in both"
+        )
+
+
+def _model(name: str, version: str) -> str:
+    return f"{name!r} version {version}" if version else f"{name!r} without a version"

@@ -1,0 +1,206 @@
+"""Deploy files, checked as a whole without starting Ray: all that is wrong, and what to write instead.
+
+    python -m serve_app.deployments.deploy_file.file deploy/local.yaml    # exit status 1: a file has errors
+
+Covered: YAML (with keys that are there twice), Ray's schema of a deploy file, keys that Ray
+would ignore without a word, import paths, `args` against the builder's own config class,
+the endpoints, and what these must agree on. Not covered: whether weights, key files and
+machines are there, and what fits them.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
+
+from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.deployments.deploy_file import yaml as deploy_yaml
+from serve_app.deployments.deploy_file.checks import GATEWAY, MODEL_PATH, SYSTEM_PATH, App, disagreements
+from serve_app.deployments.deploy_file.problem import Place, Problem, Severity
+from serve_app.deployments.deploy_file.schema import (
+    config_of,
+    imported,
+    unknown_keys,
+    wrong_scaling,
+    wrong_values,
+)
+from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
+
+
+class DeployFileError(ValueError):
+    """The file must not be deployed; `problems` says why, one line each in the message."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems
+
+    def __reduce__(self) -> tuple[type[DeployFileError], tuple[list[Problem]]]:
+        return DeployFileError, (self.problems,)
+
+
+@dataclass(frozen=True)
+class DeployFile:
+    """A deploy file without errors."""
+
+    raw: dict[str, Any]  # as Ray takes it
+    gateway: GatewayConfig
+    catalogue: Catalogue
+    models: Mapping[str, ModelConfig]  # by the name of the application
+    warnings: tuple[Problem, ...] = ()
+
+
+def load(path: Path) -> DeployFile:
+    """The deploy file at `path`. Raises DeployFileError with everything that is wrong with it."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeployFileError([Place().error(f"cannot be read: {error}")]) from error
+    return parse(text)
+
+
+def parse(text: str) -> DeployFile:
+    """The deploy file with this text. Raises DeployFileError with everything that is wrong with it."""
+    raw, found = deploy_yaml.read(text)
+    checked = _Check(raw) if not found else None
+    found += checked.problems if checked else []
+    if checked is None or checked.gateway is None or any(p.severity is Severity.ERROR for p in found):
+        raise DeployFileError(found)
+    return DeployFile(
+        raw=raw,
+        gateway=checked.gateway,
+        catalogue=checked.catalogue or Catalogue(),
+        models={app.name: app.config for app in checked.apps if isinstance(app.config, ModelConfig)},
+        warnings=tuple(found),
+    )
+
+
+def problems(source: str | Mapping[str, Any]) -> list[Problem]:
+    """All that is wrong with a deploy file, given as YAML or as plain values. Never raises."""
+    if isinstance(source, str):
+        raw, found = deploy_yaml.read(source)
+        return found or _Check(raw).problems
+    return _Check(source).problems
+
+
+class _Check:
+    """One pass over a file: each part against its schema, then the parts against each other."""
+
+    def __init__(self, raw: object) -> None:
+        self.apps: list[App] = []
+        self.catalogue: Catalogue | None = None
+        self._endpoints = Place()
+        self.problems = list(self._file(raw))
+        if isinstance(raw, Mapping) and not any(p.severity is Severity.ERROR for p in self.problems):
+            self.problems += wrong_values(raw, ServeDeploySchema, Place())  # nothing that Ray would refuse
+
+    @property
+    def gateway(self) -> GatewayConfig | None:
+        return next((app.config for app in self.apps if isinstance(app.config, GatewayConfig)), None)
+
+    def _file(self, raw: object) -> Iterator[Problem]:
+        yield from unknown_keys(raw, ServeDeploySchema, Place())
+        if not isinstance(raw, Mapping):
+            return
+        applications = raw.get("applications")
+        if not isinstance(applications, list) or not applications:
+            yield Place(("applications",)).error("has no application; deploy/local.yaml is an example")
+            return
+        yield from wrong_values({**raw, "applications": []}, ServeDeploySchema, Place())
+        options = raw.get("http_options")
+        if not isinstance(options, Mapping) or options.get("host") is None:
+            yield Place(("http_options", "host")).error(
+                "must be set, because Serve's default is every interface; write `host: 127.0.0.1` for this "
+                "machine alone, or `host: 0.0.0.0` for the network, with API keys"
+            )
+        for index, each in enumerate(applications):
+            if isinstance(each, Mapping):
+                place = Place(("applications", index)).named("application", each.get("name"))
+                yield from self._application(each, place)
+        yield from disagreements(self.apps, self.catalogue, self._endpoints)
+
+    def _application(self, raw: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+        for key in ("host", "port"):
+            if key in raw:
+                yield place.at(key).error(f"belongs to the whole file; write it as http_options.{key}")
+        yield from wrong_values(_without_scaling(raw), ServeApplicationSchema, place)
+        path = raw.get("import_path")
+        builder = None
+        if path is not None:  # a missing one was said by Ray's schema
+            builder, found = imported(path, place.at("import_path"), (SYSTEM_PATH, MODEL_PATH))
+            yield from found
+        app = App(place, raw, builder, None)
+        schema = config_of(builder)
+        if schema is not None:
+            args = raw.get("args") or {}
+            wrong = list(unknown_keys(args, schema, place.at("args")))
+            if isinstance(args, Mapping):
+                wrong += wrong_values(args, schema, place.at("args"))
+            yield from wrong
+            app = App(place, raw, builder, None if wrong else schema.model_validate(args))
+        self.apps.append(app)
+        for here, deployment in app.deployments:
+            if deployment.get("autoscaling_config") is not None:
+                yield from wrong_scaling(deployment["autoscaling_config"], here.at("autoscaling_config"))
+        if app.is_gateway and self.catalogue is None:
+            yield from self._gateway(app)
+
+    def _gateway(self, app: App) -> Iterator[Problem]:
+        entries = [(here, raw) for here, raw in app.deployments if raw.get("name") == GATEWAY]
+        here, raw = entries[0] if entries else (app.place.at("deployments"), {})
+        config = raw.get("user_config")
+        if not config:
+            yield here.warning(
+                "no endpoints, so no model can be called; write a deployment `name: Gateway` with "
+                "`user_config: {endpoints: [{name: ...}]}`"
+            )
+            return
+        self._endpoints = here.at("user_config")
+        if not isinstance(config, Mapping):
+            return  # said by Ray's schema
+        try:
+            self.catalogue = parse_catalogue(config)
+        except CatalogueError as error:
+            yield from (self._endpoints.error(problem) for problem in error.problems)
+
+
+def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """An application less its autoscaling_configs: what is wrong with them has words of its own here."""
+    entries = raw.get("deployments")
+    if not isinstance(entries, list):
+        return raw
+    return {
+        **raw,
+        "deployments": [
+            {key: value for key, value in entry.items() if key != "autoscaling_config"}
+            if isinstance(entry, Mapping)
+            else entry
+            for entry in entries
+        ],
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Report on each file named. 0: none has errors; 1: some file has; 2: none was named."""
+    files = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
+    if not files:
+        print("usage: python -m serve_app.deployments.deploy_file.file FILE...", file=sys.stderr)
+        return 2
+    failed = False
+    for file in files:
+        try:
+            found, verdict = list(load(file).warnings), "ok"
+        except DeployFileError as error:
+            found, verdict, failed = error.problems, "must not be deployed", True
+        for problem in found:
+            print(f"{file}: {problem}")
+        print(f"{file}: {verdict}")
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+"""The Serve of this driver, as `rollout` needs it. Nothing but Ray."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.context import _get_global_client
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+from ray.serve.schema import ServeDeploySchema
+
+from serve_app.deployments.deploy_file.rollout import File
+
+logger = logging.getLogger(__name__)
+
+ASK_S: Final = 10.0  # all gateways answer at once, or are asked again
+
+
+class ServeCluster:
+    """A `rollout.Cluster` over Serve's controller. For plain code, not for use on an event loop."""
+
+    def running(self) -> File:
+        """The applications that a deploy file brought; those of `serve.run` are left alone by all files."""
+        found = _get_global_client().get_serve_details()["applications"].values()
+        configs = [app["deployed_app_config"] for app in found if app["status"] != "DELETING"]
+        return {"applications": [config for config in configs if config is not None]}
+
+    def deploy(self, file: File) -> None:
+        # What `serve run FILE` calls; there is no public function for a whole deploy file.
+        _get_global_client().deploy_apps(ServeDeploySchema.model_validate(file), _blocking=False)
+
+    def states(self) -> Mapping[str, tuple[str, str]]:
+        return {name: (app.status.value, reason(app)) for name, app in serve.status().applications.items()}
+
+    def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
+        routed: set[str] = set()
+        try:
+            for name in gateways:
+                told = _handle(name).broadcast("routes").results(timeout_s=ASK_S)
+                if not told:
+                    return None
+                routed |= {app for apps in told for app in apps}
+        except (RayError, RayServeException, TimeoutError) as error:  # such as a gateway that just went
+            logger.debug("the gateways do not tell where they route: %s", error)
+            return None
+        return frozenset(routed)
+
+
+def _handle(app: str) -> DeploymentHandle:
+    handle = serve.get_app_handle(app)  # the same one each time
+    if not handle.is_initialized:
+        handle._init(_run_router_in_separate_loop=True)  # nobody runs one here
+    return handle
+
+
+def as_ray_has_it(file: File) -> File:
+    """The file after Ray's schema: comparable to what `running` tells."""
+    dumped: File = ServeDeploySchema.model_validate(file).model_dump(exclude_unset=True)
+    return dumped
+
+
+def reason(app: Any) -> str:
+    """The last line of what went wrong with an application's status: ours says what to do."""
+    texts = [app.message, *(d.message for d in app.deployments.values())]
+    lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
+    return lines[-1] if lines else "\n".join(text for text in texts if text)

@@ -1,0 +1,162 @@
+"""The api layer's backend over Serve: which models there are, and how to reach them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import asdict
+from typing import Any, Final
+
+import ray
+
+from serve_app.channel.receiver import Receiver
+from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.remote import RemoteModel
+from serve_app.deployments.gateway.route import Route
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity
+from serve_app.errors import Unavailable
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types.question import ReplyT
+
+LOOPBACK: Final = "127.0.0.1"
+WATCH_NODES_S: Final = 2.0
+RECOVERY_S: Final = 0.1  # between looks whether a model is back
+FORGET_S: Final = 3_600.0  # the longest life of a request, which may know a model of a former catalogue
+
+Served = tuple[str, str, str]  # application, model and version: what an entity expects where
+
+_OLDEST: Final = "heartbeat_age_s"  # the one statistic that is not a sum
+
+
+class ServeBackend:
+    """The models behind this gateway, by the name of their application."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        self._quarantine = Quarantine()
+        self._models: dict[Served, RemoteModel] = {}
+        self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
+        self._watching = asyncio.ensure_future(self._watch_nodes())
+
+    def serve(self, endpoints: Iterable[Endpoint], coming: Iterable[Endpoint] = ()) -> None:
+        """Look for what `endpoints` and `coming` name, and send requests to what `endpoints` name.
+
+        What neither names any more is not looked at, but requests that know it still find it.
+        """
+        entities = {_served(e): e for endpoint in endpoints for e in endpoint.served_entities}
+        ahead = {_served(e): e for endpoint in coming for e in endpoint.served_entities}
+        for served in self._models.keys() - entities.keys() - ahead.keys():
+            model = self._models.pop(served)
+            model.retire()
+            asyncio.get_running_loop().call_later(FORGET_S, self._forget, served[0], model)
+        for served, entity in (ahead | entities).items():
+            if served not in self._models:
+                self._models[served] = RemoteModel(entity, self._receiver, self._quarantine)
+        self._by_app |= {served[0]: self._models[served] for served in entities}
+
+    def answers(self, entity: ServedEntity) -> bool:
+        """Whether what `entity` names can answer, be it in use or still coming."""
+        model = self._models.get(_served(entity))
+        return model is not None and model.missing is None
+
+    def routes(self) -> list[str]:
+        """The applications that requests of this gateway go to, or wait for."""
+        named = set(self._models.values())
+        return [app for app, model in self._by_app.items() if model in named or model.is_waited_for]
+
+    async def looked(self, within_s: float) -> None:
+        """Wait until it is known of every model whether it can answer, `within_s` at most."""
+        waits = [asyncio.ensure_future(model.looked.wait()) for model in self._models.values()]
+        if waits:
+            _, late = await asyncio.wait(waits, timeout=within_s)
+            for wait in late:
+                wait.cancel()
+
+    def is_ready(self, app: str) -> bool:
+        return self.missing(app) is None
+
+    def missing(self, app: str) -> str | None:
+        model = self._by_app.get(app)
+        return model.missing if model is not None else "not served"
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        models = [self._by_app[app] for app in apps if app in self._by_app]
+        until = asyncio.get_running_loop().time() + within_s
+        if any(model.missing is None for model in models):
+            return False
+        while any(model.is_restarting for model in models) and asyncio.get_running_loop().time() < until:
+            await asyncio.sleep(RECOVERY_S)
+            if any(model.missing is None for model in models):
+                return True
+        return False
+
+    def info(self, app: str) -> ModelInfo | None:
+        model = self._by_app.get(app)
+        return None if model is None else model.info
+
+    async def model(self, app: str) -> ModelInfo:
+        """What is known of a model. Raises Unavailable while it loads."""
+        return await self._model(app).wake()
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        """The deltas of `request`; see `Route.generate`. Raises as `model` does."""
+        route = self._route(request.model)
+        async with aclosing(route.generate(request)) as steps:
+            async for deltas in steps:
+                yield deltas
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        """The answer to `question`; see `Route.ask`. Raises as `model` does."""
+        return await self._route(app).ask(question)
+
+    def stats(self) -> dict[str, EngineStats]:
+        """For each application, the newest statistics of the replicas that serve this gateway, summed."""
+        return {app: total(self._receiver.stats(app)) for app in self._named() if self.is_ready(app)}
+
+    async def close(self) -> None:
+        self._watching.cancel()
+        for model in (*self._models.values(), *self._by_app.values()):
+            model.close()
+        await self._receiver.close()
+
+    def _model(self, app: str) -> RemoteModel:
+        model = self._by_app.get(app)
+        if model is None:  # the catalogue changed while the request was on its way
+            raise Unavailable("the model is no longer served; try again", retry_after_s=1.0)
+        return model
+
+    def _route(self, app: str) -> Route:
+        route = self._model(app).route
+        if route is None:
+            raise Unavailable("the model is loading; try again", retry_after_s=2.0)
+        return route
+
+    def _named(self) -> list[str]:
+        return list(dict.fromkeys(app for app, _, _ in self._models if app in self._by_app))
+
+    def _forget(self, app: str, model: RemoteModel) -> None:
+        if self._by_app.get(app) is model:
+            del self._by_app[app]
+
+    async def _watch_nodes(self) -> None:
+        """Listen beyond loopback as soon as the cluster has a second node."""
+        while True:
+            nodes = await asyncio.to_thread(ray.nodes)
+            if sum(node["Alive"] for node in nodes) > 1:
+                await self._receiver.listen(ray.util.get_node_ip_address())
+                return
+            await asyncio.sleep(WATCH_NODES_S)
+
+
+def _served(entity: ServedEntity) -> Served:
+    return entity.app, entity.model, entity.version
+
+
+def total(parts: Iterable[EngineStats]) -> EngineStats:
+    """The statistics of several engines as one: sums, and the oldest heartbeat."""
+    values: dict[str, Any] = asdict(EngineStats())
+    for part in parts:
+        for name, value in asdict(part).items():
+            values[name] = max(values[name], value) if name == _OLDEST else values[name] + value
+    return EngineStats(**values)

@@ -1,0 +1,179 @@
+"""One model's application as a gateway sees it: missing, loading, restarting, asleep or answering."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+import msgspec
+from ray import serve
+from ray.exceptions import RayError
+from ray.serve.exceptions import BackPressureError, RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.channel.receiver import Receiver
+from serve_app.deployments.gateway.presence import Presence, choices, presence
+from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.route import Route
+from serve_app.endpoints.endpoint import ServedEntity
+from serve_app.errors import Overloaded, Unavailable
+from serve_app.types import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.25  # between looks at a model; one that answers costs no question
+REFRESH_S: Final = 5.0  # between questions to one that answers: it may have been deployed anew
+ASK_S: Final = 10.0  # for the answer to such a question
+RESTARTING: Final = "restarting"
+
+_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
+
+
+class RemoteModel:
+    """Found and asked for its `ModelInfo` in the background, so that it never delays other models.
+
+    A model without a replica, scaled to zero, is asleep: it counts as ready, is left alone
+    until a request comes, and wakes up with it. One whose replicas are gone for any other
+    reason is not ready from that moment, and requests that wait for it are let go.
+    """
+
+    def __init__(
+        self,
+        entity: ServedEntity,
+        receiver: Receiver,
+        quarantine: Quarantine,
+    ) -> None:
+        self._app = entity.app
+        self._expected = (entity.model, entity.version)
+        self._receiver = receiver
+        self._quarantine = quarantine
+        self._handle: DeploymentHandle | None = None
+        self._waking: asyncio.Task[ModelInfo] | None = None
+        self._missing: str | None = "not deployed yet"
+        self._asleep = False
+        self._retired = False
+        self._asked = 0.0  # when it was last heard of; the event loop's time
+        self.info: ModelInfo | None = None
+        self.route: Route | None = None
+        self.looked = asyncio.Event()  # it is known whether it can answer
+        self._watching = asyncio.ensure_future(self._watch())
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot answer; None: it can."""
+        if self._missing is None and not self._asleep and self._handle is not None:
+            return RESTARTING if choices(self._handle) == 0 else None
+        return self._missing
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether it has answered before and may soon again."""
+        return self.info is not None and self.missing is not None
+
+    @property
+    def is_waited_for(self) -> bool:
+        """Whether requests wait that no replica has taken yet."""
+        return self.route is not None and self.route.is_waited_for
+
+    def retire(self) -> None:
+        """No endpoint names it any more: look only while somebody waits for it. Requests go on."""
+        self._retired = True
+
+    def close(self) -> None:
+        """Stop looking."""
+        self._watching.cancel()
+        if self._waking is not None:
+            self._waking.cancel()
+
+    async def wake(self) -> ModelInfo:
+        """What the model is, once it can answer. Raises Unavailable or Overloaded."""
+        if (missing := self.missing) is not None or self._handle is None:
+            word = "restarting" if missing == RESTARTING else "loading"
+            raise Unavailable(f"the model is {word}; try again", retry_after_s=2.0)
+        if self.info is not None:
+            return self.info
+        if self._waking is None or self._waking.done():
+            logger.info("application %s: waking up", self._app)
+            self._waking = asyncio.ensure_future(self._ask(self._handle))
+        # Shielded: the first request may leave while others wait for the same.
+        return await asyncio.shield(self._waking)
+
+    async def _ask(self, handle: DeploymentHandle) -> ModelInfo:
+        response = handle.info.remote()
+        try:
+            info = _info_decoder.decode(await response)
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except BackPressureError as error:
+            raise Overloaded("the model's queue is full; try again", retry_after_s=1.0) from error
+        except (RayError, RayServeException) as error:
+            raise Unavailable("the model did not come up; try again", retry_after_s=2.0) from error
+        if (info.name, info.version) != self._expected:
+            self._lost(f"it serves {_words(info.name, info.version)}, not {_words(*self._expected)}")
+            raise Unavailable("the model is not the one that is configured", retry_after_s=10.0)
+        self.info = info
+        self._asked = asyncio.get_running_loop().time()
+        return info
+
+    async def _watch(self) -> None:
+        """Keep all that is said here true."""
+        while not self._retired or self.is_waited_for:
+            try:
+                await self._look()
+            except Exception as error:
+                # Whatever it is, a look is repeated: a cluster that starts has many faces.
+                logger.debug("application %s: %s", self._app, type(error).__name__)
+                if not isinstance(error, TimeoutError):
+                    self.looked.set()
+            await asyncio.sleep(RETRY_S)
+
+    async def _look(self) -> None:
+        if self._handle is None:
+            # Waits for the controller, so not on this loop; a handle is made once.
+            self._handle = await asyncio.to_thread(serve.get_app_handle, self._app)
+            self.route = Route(self._handle, self._receiver, self._quarantine, lambda: self.missing is None)
+        is_due = asyncio.get_running_loop().time() >= self._asked + REFRESH_S
+        if not choices(self._handle):
+            if (self._asleep and not is_due) or not await self._is_up(self._handle):
+                return
+        elif self._missing is None and not self._asleep and not is_due:
+            return
+        await asyncio.wait_for(self._ask(self._handle), ASK_S)
+        self._ready(asleep=False)
+
+    async def _is_up(self, handle: DeploymentHandle) -> bool:
+        """Of a model for which the router has nobody: whether somebody is there all the same."""
+        found = await asyncio.to_thread(presence, self._app)
+        self._asked = asyncio.get_running_loop().time()
+        if choices(handle):
+            return True
+        if found is Presence.ASLEEP or (found is Presence.LOADING and self._asleep):
+            self._ready(asleep=True)
+            return False
+        if found is Presence.UP and choices(handle) is None:
+            return True  # the first call makes the router ask
+        # A controller that still counts a replica here has not heard yet that it is gone.
+        self._lost(found.value if self.info is None or found is Presence.ABSENT else RESTARTING)
+        return False
+
+    def _ready(self, *, asleep: bool) -> None:
+        self._asleep = asleep
+        if self._missing is not None:
+            self._missing = None
+            logger.info("application %s is ready", self._app)
+        self.looked.set()
+
+    def _lost(self, why: str) -> None:
+        self._asleep = False
+        if self._missing != why:
+            self._missing = why
+            logger.info("application %s cannot answer: %s", self._app, why)
+        self.looked.set()
+        if self.route is not None:
+            self.route.let_go()
+
+
+def _words(model: str, version: str) -> str:
+    return f"{model} version {version}" if version else model

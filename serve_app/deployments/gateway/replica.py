@@ -1,0 +1,194 @@
+"""The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
+
+gRPC has a port of the replica's own: Serve's proxies for it listen on every interface, do not tell
+who calls, and read messages before anybody could refuse them (docs/decisions.md).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+from dataclasses import replace
+from typing import Any, Final
+
+from ray import serve
+from ray.serve.context import _get_global_client
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.accounts.journal import Journal
+from serve_app.accounts.keys import StaticAccounts
+from serve_app.api.app import build_app
+from serve_app.api.directory import Directory
+from serve_app.api.exchange.generate import Services
+from serve_app.api.exchange.metering import cost
+from serve_app.channel.receiver import Receiver
+from serve_app.config import GatewayConfig, default_usage_dir
+from serve_app.deployments.environment import PUBLIC_HOST
+from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
+from serve_app.deployments.gateway.settler import settlements_decoder
+from serve_app.deployments.gateway.takeover import Takeover
+from serve_app.deployments.limiter import SharedQuota
+from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.model.memory import be_spared
+from serve_app.deployments.model.replica_port import keep_private
+from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
+from serve_app.errors import ServeError
+from serve_app.rpc.server import RpcServer
+from serve_app.types import Usage, UsageRecord
+
+logger = logging.getLogger(__name__)
+
+
+RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
+FIRST_LOOK_S: Final = 30.0  # at all models, before the first request; then those that answered are served
+
+
+class GatewayReplica:
+    """Answers HTTP; use it through `serve.ingress()`, which calls `__serve_build_asgi_app__`."""
+
+    async def __init__(self, config: GatewayConfig, limiter: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
+        log_as_json()
+        be_spared()
+        keep_private()
+        self._config = config
+        self._directory = Directory()
+        app = str(serve.get_replica_context().app_name)
+        self._receiver = await Receiver.start(LOOPBACK, app)
+        self._backend = ServeBackend(self._receiver)
+        self._takeover = Takeover(self._directory, self._backend, config.catalogue_wait_s)
+        self._quota = SharedQuota(limiter)
+        self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
+        self._services: Services | None = None
+        self._rpc: RpcServer | None = None
+        self._rpc_listens = False
+        self._drain_socket = await DrainSocket.open({DRAIN: self._drain, FLUSH: self._flush})
+
+    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+        """Take the catalogue of the deploy file, at start and whenever it changes.
+
+        A wrong one stops a gateway from starting (CatalogueError), as does a port of gRPC that is
+        taken (OSError). One that runs keeps what it has and says so: its requests have done
+        nothing wrong. Serve sends requests as soon as a start returns, so that waits until it is
+        known which models can answer.
+        """
+        is_start = not len(self._directory)
+        try:
+            catalogue = parse_catalogue(user_config)
+        except CatalogueError as error:
+            if is_start:
+                raise
+            logger.error("the new endpoints are refused, the old ones stay:\n%s", error)
+            self._directory.refused = True
+            return
+        self._takeover.begin(catalogue)
+        logger.info("serving %d endpoints", len(self._directory))
+        if is_start:
+            await self._backend.looked(FIRST_LOOK_S)
+        if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
+            await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
+            self._rpc_listens = True
+
+    async def settle(self, payload: bytes) -> None:
+        """Write down what other gateways, which are gone, left open: a list of `Settlement`.
+
+        Called by replicas until one call came back; the journal's readers count each once.
+        """
+        for settlement in settlements_decoder.decode(payload):
+            if settlement.gateway != self._receiver.ticket.gateway:  # ours are closed by us
+                record = self._priced(settlement.record)
+                self._journal.settled(record, settlement.part)
+
+    def _priced(self, record: UsageRecord) -> UsageRecord:
+        """With what it costs, by the price of the endpoint now."""
+        try:
+            price = self._directory.find(record.endpoint).price
+        except ServeError:  # it is no longer served
+            return record
+        if price is None:
+            return record
+        usage = Usage(
+            prompt_tokens=record.prompt_tokens,
+            cached_tokens=record.cached_tokens,
+            completion_tokens=record.completion_tokens - record.discarded_tokens,
+            discarded_tokens=record.discarded_tokens,
+        )
+        return replace(record, cost=cost(price, usage), currency=price.currency)
+
+    async def routes(self) -> list[str]:
+        """The applications that requests of this gateway go to: none of them may be removed."""
+        return self._backend.routes()
+
+    def __serve_build_asgi_app__(self) -> Any:
+        # HAProxy passes no address on, and a client's `X-Forwarded-For` would be believed. The
+        # one certainty is where Serve listens: on loopback every peer is this machine,
+        # elsewhere nobody is known, and without keys nobody is served.
+        peer = LOOPBACK if listens_on_loopback() else None
+        accounts = StaticAccounts(self._config)
+        app = build_app(
+            self._backend,
+            accounts,
+            self._config,
+            directory=self._directory,
+            quota=self._quota,
+            journal=self._journal,
+            peer_of=lambda scope: peer,
+            ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
+        )
+        self._services = app.state.services
+        self._rpc = RpcServer(app.state.services, accounts)
+        return app
+
+    async def _drain(self) -> int:
+        """Admit nothing from now on. The number of answers under way."""
+        if self._services is None:
+            return 0
+        self._services.admission.close()
+        return self._services.admission.in_flight
+
+    async def _flush(self) -> int:
+        """Write the journal to the disk; nothing may be under way any more."""
+        await asyncio.to_thread(self._journal.close)
+        return 0
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_drain_socket"):  # the constructor got that far
+            self._takeover.close()
+            if self._rpc is not None:
+                await self._rpc.stop(RPC_DRAIN_S)
+            if self._drain_socket is not None:
+                await self._drain_socket.close()
+            await self._backend.close()
+            await self._quota.close()
+            self._journal.close()
+
+
+def listens_on_loopback() -> bool:
+    """Whether HTTP is out of reach for other machines. Unknown counts as reachable."""
+    host = http_host()
+    if host is None:
+        logger.warning("the HTTP address of Serve is not known; it counts as public")
+    return host is not None and is_loopback(host)
+
+
+def http_host() -> str | None:
+    """The address that HTTP listens at; None where nobody tells.
+
+    Behind the HAProxy of our launcher Serve itself listens on loopback, and HAProxy where it was told to.
+    """
+    try:
+        host = _get_global_client().http_config.host
+    except Exception:
+        return None
+    if not isinstance(host, str):
+        return None
+    return os.environ.get(PUBLIC_HOST, host) if is_loopback(host) else host
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

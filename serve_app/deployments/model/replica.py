@@ -1,0 +1,188 @@
+"""One served model as a Serve deployment: a thin shell around its server (see `replica/served.py`).
+
+Its calls take and give msgpack bytes of `serve_app.types`. Batching, text and health are
+the server's own; queue limits, routing, draining and replacement are Serve's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import ray
+from ray import serve
+
+from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ticket_decoder
+from serve_app.channel.questions import decode_question, encode_reply
+from serve_app.channel.sender import Sender
+from serve_app.config import ModelConfig
+from serve_app.deployments.gateway import affinity
+from serve_app.deployments.gateway.settler import Settler
+from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.model.gpu import with_gpu_share
+from serve_app.deployments.model.memory import MemoryGuard, be_expendable
+from serve_app.deployments.model.replica_port import keep_private
+from serve_app.deployments.model.workload import Workload
+from serve_app.errors import GenerationFailed, ServeError
+from serve_app.types import GenerateRequest, TokenDelta
+
+if TYPE_CHECKING:  # a gateway builds applications without loading torch
+    from serve_app.replica.served import Served
+
+logger = logging.getLogger(__name__)
+
+Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["Served"]]
+
+INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
+
+
+class ModelReplica:
+    """Loads a model, then answers calls until Serve stops it."""
+
+    async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
+        """Returns when the model can answer. `start` makes the server; tests bring their own."""
+        log_as_json()
+        be_expendable()  # before there are children, which inherit it
+        keep_private()
+        if start is None:
+            from serve_app.replica import served
+
+            start = served.start
+        config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
+        self._server = await start(config, _report)
+        self._workload = Workload(config.engine.max_step_tokens)
+        self._memory = MemoryGuard(config.memory_reserve)
+        self._settler = Settler()
+        self._sender = Sender(
+            replica=ray.get_runtime_context().get_actor_id(),
+            app=_own_app(),
+            stats=self._server.stats,
+            on_gone=self._settler.take,
+        )
+
+    async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
+        """Answer one `GenerateRequest` through the channel that `ticket` opens.
+
+        The call stays open until the last delta was sent, so that Serve counts, drains
+        and cancels requests as it does any other. None: all was sent; bytes: `Refused`.
+        """
+        try:
+            self._memory.check()
+            request = request_decoder.decode(payload)
+            await affinity.arrived(request)
+            outlet = await self._sender.to(ticket_decoder.decode(ticket))
+            await outlet.run(request.id, self._server.generate(request, outlet), request.record)
+        except ServeError as error:
+            return _refused(error)
+        except Exception:
+            logger.exception("a request failed")
+            return _refused(INTERNAL)
+        return None
+
+    async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
+        """Answer one `GenerateRequest` as a stream: one `Step` an engine step, or `Refused`.
+
+        For Python callers; costs a remote stream item a step and request, where the
+        channel of `generate` shares one frame between all requests of a gateway.
+        """
+        sink = _Queue()
+        try:
+            self._memory.check()
+            request: GenerateRequest = request_decoder.decode(payload)
+            work = asyncio.ensure_future(self._server.generate(request, sink))
+        except ServeError as error:
+            yield _refused(error)
+            return
+        except Exception:
+            logger.exception("a request could not be read")
+            yield _refused(INTERNAL)
+            return
+        work.add_done_callback(lambda _: sink.send([]))
+        try:
+            while deltas := await sink.get():
+                yield encoder.encode(Step(deltas))
+            await work
+        except ServeError as error:
+            yield _refused(error)
+        finally:
+            work.cancel()
+
+    async def ask(self, payload: bytes, ticket: bytes | None = None) -> bytes:
+        """Answer one `Question`: its reply, or `Refused`, as `channel.questions` writes them.
+
+        `ticket`: of the gateway that asks, which is then told this replica's statistics.
+        """
+        try:
+            self._memory.check()
+            question = decode_question(payload)
+            if ticket is not None:
+                await self._sender.to(ticket_decoder.decode(ticket))
+            return encode_reply(await self._server.ask(question))
+        except ServeError as error:
+            return encode_reply(Refused(error.info()))
+        except Exception:
+            logger.exception("a question failed")
+            return encode_reply(Refused(INTERNAL.info()))
+
+    async def info(self) -> bytes:
+        """The model's `ModelInfo`."""
+        return encoder.encode(self._server.info)
+
+    async def stats(self) -> bytes:
+        """The engine's `EngineStats`, now."""
+        return encoder.encode(self._server.stats())
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What `scaling.ByLoad` scales on; asked by Serve where the deployment autoscales."""
+        return self._workload.report(self._server.stats())
+
+    def check_health(self) -> None:
+        """Raises when the engine's heart stopped; Serve then replaces this replica."""
+        self._server.check_health()
+
+    async def __del__(self) -> None:
+        """Called by Serve after it drained the replica."""
+        if hasattr(self, "_sender"):  # the constructor got that far
+            self._memory.close()
+            await self._sender.close()
+            await self._settler.close()
+            await self._server.stop()
+
+
+class _Queue:
+    """A sink that one task reads; an empty list is its end."""
+
+    def __init__(self) -> None:
+        self._steps: asyncio.Queue[list[TokenDelta]] = asyncio.Queue()
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        self._steps.put_nowait(deltas)
+
+    async def get(self) -> list[TokenDelta]:
+        """All deltas since the last call, waiting for the first."""
+        deltas = await self._steps.get()
+        while deltas and not self._steps.empty():
+            more = self._steps.get_nowait()
+            if not more:
+                self._steps.put_nowait(more)
+                break
+            deltas = deltas + more
+        return deltas
+
+
+def _own_app() -> str:
+    """The Serve application of this replica: how gateways know its model."""
+    return str(serve.get_replica_context().app_name)
+
+
+def _refused(error: ServeError) -> bytes:
+    return encoder.encode(Refused(error.info()))
+
+
+def _report(message: str) -> None:
+    # Ray copies a worker's standard output to the terminal of whoever started the cluster;
+    # `print` and `sys.stdout` are Serve's log here.
+    os.write(1, f"{message}\n".encode())

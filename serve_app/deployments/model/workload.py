@@ -1,0 +1,48 @@
+"""What a replica tells its autoscaler: how much its engine holds, and how long prompts wait.
+
+Made of snapshots of the engine alone. Knows no policy: `scaling.py` judges the figures.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from serve_app.deployments.model.scaling import CACHE_USE, MAX_SEQUENCES, PROMPT_WAIT, SEQUENCES
+from serve_app.types import EngineStats
+
+
+class Workload:
+    """Turns an engine's snapshots into a report, measuring its steps from one to the next.
+
+    The wait for prompts is the number of full steps that they need, times the seconds a
+    step took while prompts were waiting: at such times every step is full, and takes its
+    longest. It is the least that the last of them waits; what else keeps prompts waiting, a
+    full batch or a full cache, is reported on its own.
+    """
+
+    def __init__(self, max_step_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._max_step_tokens = max_step_tokens
+        self._clock = clock
+        self._mark: tuple[float, int] | None = None  # time and steps when prompts were first seen waiting
+        self._step_s = 0.0  # 0: not measured yet
+
+    def report(self, stats: EngineStats) -> dict[str, float]:
+        """The report of this moment: what `scaling.ByLoad` reads, by its names."""
+        self._measure(stats)
+        return {
+            SEQUENCES: float(stats.running + stats.waiting),
+            MAX_SEQUENCES: float(stats.max_sequences),
+            CACHE_USE: stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0,
+            PROMPT_WAIT: stats.waiting_tokens / self._max_step_tokens * self._step_s,
+        }
+
+    def _measure(self, stats: EngineStats) -> None:
+        now = self._clock()
+        if not stats.waiting_tokens:
+            self._mark = None
+        elif self._mark is None:
+            self._mark = (now, stats.steps)
+        elif stats.steps > self._mark[1]:  # a long step may not have ended yet
+            self._step_s = (now - self._mark[0]) / (stats.steps - self._mark[1])
+            self._mark = (now, stats.steps)

@@ -1,0 +1,174 @@
+"""The block tables of sequences: admit, grow, fork, index, free.
+
+Says which block holds which tokens of which sequence. It does not decide who
+runs (`scheduler`) and copies nothing itself: `grow` names the copies to make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from serve_app.engine.cache.blocks import BlockPool
+from serve_app.engine.sequence import Sequence
+
+
+class BlockTables:
+    """Block tables over one pool."""
+
+    def __init__(self, pool: BlockPool, *, prefix_cache: bool = True) -> None:
+        self.pool = pool
+        self._prefix_cache = prefix_cache
+        self._block_size = pool.block_size
+
+    def admit(self, sequence: Sequence, reserve: int = 0) -> bool:
+        """Give a sequence blocks for all its tokens, known prefix blocks first.
+
+        Sets `num_computed` to the tokens that need no computing; at least the
+        last token always does. Returns False, and changes nothing, unless
+        `reserve` blocks stay free.
+        """
+        hits = self._known_prefix(sequence)
+        total = self._blocks_for(sequence.num_tokens)
+        revived = sum(map(self.pool.is_free, hits))
+        if total - len(hits) + revived + reserve > self.pool.num_free:
+            return False
+        for block in hits:
+            self.pool.acquire(block)
+        sequence.block_table = hits
+        sequence.num_computed = sequence.num_indexed = 0
+        sequence.num_computed = len(hits) * self._block_size
+        sequence.num_indexed = len(hits)
+        self._extend(sequence, total)
+        return True
+
+    def blocks_to_grow(self, sequence: Sequence) -> int:
+        """Free blocks needed before the sequence can compute up to its last token."""
+        missing = self._missing(sequence)
+        return missing + (self._shared_tail(sequence) is not None)
+
+    def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
+        """The same for several, which may share the block that each of them will write."""
+        needed = 0
+        writers: dict[int, int] = {}  # of blocks that are shared
+        for sequence in sequences:
+            needed += self._missing(sequence)
+            tail = self._shared_tail(sequence)
+            if tail is not None:
+                block = sequence.block_table[tail]
+                writers[block] = writers.get(block, 0) + 1
+        for block, count in writers.items():
+            needed += min(count, self.pool.references(block) - 1)  # the last holder writes in place
+        return needed
+
+    def grow(self, sequence: Sequence) -> tuple[int, int] | None:
+        """Add the blocks of `blocks_to_grow`.
+
+        Returns the (source, target) copy to make before the step, if the block
+        that will be written is shared with a fork.
+        """
+        copy = None
+        tail = self._shared_tail(sequence)
+        if tail is not None:
+            source = sequence.block_table[tail]
+            target = self.pool.allocate()
+            sequence.block_table[tail] = target
+            self.pool.release(source)
+            copy = (source, target)
+        self._extend(sequence, self._blocks_for(sequence.num_tokens))
+        return copy
+
+    def extend(self, sequence: Sequence, tokens: int) -> int:
+        """Add blocks for `tokens` after the last, as far as there are free ones; returns how many fit."""
+        most = (len(sequence.block_table) + self.pool.num_free) * self._block_size - sequence.num_tokens
+        fitting = min(tokens, most)
+        self._extend(sequence, self._blocks_for(sequence.num_tokens + fitting))
+        return fitting
+
+    def trim(self, sequence: Sequence) -> None:
+        """Release the blocks that an extension has left over."""
+        while len(sequence.block_table) > self._blocks_for(sequence.num_tokens):
+            self.pool.release(sequence.block_table.pop())
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let `child` share everything the parent has computed."""
+        for block in parent.block_table:
+            self.pool.acquire(block)
+        child.block_table = list(parent.block_table)
+        child.block_keys = list(parent.block_keys)
+        child.num_computed = parent.num_computed
+        child.num_indexed = parent.num_indexed
+
+    def index(self, sequence: Sequence) -> None:
+        """Offer the full blocks that the last step completed to later requests."""
+        full = sequence.num_computed // self._block_size
+        if full <= sequence.num_indexed or not self._prefix_cache:
+            return
+        self._hash(sequence, full)
+        for i in range(sequence.num_indexed, full):
+            self.pool.publish(
+                sequence.block_table[i], sequence.block_keys[i], self._block_tokens(sequence, i)
+            )
+        sequence.num_indexed = full
+
+    def forget(self, sequence: Sequence, keep: int = 0) -> None:
+        """Take what lies beyond the first `keep` tokens out of the prefix index."""
+        for block in sequence.block_table[keep // self._block_size :]:
+            self.pool.unpublish(block)
+
+    def free(self, sequence: Sequence) -> None:
+        """Release all blocks, the last first: a prefix outlives what follows it."""
+        for block in reversed(sequence.block_table):
+            self.pool.release(block)
+        sequence.block_table = []
+        sequence.num_computed = sequence.num_indexed = 0
+
+    def check_integrity(self, sequences: Iterable[Sequence]) -> None:
+        """Raise IntegrityError unless the pool's references are these sequences' tables."""
+        self.pool.check_integrity(sequence.block_table for sequence in sequences)
+
+    def _known_prefix(self, sequence: Sequence) -> list[int]:
+        if not self._prefix_cache:
+            return []
+        # A hit yields no logits: those of the prompt that are wanted must be computed.
+        wanted = sequence.wanted_from
+        limit = sequence.num_tokens - 1 if wanted is None else wanted
+        hits: list[int] = []
+        for i in range(limit // self._block_size):
+            self._hash(sequence, i + 1)
+            block = self.pool.index.find(sequence.block_keys[i], self._block_tokens(sequence, i))
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def _hash(self, sequence: Sequence, count: int) -> None:
+        keys, index = sequence.block_keys, self.pool.index
+        while len(keys) < count:
+            parent = keys[-1] if keys else index.root(sequence.salt, sequence.adapter, _digest(sequence))
+            keys.append(index.extend(parent, self._block_tokens(sequence, len(keys))))
+
+    def _block_tokens(self, sequence: Sequence, i: int) -> list[int]:
+        return sequence.token_ids[i * self._block_size : (i + 1) * self._block_size]
+
+    def _blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self._block_size)
+
+    def _missing(self, sequence: Sequence) -> int:
+        # Not below 0: a step that did not run may have left blocks for a draft.
+        return max(0, self._blocks_for(sequence.num_tokens) - len(sequence.block_table))
+
+    def _shared_tail(self, sequence: Sequence) -> int | None:
+        i = sequence.num_computed // self._block_size
+        if i < len(sequence.block_table) and self.pool.is_shared(sequence.block_table[i]):
+            return i
+        return None
+
+    def _extend(self, sequence: Sequence, total: int) -> None:
+        table = sequence.block_table
+        while len(table) < total:
+            table.append(self.pool.allocate(after=table[-1] if table else None))
+
+
+def _digest(sequence: Sequence) -> str | None:
+    """Of what the ids of its virtual tokens stand for."""
+    return None if sequence.table is None else sequence.table.digest

@@ -1,0 +1,213 @@
+"""Makes a transformers model fast on a CPU: its decoder layers become one fused stack, its linears packed.
+
+Only layer classes known to have exactly the structure of a fused layer are replaced, and
+only after the fused layer gave the original's results on a random batch. So is the
+forward around them; where it is not, embedding, rotary factors and norm are transformers' own.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.activations import GELUTanh, SiLUActivation
+from transformers.models.llama.modeling_llama import LlamaDecoderLayer
+from transformers.models.mistral.modeling_mistral import MistralDecoderLayer
+from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
+from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import ForwardContext
+from serve_app.engine.cpu.decoder import AttentionCall, FusedLayer, FusedStack
+from serve_app.engine.cpu.fused_forward import DirectForward
+from serve_app.engine.cpu.linear import PackedLinear, pack_linears
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
+from serve_app.engine.model.linear_use import packable_linears
+
+log = logging.getLogger(__name__)
+
+LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
+
+TOKENS: Final = 5  # of the batches on which results are compared
+
+# Of the largest output of a layer; the original rounds to its type after every operation.
+TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
+
+
+def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = True) -> PreTrainedModel:
+    """Make `model` fast on this CPU, in place, as far as that is possible; logs what it did.
+
+    Call it once, after loading and before anything else holds on to the model's
+    linears. `dtype` is the type of its weights. The model's forward keeps its signature;
+    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does.
+    """
+    fused = fuse_layers(model) if fuse else 0
+    head = model.get_output_embeddings()
+    packed = pack_linears(model, packable_linears(model, lambda: _run_model(model)))
+    if isinstance(packed_head := model.get_output_embeddings(), PackedLinear) and packed_head is not head:
+        packed_head.wide_output = True
+    if fused:
+        _shorten(model)
+    log.info("CPU: %d fused layers, %d packed linears, %s", fused, packed, dtype)
+    return model
+
+
+def fuse_layers(model: PreTrainedModel) -> int:
+    """Replace the decoder layers by fused ones in place; returns how many: all of them or none."""
+    layers = getattr(model.get_decoder(), "layers", None)
+    kernels = native()
+    if kernels is None or not isinstance(layers, nn.ModuleList) or not all(map(_known, layers)):
+        return 0
+    model.set_attn_implementation(ATTENTION_NAME)
+    with torch.inference_mode():
+        # Both ends, before any original is dropped; every weight is also checked when packed.
+        for end in (0, -1):
+            original: Any = layers[end]
+            error = _error(model, original, kernels)
+            if not error <= TOLERANCE[original.mlp.up_proj.weight.dtype]:
+                log.error("a fused layer of %s is off by %.1g: not fused", type(model).__name__, error)
+                return 0
+        count = len(layers)
+        # In place, so that an original is freed as soon as its weights are packed.
+        for index, layer in enumerate(layers):
+            layers[index] = FusedLayer(layer, _observe(model, layer), kernels)
+        fused: Any = FusedStack(layers, kernels)
+        model.get_decoder().layers = nn.ModuleList([fused])
+    return count
+
+
+def _shorten(model: PreTrainedModel) -> None:
+    """Give a model of fused layers the direct forward, if that says the same on a random batch."""
+    kernels = native()
+    direct = DirectForward.of(model, kernels) if kernels is not None else None
+    if direct is None:
+        return
+    config = model.config.get_text_config()
+    ids = torch.randint(config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(0))
+    positions = torch.arange(TOKENS)
+    inputs: dict[str, Any] = {
+        "input_ids": ids,
+        "position_ids": positions[None],
+        "use_cache": False,
+        "logits_to_keep": positions,
+    }
+    heads = config.num_key_value_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    layers = (LayerSpec(heads, size, size),) * config.num_hidden_layers
+    backend = CpuAttention()
+    backend.allocate(layers, 1, 16, model.dtype, torch.device("cpu"))
+    with torch.inference_mode(), active(backend, _context(TOKENS)):
+        want, got = model(**inputs).logits.float(), direct(**inputs).logits.float()
+    error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))
+    if not error <= TOLERANCE[model.dtype]:
+        log.error("the direct forward of %s is off by %.1g: not used", type(model).__name__, error)
+        return
+    model.forward = direct
+
+
+def _known(layer: Any) -> bool:
+    """Whether a fused layer can stand for it: the class, the activation, plain linears, the type."""
+    if type(layer) not in LAYERS or type(layer.mlp.act_fn) not in (SiLUActivation, nn.SiLU, GELUTanh):
+        return False
+    linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
+    return all(type(linear) is nn.Linear and linear.weight.dtype in TOLERANCE for linear in linears)
+
+
+class _Observer:
+    """An attention backend that remembers how it was called and returns zeros."""
+
+    def __init__(self) -> None:
+        self.call: AttentionCall | None = None
+
+    def allocate(self, *_: Any) -> None:
+        raise NotImplementedError("an observer holds no cache")
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        raise NotImplementedError("an observer holds no cache")
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        self.call = AttentionCall(scale, window, softcap, sinks)
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
+
+
+def _run_model(model: PreTrainedModel) -> None:
+    """One forward of a few tokens, in which attention returns zeros."""
+    check_takes_positions(model)
+    model.set_attn_implementation(ATTENTION_NAME)
+    positions = torch.arange(TOKENS)
+    with torch.inference_mode(), active(_Observer(), _context(TOKENS)):
+        model(input_ids=positions[None], position_ids=positions[None], use_cache=False)
+
+
+def _observe(model: PreTrainedModel, layer: Any) -> AttentionCall:
+    observer = _Observer()
+    _run(model, layer, observer, _random_states(model, layer))
+    if observer.call is None:
+        raise RuntimeError("the layer did not call attention")
+    return observer.call
+
+
+def _error(model: PreTrainedModel, layer: Any, kernels: Native) -> float:
+    """Largest difference between the layer's update of its input and the fused one's, relative."""
+    fused = FusedStack([FusedLayer(layer, _observe(model, layer), kernels)], kernels)
+    states = _random_states(model, layer)
+    attention = layer.self_attn
+    spec = LayerSpec(
+        attention.k_proj.out_features // attention.head_dim, attention.head_dim, attention.head_dim
+    )
+    updates = []
+    for module, backend in ((layer, ReferenceAttention()), (fused, CpuAttention())):
+        backend.allocate((spec,) * (attention.layer_idx + 1), 1, 16, states.dtype, states.device)
+        updates.append(_run(model, module, backend, states).float() - states.float())
+    return float((updates[0] - updates[1]).abs().max() / updates[0].abs().max().clamp_min(1e-6))
+
+
+def _random_states(model: PreTrainedModel, layer: Any) -> torch.Tensor:
+    """[1, TOKENS, N] of the weights' type, the same each time."""
+    size = model.config.get_text_config().hidden_size
+    states = torch.randn(1, TOKENS, size, generator=torch.Generator().manual_seed(0))
+    return states.to(layer.mlp.up_proj.weight.dtype)
+
+
+def _run(model: PreTrainedModel, layer: Any, backend: AttentionBackend, states: torch.Tensor) -> torch.Tensor:
+    """One layer on one short sequence, the way the model calls it."""
+    tokens = states.shape[1]
+    positions = torch.arange(tokens)
+    factors = model.get_decoder().rotary_emb(states, positions[None])
+    with active(backend, _context(tokens)):
+        out: torch.Tensor = layer(
+            states, attention_mask=None, position_ids=positions[None], position_embeddings=factors
+        )
+    return out
+
+
+def _context(tokens: int) -> ForwardContext:
+    """Of one short sequence in the first block of a cache."""
+    return ForwardContext(
+        query_start=torch.tensor([0, tokens], dtype=torch.int32),
+        context_lens=torch.tensor([tokens], dtype=torch.int32),
+        block_tables=torch.zeros(1, 1, dtype=torch.int32),
+        slots=torch.arange(tokens),
+        query_lens=(tokens,),
+        lens=(tokens,),
+        block_size=16,
+    )

@@ -1,0 +1,1 @@
+"""Vectors instead of tokens: batches without padding, encoders, pooling."""

@@ -1,0 +1,147 @@
+"""The bridge from a transformers module to our attention: one registered function.
+
+Transformers looks its attention up by name and hands it queries, keys and values
+with positions already applied. What it cannot hand over is where our sequences lie
+in the batch and in the cache, so a step makes its backend and context *active* for
+the time of one forward. This module knows no layout and computes nothing.
+
+No mask function is registered under our name, which makes transformers build no
+mask at all; the backend alone decides what a query may see.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from transformers import AttentionInterface
+
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.batch import ForwardContext
+
+if TYPE_CHECKING:
+    from serve_app.engine.model.lora import StepAdapters
+
+ATTENTION_NAME: Final = "serve_app_paged"
+
+
+class UnsupportedModel(Exception):
+    """The module computes something that our attention would get wrong. Found at load, never served."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveStep:
+    """The step that the running forward belongs to."""
+
+    backend: AttentionBackend
+    context: ForwardContext
+    adapters: StepAdapters | None = None  # None: no row has one
+
+
+# Arguments that models pass along and that change nothing here, like every flag. Any other one (a
+# position bias, the index set of sparse attention) would change the scores: refused, not ignored.
+HARMLESS: Final = frozenset(
+    {
+        "cache_position",
+        "cu_seq_lens_k",
+        "cu_seq_lens_q",
+        "dropout",
+        "max_length_k",
+        "max_length_q",
+        "position_embeddings",
+        "position_ids",
+    }
+)
+
+_active: ContextVar[ActiveStep | None] = ContextVar("active_step", default=None)
+
+
+def check_takes_positions(module: torch.nn.Module) -> None:
+    """Raise UnsupportedModel unless every token's position, from 0, can be told to the module's forward."""
+    kind = type(module).__name__
+    if "position_ids" not in inspect.signature(module.forward).parameters:
+        raise UnsupportedModel(f"{kind} takes no positions, so it cannot be batched here")
+    for name, part in module.named_modules():
+        if name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None:
+            raise UnsupportedModel(f"{kind} numbers positions from behind its padding's, not from 0")
+
+
+@contextmanager
+def active(
+    backend: AttentionBackend, context: ForwardContext, adapters: StepAdapters | None = None
+) -> Iterator[None]:
+    """Send every attention call of the forwards inside to `backend`, with `context`.
+
+    `adapters` are added to the linears that they change.
+    """
+    token = _active.set(ActiveStep(backend, context, adapters))
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def current() -> ActiveStep:
+    """The active step; RuntimeError outside `active`."""
+    step = _active.get()
+    if step is None:
+        raise RuntimeError("a forward with paged attention needs an active step")
+    return step
+
+
+def applied_adapters() -> StepAdapters | None:
+    """The adapters of the active step, if there is one and a row of it has any."""
+    step = _active.get()
+    return None if step is None else step.adapters
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,  # [1, H, T, D]
+    key: torch.Tensor,  # [1, Hkv, T, D]
+    value: torch.Tensor,  # [1, Hkv, T, Dv]
+    attention_mask: torch.Tensor | None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    is_causal: bool | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """Attend within the active step; returns ([1, T, H, Dv], None) as transformers expects.
+
+    UnsupportedModel if the module asks for what a causal paged cache cannot give.
+    """
+    if attention_mask is not None:
+        raise UnsupportedModel(f"{type(module).__name__} builds its own attention mask")
+    unknown = [k for k in others.keys() - HARMLESS if not isinstance(others[k], bool | None)]
+    if unknown:
+        raise UnsupportedModel(
+            f"{type(module).__name__} needs {', '.join(sorted(unknown))}, which is not supported"
+        )
+    if is_causal is False or getattr(module, "is_causal", True) is False:
+        raise UnsupportedModel(f"{type(module).__name__} is not causal")
+    layer = getattr(module, "layer_idx", None)
+    if not isinstance(layer, int):
+        raise UnsupportedModel(f"{type(module).__name__} does not tell which layer it is")
+    step = current()
+    out = step.backend.forward(
+        layer,
+        query[0].transpose(0, 1),
+        key[0].transpose(0, 1),
+        value[0].transpose(0, 1),
+        step.context,
+        scale=query.shape[-1] ** -0.5 if scaling is None else scaling,
+        window=sliding_window or None,
+        softcap=softcap or None,
+        sinks=s_aux,
+    )
+    return out.unsqueeze(0), None
+
+
+AttentionInterface.register(ATTENTION_NAME, paged_attention)

@@ -1,0 +1,106 @@
+"""Prompt tables: rows that stand for virtual tokens of a prompt, put where the embedding would be.
+
+The model's own embedding stays in place: it looks up a token that exists, and the rows
+of a step's virtual tokens are then written over the result. So every path of the model,
+fused or not, sees them as it sees embeddings. Knows no cache and no sampling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from serve_app.engine.request.tensors import to_torch
+from serve_app.engine.sequence import Chunk
+from serve_app.types import PromptTable
+
+STAND_IN: Final = 0  # the token that is looked up in a virtual one's place
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The rows of one request."""
+
+    rows: torch.Tensor  # [used, N]
+    digest: str  # of the rows: what the KV cache of their prompt depends on
+
+    @classmethod
+    def of(cls, table: PromptTable) -> Table:
+        """The used rows of a checked table."""
+        rows = to_torch(table.rows)[: table.used]
+        data = rows.contiguous().view(torch.uint8).numpy().tobytes()
+        head = f"{table.rows.dtype} {tuple(rows.shape)} ".encode()
+        return cls(rows, blake2b(head + data, digest_size=32).hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class StepRows:
+    """The virtual tokens of one step: which of its T rows they are, and their embeddings."""
+
+    places: torch.Tensor  # [P] int64
+    values: torch.Tensor  # [P, N]
+
+
+class EmbeddingRows:
+    """Writes rows of tables over the output of a model's embedding."""
+
+    def __init__(self, module: PreTrainedModel, vocab_size: int) -> None:
+        """Ids from `vocab_size` on are virtual. `width` is then the size of a row; 0: none can be taken."""
+        self._vocab_size = vocab_size
+        self._step: StepRows | None = None
+        embedding: Any = module.get_input_embeddings()
+        self.width = int(embedding.embedding_dim) if _only_embedding(module, embedding) else 0
+        if self.width:
+            embedding.register_forward_hook(self._write)
+
+    def of_step(self, chunks: Sequence[Chunk], device: torch.device) -> StepRows | None:
+        """The virtual tokens of packed chunks; None when there are none."""
+        places: list[int] = []
+        values: list[torch.Tensor] = []
+        row = 0
+        for chunk in chunks:
+            table = chunk.sequence.table
+            if table is not None and chunk.start < chunk.sequence.prompt_len:
+                ids = chunk.sequence.token_ids[chunk.start : chunk.own_end]
+                virtual = [i for i, token in enumerate(ids) if token >= self._vocab_size]
+                places += [row + i for i in virtual]
+                values.append(table.rows[[ids[i] - self._vocab_size for i in virtual]])
+            row += chunk.length
+        if not places:
+            return None
+        rows = torch.cat([value.to(device, torch.float32) for value in values])
+        return StepRows(torch.tensor(places, device=device), rows)
+
+    @contextmanager
+    def written(self, step: StepRows | None) -> Iterator[None]:
+        """Forwards inside see these rows."""
+        self._step = step
+        try:
+            yield
+        finally:
+            self._step = None
+
+    def _write(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> None:
+        """`output` is [1, T, N]."""
+        if self._step is not None:
+            output[0, self._step.places] = self._step.values.to(output.dtype)
+
+
+def _only_embedding(module: PreTrainedModel, embedding: Any) -> bool:
+    """Whether it is all that a model looks up of a token: some have more rows for every layer."""
+    if not isinstance(embedding, nn.Embedding):
+        return False
+    config = module.config.get_text_config()
+    if getattr(config, "hidden_size_per_layer_input", None) or getattr(
+        config, "vocab_size_per_layer_input", None
+    ):
+        return False
+    sizes = [m.num_embeddings for m in module.modules() if isinstance(m, nn.Embedding) and m is not embedding]
+    return embedding.num_embeddings not in sizes

@@ -1,0 +1,120 @@
+"""Batch -> logits. Owns the module and, through its attention backend, the KV cache.
+
+It learns the layers from a dry run, refuses a module that our attention would get
+wrong, and sizes the cache. It does not know requests, sampling or scheduling.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.batch import Batch
+from serve_app.engine.model.dry_run import learn_layers
+from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
+from serve_app.engine.model.lora import AdapterTable
+from serve_app.engine.model.memory import CachePlan, plan_for_device
+from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
+
+log = logging.getLogger(__name__)
+
+
+class ModelRunner:
+    """Runs one causal language model on packed batches.
+
+    `module` is a transformers causal LM in eval mode on `device`; its attention is
+    switched to ours. `dtype` is the type of the cache. `context_window` is the
+    model's own in tokens; none: `max_position_embeddings`. Raises UnsupportedModel
+    and `memory.CacheTooSmall`.
+    """
+
+    def __init__(
+        self,
+        module: PreTrainedModel,
+        *,
+        backend: AttentionBackend,
+        dtype: torch.dtype,
+        device: torch.device,
+        config: EngineConfig,
+        context_window: int | None = None,
+    ) -> None:
+        self.module = module
+        self.device = device
+        self._backend = backend
+        name = type(module).__name__
+        check_takes_positions(module)
+        text_config = module.config.get_text_config()
+        self._keeps_rows = "logits_to_keep" in inspect.signature(module.forward).parameters
+        module.set_attn_implementation(ATTENTION_NAME)
+        self.layers, self.vocab_size = learn_layers(
+            self._logits, name=name, config=text_config, device=device
+        )
+        self._rows = EmbeddingRows(module, self.vocab_size)
+        self.table_width = self._rows.width
+        self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
+        self.plan: CachePlan = plan_for_device(
+            self.layers,
+            dtype=dtype,
+            device=device,
+            config=config,
+            context_window=context_window or int(text_config.max_position_embeddings),
+            vocab_size=self.vocab_size,
+            adapter_bytes=self._adapter_bytes(config),
+        )
+        self.block_size = self.plan.block_size
+        self.num_blocks = self.plan.num_blocks
+        self.max_model_len = self.plan.max_model_len
+        backend.allocate(self.layers, self.num_blocks, self.block_size, dtype, device)
+        if self.plan.lowered_from is not None:
+            log.warning(
+                "context window lowered from %d to %d tokens: the KV cache holds no more",
+                self.plan.lowered_from,
+                self.max_model_len,
+            )
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        """Compute the step and fill the cache; returns [R, V] float32, one row a wanted logit.
+
+        R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V].
+        """
+        rows = batch.logit_rows
+        # A packed linear of no rows is a corner that kernels get wrong: keep one and drop it.
+        kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
+        adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
+        virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
+        if virtual is not None:
+            input_ids = input_ids.index_fill(0, virtual.places, STAND_IN)
+        with (
+            torch.inference_mode(),
+            active(self._backend, batch.context, adapters),
+            self._rows.written(virtual),
+        ):
+            logits = self._logits(input_ids, batch.positions, kept)
+        return logits[: rows.numel()].float()
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        """Copy cache blocks (source, target) in every layer."""
+        if pairs:
+            with torch.inference_mode():
+                self._backend.copy_blocks(pairs)
+
+    def _adapter_bytes(self, config: EngineConfig) -> int:
+        """What all slots take when adapters are as large as they may be."""
+        if self.adapters is None:
+            return 0
+        return config.max_adapters * self.adapters.bytes_at(config.max_adapter_rank)
+
+    def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """[T], [T], [R] -> [R, V]."""
+        inputs = {"input_ids": input_ids[None], "position_ids": positions[None], "use_cache": False}
+        if self._keeps_rows:
+            logits: torch.Tensor = self.module(**inputs, logits_to_keep=rows).logits[0]
+            return logits
+        # Not base model + lm_head: a final scale or softcap is in the module's own forward.
+        logits = self.module(**inputs).logits[0]
+        return logits[rows]

@@ -1,0 +1,1 @@
+"""What a request brings to the engine: its checks and its tensors."""

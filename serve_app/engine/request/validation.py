@@ -1,0 +1,152 @@
+"""What a request may ask of an engine: static checks, before anything is allocated.
+
+The last gate before the batch: dialects check first and in their own words, but
+nothing that could break a step may pass here. Does not know load or other requests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from serve_app import limits
+from serve_app.engine.request.inputs import check_inputs, num_prompt_ids
+from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.types import Beam, EngineRequest, SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class BeamBounds:
+    """What an engine can hold of one beam search."""
+
+    width: int  # beams that fit its batch, its step and its cache
+    end_tokens: int  # that the model has itself
+
+
+def validate(
+    request: EngineRequest,
+    *,
+    vocab_size: int,
+    window: int,
+    beams: BeamBounds | None = None,
+    table_width: int | None = None,
+) -> None:
+    """Raise InvalidField or PromptTooLong, naming the public field.
+
+    `window` is the number of prompt and output tokens one sequence may have.
+    Without `beams` a search is checked as far as its request alone tells, and without
+    `table_width`, the numbers in a row of a prompt table, such a table.
+    """
+    if request.beam is not None:
+        _beam(request.beam, request, beams or BeamBounds(limits.MAX_BEAM_WIDTH, 0))
+    _prompt(request, vocab_size, window)
+    _between("n", request.n, 1, limits.MAX_N)
+    _between("logprobs", request.logprobs, 0, limits.MAX_LOGPROBS)
+    _between("prompt_logprobs", request.prompt_logprobs, 0, limits.MAX_LOGPROBS)
+    if request.timeout_s is not None and not request.timeout_s > 0:
+        raise InvalidField("timeout must be positive.", param="timeout")
+    _sampling(request.sampling, vocab_size)
+    check_inputs(request, vocab_size=vocab_size, window=window, table_width=table_width)
+
+
+def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:
+    most = min(limits.MAX_BEAM_WIDTH, bounds.width)
+    _between("beam_width", beam.width, 2, most)
+    _between("beam_groups", beam.groups, 1, beam.width)
+    if beam.width % beam.groups:
+        raise InvalidField(
+            f"beam_groups must divide the beam width of {beam.width}; {beam.groups} does not.",
+            param="beam_groups",
+        )
+    if request.n > beam.width:
+        raise InvalidField(f"n must be at most the beam width of {beam.width}.", param="n")
+    _between("length_penalty", beam.length_penalty, -limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)
+    _between("diversity_penalty", beam.diversity_penalty, 0, limits.MAX_DIVERSITY_PENALTY)
+    room = limits.MAX_BEAM_CANDIDATES // beam.width - 1 - bounds.end_tokens
+    if len(request.sampling.stop_token_ids) + len(request.sampling.stop_sequences) > room:
+        raise InvalidField(
+            f"stop_token_ids must hold at most {room} ids, stop_sequences counted, with a beam width of "
+            f"{beam.width}.",
+            param="stop_token_ids",
+        )
+
+
+def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
+    length, max_tokens = len(request.token_ids), request.sampling.max_tokens
+    if length == 0:
+        raise InvalidField("The prompt has no tokens.", param="prompt")
+    if length >= window:
+        raise PromptTooLong(
+            f"The prompt has {length} tokens, but at most {window - 1} fit the context window of {window} "
+            "with room for one more.",
+            param="prompt",
+        )
+    _tokens("prompt", request.token_ids, num_prompt_ids(request, vocab_size))
+    _between("max_tokens", max_tokens, 1, limits.MAX_TOKENS)
+    if max_tokens is not None and length + max_tokens > window:
+        raise InvalidField(
+            f"max_tokens is {max_tokens}, but after a prompt of {length} tokens the context window of "
+            f"{window} has room for {window - length}.",
+            param="max_tokens",
+        )
+
+
+def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    _between("temperature", sampling.temperature, 0.0, math.inf)
+    _between("top_k", sampling.top_k, 0, limits.MAX_TOKENS)
+    _fraction("top_p", sampling.top_p)
+    _fraction("typical_p", sampling.typical_p)
+    _between("min_p", sampling.min_p, 0.0, 1.0)
+    _fraction("top_p_decay", sampling.top_p_decay)
+    _between("top_p_min", sampling.top_p_min, 0.0, 1.0)
+    _between("top_p_reset_id", sampling.top_p_reset_id, -1, vocab_size - 1)
+    _between("seed", sampling.seed, 0, limits.MAX_SEED)
+    _between("min_tokens", sampling.min_tokens, 0, limits.MAX_TOKENS)
+    for name in ("presence_penalty", "frequency_penalty"):
+        _between(name, getattr(sampling, name), -limits.MAX_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY)
+    if not 0 < sampling.repetition_penalty <= limits.MAX_REPETITION_PENALTY:
+        raise InvalidField(
+            f"repetition_penalty must be above 0 and at most {limits.MAX_REPETITION_PENALTY:g}.",
+            param="repetition_penalty",
+        )
+    _between("no_repeat_ngram", sampling.no_repeat_ngram, 0, limits.MAX_NO_REPEAT_NGRAM)
+    _tokens("logit_bias", (token for token, _ in sampling.logit_bias), vocab_size)
+    if not all(math.isfinite(bias) for _, bias in sampling.logit_bias):
+        raise InvalidField("logit_bias values must be finite numbers.", param="logit_bias")
+    _tokens("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    _tokens("allowed_token_ids", sampling.allowed_token_ids, vocab_size)
+    _words("bad_words", sampling.bad_words, limits.MAX_BAD_WORD_TOKENS, vocab_size)
+    if len(sampling.stop_sequences) > limits.MAX_STOP_SEQUENCES:
+        raise InvalidField(
+            f"stop_sequences must hold at most {limits.MAX_STOP_SEQUENCES}.", param="stop_sequences"
+        )
+    _words("stop_sequences", sampling.stop_sequences, limits.MAX_STOP_SEQUENCE_TOKENS, vocab_size)
+
+
+def _between(name: str, value: float | None, low: float, high: float) -> None:
+    """`low <= value <= high` and finite; None is unset."""
+    if value is None or (low <= value <= high and value != math.inf):
+        return
+    bound = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
+    raise InvalidField(f"{name} must be {bound}.", param=name)
+
+
+def _fraction(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise InvalidField(f"{name} must be above 0 and at most 1.", param=name)
+
+
+def _words(name: str, words: Iterable[tuple[int, ...]], longest: int, vocab_size: int) -> None:
+    for word in words:
+        if not word:
+            raise InvalidField(f"{name} must not hold an empty word.", param=name)
+        if len(word) > longest:
+            raise InvalidField(f"{name} must hold at most {longest} tokens each.", param=name)
+        _tokens(name, word, vocab_size)
+
+
+def _tokens(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    for token in token_ids:
+        if not 0 <= token < vocab_size:
+            raise InvalidField(f"{name} holds a token id outside the vocabulary of {vocab_size}.", param=name)

@@ -1,0 +1,227 @@
+"""Beam search: rows of log-probabilities -> which beams go on, and with which tokens.
+
+A hypothesis scores sum(log-probabilities) / length ** length_penalty, its end
+token counted. The search of one group of beams is that of transformers'
+`generate`, step for step and tie for tie:
+
+- Of width x V continuations the best `width` x (1 + number of end tokens) are
+  looked at. One that ends (an end token, or the length) is a hypothesis if it is
+  among the best `width`; the best `width` that do not end are the next beams.
+- It is over when, with as many hypotheses as its width, the best beam promises no
+  more than the worst of them. A beam promises its sum / length ** length_penalty
+  at its *present* length. With a positive penalty that is too little, for a longer
+  hypothesis divides by more: `NO` is a heuristic and may miss a better one.
+  `NEVER` promises at the *longest* length then, which is exact as long as no edit
+  makes a log-probability positive. `YES` does not ask: it ends with the width-th
+  hypothesis.
+- Ties are `torch.topk`'s.
+
+Log-probabilities are normalised first and edited then, as there: a repetition
+penalty multiplies them, masked tokens leave the others as they are.
+
+Several groups search side by side and each keeps its own hypotheses. At each step
+`diversity_penalty` is subtracted from a token's log-probability once for each
+earlier group of which a beam took that token; like every edit it stays in the sum.
+
+Works on sequences that the caller forks; knows nothing of blocks, queues and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from serve_app.engine.sampling.sampler import Scored
+from serve_app.engine.sequence import Sequence as Line
+from serve_app.types import Beam, EarlyStopping, FinishReason, PositionLogprobs
+
+# What transformers takes for the score of nothing: a beam or hypothesis that is not there yet.
+NOTHING: Final = -1.0e9
+
+# (line, its next token) -> why the line ends there, or None.
+End = Callable[[Line, int], FinishReason | None]
+
+
+@dataclass(slots=True, frozen=True)
+class Hypothesis:
+    """A line that has ended."""
+
+    token_ids: tuple[int, ...]  # its output
+    score: float
+    finish: FinishReason
+    logprobs: tuple[PositionLogprobs, ...]  # one a token, when asked for
+    logits: tuple[bytes, ...] = ()  # the same
+
+
+@dataclass(slots=True, frozen=True)
+class Branch:
+    """A beam of the next step: a line of this one, and a token more."""
+
+    parent: Line
+    token_id: int
+    logprob: PositionLogprobs | None
+    logits: bytes | None = None
+
+
+class BeamGroup:
+    """The beams of one group, best first, and the hypotheses they have left behind."""
+
+    def __init__(self, beam: Beam, leader: Line, *, end: End, num_end_tokens: int, max_output: int) -> None:
+        """`leader` has computed the prompt; `max_output` tokens end every line."""
+        self.width = beam.width // beam.groups
+        self.lines = [leader] * self.width
+        self.over = False
+        self._beam = beam
+        self._end = end
+        self._num_candidates = max(2, 1 + num_end_tokens) * self.width
+        self._max_output = max_output
+        # Only the first of the equal beams counts before they differ.
+        self._sums = torch.full((self.width,), NOTHING)
+        self._sums[0] = 0.0
+        self._scores = torch.full((self.width,), NOTHING)  # of `_hypotheses`, best first
+        self._hypotheses: list[Hypothesis | None] = [None] * self.width
+
+    @property
+    def hypotheses(self) -> list[Hypothesis]:
+        """Best first, at most `width`."""
+        return [hypothesis for hypothesis in self._hypotheses if hypothesis is not None]
+
+    def step(self, rows: Mapping[Line, Scored], taken: Mapping[int, int]) -> list[Branch]:
+        """The next beams; none when the search is over.
+
+        `rows` has a row for each of `lines`; `taken` says of how many earlier groups a
+        beam took a token in this step.
+        """
+        log_probs = torch.stack([rows[line].log_probs for line in self.lines])  # [width, V]
+        if taken and self._beam.diversity_penalty:
+            tokens = torch.tensor(list(taken), device=log_probs.device)
+            counts = torch.tensor(list(taken.values()), dtype=torch.float32, device=log_probs.device)
+            log_probs[:, tokens] -= self._beam.diversity_penalty * counts
+        sums, places = self._best_continuations(log_probs)
+        vocab_size = log_probs.shape[1]
+        length = self.lines[0].num_output + 1
+        branches = [
+            Branch(line, token, None)
+            for line, token in ((self.lines[p // vocab_size], p % vocab_size) for p in places)
+        ]
+        finishes = [self._end(branch.parent, branch.token_id) for branch in branches]
+        ended = torch.tensor([finish is not None for finish in finishes])
+        self._keep_hypotheses(rows, sums, branches, finishes, ended, length)
+
+        sums = sums + ended * NOTHING
+        chosen = sums.topk(self.width).indices
+        self._sums = sums[chosen]
+        self.over = bool(ended.all()) or bool(sums.max() == -torch.inf) or not self._improvable(length)
+        if self.over:
+            self.lines = []
+            return []
+        return [_told(branches[i], rows) for i in chosen.tolist()]
+
+    def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
+        """Sums [k] and places in the flat [width * V] of the best continuations, best first."""
+        totals = (log_probs + self._sums.to(log_probs.device)[:, None]).flatten()
+        best = totals.topk(min(self._num_candidates, totals.numel()))
+        return best.values.cpu(), best.indices.tolist()
+
+    def _keep_hypotheses(
+        self,
+        rows: Mapping[Line, Scored],
+        sums: torch.Tensor,
+        branches: Sequence[Branch],
+        finishes: Sequence[FinishReason | None],
+        ended: torch.Tensor,
+        length: int,
+    ) -> None:
+        """Merge those of the best `width` continuations that ended with the hypotheses there are."""
+        # One that went on from a beam that is not there yet repeats another.
+        ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
+        scores = torch.cat([self._scores, sums / length**self._beam.length_penalty + ~ended * NOTHING])
+        chosen = scores.topk(self.width).indices
+        self._scores = scores[chosen]
+        kept: list[Hypothesis | None] = []
+        for i in chosen.tolist():
+            new = i - self.width
+            finish = finishes[new] if new >= 0 and ended[new] else None
+            if finish is not None:
+                kept.append(_hypothesis(_told(branches[new], rows), float(scores[i]), finish))
+            else:
+                kept.append(self._hypotheses[i] if new < 0 else None)
+        self._hypotheses = kept
+
+    def _improvable(self, length: int) -> bool:
+        """Whether the search should go on, by its rule of early stopping."""
+        rule, penalty = self._beam.early_stopping, self._beam.length_penalty
+        there = torch.tensor([hypothesis is not None for hypothesis in self._hypotheses])
+        if rule is EarlyStopping.YES and bool(there.all()):
+            return False
+        longest = self._max_output if rule is EarlyStopping.NEVER and penalty > 0 else length
+        promised = self._sums[0] / longest**penalty
+        return bool((promised > torch.where(there, self._scores.min(), NOTHING)).any())
+
+
+class BeamSearch:
+    """All groups of one request, in lockstep."""
+
+    def __init__(self, beam: Beam, leader: Line, *, end: End, num_end_tokens: int, max_output: int) -> None:
+        """See BeamGroup."""
+        self._groups = [
+            BeamGroup(beam, leader, end=end, num_end_tokens=num_end_tokens, max_output=max_output)
+            for _ in range(beam.groups)
+        ]
+
+    @property
+    def over(self) -> bool:
+        return all(group.over for group in self._groups)
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """Of all groups, best first; of equals that of the earlier group."""
+        found = [hypothesis for group in self._groups for hypothesis in group.hypotheses]
+        return sorted(found, key=lambda hypothesis: -hypothesis.score)
+
+    def advance(self, rows: Mapping[Line, Scored], fork: Callable[[Line], Line]) -> list[Line]:
+        """Give every beam its next token; returns the lines that no beam goes on from.
+
+        `rows` has a row for every beam. `fork(line)` makes a sequence that shares all
+        that `line` is at this moment.
+        """
+        before = {line: None for group in self._groups for line in group.lines}
+        taken: dict[int, int] = {}
+        chosen: list[tuple[BeamGroup, list[Branch]]] = []
+        for group in self._groups:
+            if not group.over:
+                branches = group.step(rows, taken)
+                for token in {branch.token_id for branch in branches}:
+                    taken[token] = taken.get(token, 0) + 1
+                chosen.append((group, branches))
+        # All forks before any token: a line goes on as one of its own branches.
+        reused: set[Line] = set()
+        for group, branches in chosen:
+            group.lines = [branch.parent for branch in branches]
+            for i, line in enumerate(group.lines):
+                if line in reused:
+                    group.lines[i] = fork(line)
+                reused.add(line)
+        for group, branches in chosen:
+            for line, branch in zip(group.lines, branches, strict=True):
+                line.token_ids.append(branch.token_id)
+                if branch.logprob is not None:
+                    line.output_logprobs.append(branch.logprob)
+                if branch.logits is not None:
+                    line.output_logits.append(branch.logits)
+        return [line for line in before if line not in reused]
+
+
+def _told(branch: Branch, rows: Mapping[Line, Scored]) -> Branch:
+    """The branch with its log-probability and its logits, where its request wants to know."""
+    scored = rows[branch.parent]
+    return Branch(branch.parent, branch.token_id, scored.logprob_of(branch.token_id), scored.logits)
+
+
+def _hypothesis(branch: Branch, score: float, finish: FinishReason) -> Hypothesis:
+    parent = branch.parent
+    logprobs = () if branch.logprob is None else (*parent.output_logprobs, branch.logprob)
+    logits = () if branch.logits is None else (*parent.output_logits, branch.logits)
+    return Hypothesis((*parent.output_ids, branch.token_id), score, finish, logprobs, logits)

@@ -1,0 +1,284 @@
+"""What a request asks to be done to its logits before a token is chosen: bias, penalties, masks.
+
+The order is fixed: additive bias, repetition penalty, presence then frequency
+penalty, the operator's processors, hard masks, watermark. So a processor cannot give
+back what a mask has taken. Each touches only the ids it names, so a row that asks
+for nothing pays nothing. Knows neither temperature nor filters nor draws.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from copy import copy
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from serve_app.config import WATERMARK_KEY
+from serve_app.engine.sampling.constraint import Bits
+from serve_app.engine.sampling.ngrams import NgramIndex
+from serve_app.engine.sampling.topk import NEVER
+from serve_app.engine.sampling.watermark import DELTA, green
+from serve_app.engine.sequence import Sequence as Line
+from serve_app.types import SamplingParams
+
+log = logging.getLogger(__name__)
+
+Ids = npt.NDArray[np.int64]
+
+_LARGEST: Final = float(np.finfo(np.float32).max)
+
+
+class History:
+    """The distinct tokens of one sequence and how often each counts, kept up to date as it grows.
+
+    Only the repetition penalty and `penalize_prompt` look at the prompt. Tokens may be
+    appended, or cut off at the end; what stays is taken to be unchanged.
+    """
+
+    def __init__(self, sampling: SamplingParams, prompt_len: int, vocab_size: int) -> None:
+        whole = sampling.repetition_penalty != 1.0 or sampling.penalize_prompt
+        self._start = 0 if whole else prompt_len
+        self._counted_from = 0 if sampling.penalize_prompt else prompt_len
+        self._vocab_size = vocab_size
+        self._clear()
+
+    def _clear(self) -> None:
+        self._read = self._start  # tokens of the sequence already counted
+        self._last = -1
+        self._slots: dict[int, int] = {}
+        self._ids: Ids = np.empty(64, dtype=np.int64)
+        self._counts: npt.NDArray[np.float32] = np.zeros(64, dtype=np.float32)
+
+    def copy(self) -> History:
+        """The history of a fork, which grows on its own."""
+        child = copy(self)
+        child._slots = self._slots.copy()
+        child._ids, child._counts = self._ids.copy(), self._counts.copy()
+        return child
+
+    def update(self, token_ids: list[int]) -> tuple[Ids, npt.NDArray[np.float32]]:
+        """Distinct ids [U] and their counts [U] (0: only the repetition penalty sees it)."""
+        shrunk = len(token_ids) < self._read
+        if shrunk or (self._read > self._start and token_ids[self._read - 1] != self._last):
+            self._clear()
+        for position in range(self._read, len(token_ids)):
+            token_id = token_ids[position]
+            if not 0 <= token_id < self._vocab_size:
+                continue
+            slot = self._slots.setdefault(token_id, len(self._slots))
+            if slot == len(self._ids):
+                self._ids = np.concatenate([self._ids, np.empty_like(self._ids)])
+                self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+            self._ids[slot] = token_id
+            self._counts[slot] += position >= self._counted_from
+        if len(token_ids) > self._read:
+            self._read, self._last = len(token_ids), token_ids[-1]
+        used = len(self._slots)
+        return self._ids[:used], self._counts[:used]
+
+
+class Edits:
+    """The edits of one sequence, with everything that does not change from step to step worked out."""
+
+    def __init__(
+        self,
+        sequence: Line,
+        vocab_size: int,
+        eos_token_ids: Iterable[int],
+        watermark_key: int = WATERMARK_KEY,
+    ) -> None:
+        sampling = sequence.sampling
+        bias: dict[int, float] = {}
+        for token_id, value in sampling.logit_bias:
+            if 0 <= token_id < vocab_size:
+                bias[token_id] = bias.get(token_id, 0.0) + value
+        self.bias_ids: Ids = np.fromiter(bias, dtype=np.int64, count=len(bias))
+        self.bias = np.clip(np.array(list(bias.values())), -_LARGEST, _LARGEST).astype(np.float32)
+
+        penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
+        self.penalties: tuple[float, float, float] = penalties
+        self.history: History | None = None
+        if penalties != (1.0, 0.0, 0.0):
+            self.history = History(sampling, sequence.prompt_len, vocab_size)
+
+        def known(ids: Iterable[int]) -> Ids:
+            return np.array(sorted({i for i in ids if 0 <= i < vocab_size}), dtype=np.int64)
+
+        self.allowed = known(sampling.allowed_token_ids) if sampling.allowed_token_ids else None
+        self.banned = known(word[0] for word in sampling.bad_words if len(word) == 1)
+        # The last token of a prefix -> the rest of the prefix, and the token that would complete the word.
+        self._words: dict[int, list[tuple[list[int], int]]] = {}
+        for word in sampling.bad_words:
+            if len(word) > 1 and 0 <= word[-1] < vocab_size:
+                self._words.setdefault(word[-2], []).append((list(word[:-2]), word[-1]))
+        self._ngrams = NgramIndex(sampling.no_repeat_ngram) if sampling.no_repeat_ngram else None
+        self._vocab_size = vocab_size
+        self.watermark_key = watermark_key if sampling.watermark else None
+        self._min_tokens = sampling.min_tokens
+        ends = (*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_token_ids))
+        ends += tuple(stop[0] for stop in sampling.stop_sequences if len(stop) == 1)
+        self._end_ids = known(ends) if sampling.min_tokens > 0 else None
+        self._stop_sequences = [stop for stop in sampling.stop_sequences if len(stop) > 1]
+        self.dense = sequence.bias
+        self._lasting = bool(
+            len(bias)
+            or self.dense is not None
+            or self.history
+            or sequence.processors
+            or self.allowed is not None
+            or len(self.banned)
+            or self._words
+            or self._ngrams
+            or sampling.watermark
+        )
+
+    def copy(self) -> Edits:
+        """The edits of a fork: what does not change is shared."""
+        child = copy(self)
+        child.history = None if self.history is None else self.history.copy()
+        child._ngrams = None if self._ngrams is None else self._ngrams.copy()
+        return child
+
+    def active(self, sequence: Line) -> bool:
+        """Whether anything is to be done for the sequence's next token."""
+        return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
+
+    def masked(self, sequence: Line) -> Ids:
+        """Ids that may not come next, `allowed` apart."""
+        parts = [self.banned]
+        tokens = sequence.token_ids
+        completing = [
+            last
+            for prefix, last in self._words.get(tokens[-1], ())
+            if tokens[max(len(tokens) - 1 - len(prefix), 0) : -1] == prefix
+        ]
+        if completing:
+            parts.append(np.array(completing, dtype=np.int64))
+        if self._ngrams is not None:
+            repeating = self._ngrams.following(tokens)
+            parts.append(repeating[repeating < self._vocab_size])
+        if self._end_ids is not None and sequence.num_output < self._min_tokens:
+            grammar = sequence.constraint
+            if grammar is None or not grammar.allows_only(self._end_ids.tolist()):  # a whole answer ends
+                parts.append(self._end_ids)
+                last = [s[-1] for s in self._stop_sequences if sequence.output_ends_with(s[:-1])]
+                parts.append(np.array(last, dtype=np.int64))
+        return np.concatenate(parts)
+
+
+def apply_edits(
+    logits: torch.Tensor, rows: Sequence[int], edits: Sequence[Edits], lines: Sequence[Line]
+) -> list[int]:
+    """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `lines[i]`.
+
+    Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
+    Returns the rows whose own processor failed, which mean nothing any more.
+    """
+    work = list(zip(rows, edits, lines, strict=True))
+
+    for row, dense in ((row, e.dense) for row, e, _ in work if e.dense is not None):
+        raw, added = logits[row], dense.to(logits.device)
+        excluded = (raw == NEVER) | (added == NEVER)
+        logits[row] = torch.where(excluded, NEVER, _bounded(raw + added))
+
+    biased = [(row, e.bias_ids, e.bias) for row, e, _ in work if len(e.bias_ids)]
+    if biased:
+        at = _index([(row, ids) for row, ids, _ in biased], logits.device)
+        added = torch.from_numpy(np.concatenate([bias for _, _, bias in biased])).to(logits.device)
+        _put(logits, at, logits[at], logits[at] + added)
+
+    penalised = [(row, e.penalties, e.history.update(line.token_ids)) for row, e, line in work if e.history]
+    if penalised:
+        _penalise(logits, penalised)
+
+    failed = [row for row, _, line in work if line.processors and not _process(logits[row], line)]
+
+    for row, e, _ in work:
+        if e.allowed is not None:
+            allowed = torch.from_numpy(e.allowed).to(logits.device)
+            kept = logits[row, allowed]
+            logits[row] = NEVER
+            logits[row, allowed] = kept
+
+    constrained = [(row, line.constraint.mask(line.output_ids)) for row, _, line in work if line.constraint]
+    if constrained:
+        _constrain(logits, [row for row, _ in constrained], np.stack([bits for _, bits in constrained]))
+
+    masked = [(row, e.masked(line)) for row, e, line in work]
+    logits[_index(masked, logits.device)] = NEVER
+
+    marked = [(row, line.token_ids[-1], e.watermark_key) for row, e, line in work if e.watermark_key]
+    if marked:
+        _mark(logits, marked)
+    return failed
+
+
+def _process(logits: torch.Tensor, line: Line) -> bool:
+    """Run a line's processors on its row [V] in place; returns whether they left something to choose from."""
+    prompt, output = tuple(line.token_ids[: line.prompt_len]), tuple(line.output_ids)
+    try:
+        for processor in line.processors:
+            processor(prompt, output, logits)
+        if not bool((logits < torch.inf).all()):  # NaN compares false
+            raise ValueError("a logits processor left NaN or +inf")
+    except Exception:
+        log.exception("a logits processor of request %s failed", line.request_id)
+        return False
+    return True
+
+
+def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
+    """Add the watermark to rows of logits [R, V]; `marked` has (row, token before, key)."""
+    key = marked[0][2]  # one engine has one key
+    masks = green([token for _, token, _ in marked], logits.shape[1], key)
+    for (row, _, _), mask in zip(marked, torch.from_numpy(masks).to(logits.device), strict=True):
+        logits[row].add_(mask, alpha=DELTA)
+
+
+def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:
+    """Leave `rows` of logits [R, V] the tokens whose bits [len(rows), W] are set."""
+    packed = torch.from_numpy(bits.view(np.uint8)).to(logits.device).unsqueeze(-1)
+    places = torch.arange(8, dtype=torch.uint8, device=logits.device)
+    excluded = ((packed >> places) & 1).eq(0).flatten(1)  # [len(rows), 32 * W]
+    width = min(excluded.shape[1], logits.shape[1])
+    for row, mask in zip(rows, excluded[:, :width], strict=True):
+        logits[row, :width].masked_fill_(mask, NEVER)
+    logits[rows, width:] = NEVER
+
+
+def _penalise(
+    logits: torch.Tensor,
+    penalised: list[tuple[int, tuple[float, float, float], tuple[Ids, npt.NDArray[np.float32]]]],
+) -> None:
+    at = _index([(row, ids) for row, _, (ids, _) in penalised], logits.device)
+    sizes = [len(ids) for _, _, (ids, _) in penalised]
+    per_row = np.array([penalties for _, penalties, _ in penalised])
+    per_entry = np.repeat(np.clip(per_row, -_LARGEST, _LARGEST).astype(np.float32), sizes, axis=0)
+    repetition, presence, frequency = torch.from_numpy(per_entry).to(logits.device).unbind(1)  # [E] each
+    counts = torch.from_numpy(np.concatenate([counts for _, _, (_, counts) in penalised])).to(logits.device)
+    raw = logits[at]  # [E]
+    value = _bounded(torch.where(raw > 0, raw / repetition, raw * repetition))
+    value = _bounded(value - presence * (counts > 0))
+    _put(logits, at, raw, value - _bounded(frequency * counts))
+
+
+def _index(parts: Sequence[tuple[int, Ids]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """(row, ids) pairs as one pair of index tensors [E]."""
+    rows = np.repeat([row for row, _ in parts], [len(ids) for _, ids in parts]).astype(np.int64)
+    ids = np.concatenate([ids for _, ids in parts])
+    return torch.from_numpy(rows).to(device), torch.from_numpy(ids).to(device)
+
+
+def _bounded(x: torch.Tensor) -> torch.Tensor:
+    return x.clamp(-_LARGEST, _LARGEST)
+
+
+def _put(
+    logits: torch.Tensor, at: tuple[torch.Tensor, torch.Tensor], raw: torch.Tensor, value: torch.Tensor
+) -> None:
+    """Store `value`, bounded, except where the model itself ruled the token out."""
+    logits[at] = torch.where(raw == NEVER, raw, _bounded(value))

@@ -1,0 +1,292 @@
+"""Logits -> one token for each row, each by the rules of its own sequence.
+
+The order of operations: bias, penalties, processors, masks, watermark (logits.py); then greedy choice, or
+temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise
+keyed by (seed, sequence, position) (noise.py). A row's token depends on nothing but
+its own logits and sequence. Knows nothing of scheduling, text or stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import torch
+
+from serve_app.config import WATERMARK_KEY
+from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.filters import Settings, distribution, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.sampling.logits import Edits, apply_edits
+from serve_app.engine.sampling.logprobs import RawLogprobs, prompt_logprobs
+from serve_app.engine.sampling.noise import uniform
+from serve_app.engine.sampling.speculative import redraw, redraws
+from serve_app.engine.sampling.topk import NEVER, highest
+from serve_app.engine.sequence import Sequence as Line
+from serve_app.errors import GenerationFailed, NumericalError
+from serve_app.types import ErrorInfo, PositionLogprobs, SamplingParams
+
+__all__ = ["Sampled", "Sampler", "Scored", "prompt_logprobs"]
+
+_NOT_FINITE: Final = NumericalError("the model produced logits that are not finite numbers").info()
+_ALL_MASKED: Final = NumericalError(
+    "no token is left to choose from: logit_bias, bad_words, allowed_token_ids, min_tokens and the grammar "
+    "exclude all"
+).info()
+
+_PROCESSOR_FAILED: Final = GenerationFailed("a logits processor of this request failed").info()
+
+_SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by these, so that none pays for a neighbour's width
+
+Draw = Callable[[torch.Tensor, Settings], torch.Tensor]
+
+
+@dataclass(slots=True, frozen=True)
+class Sampled:
+    """The outcome of one row; with `error` the id is -1 and the sequence must end."""
+
+    token_id: int
+    logprobs: PositionLogprobs | None = None
+    error: ErrorInfo | None = None
+
+
+@dataclass(slots=True, frozen=True)
+class Scored:
+    """The outcome of a beam's row: what a search chooses from; nothing, with `error`."""
+
+    log_probs: torch.Tensor  # [V] float32, edited
+    error: ErrorInfo | None = None
+    raw: RawLogprobs | None = None
+    row: int = 0  # of `raw`
+    logits: bytes | None = None  # of the row before any edit, when the request wants them
+
+    def logprob_of(self, token_id: int) -> PositionLogprobs | None:
+        """The entry of a token in the raw distribution; None unless the request asked."""
+        return None if self.raw is None else self.raw.entry(self.row, token_id)
+
+
+@dataclass(slots=True, frozen=True)
+class _Plan:
+    """What the rows of one sequence need, worked out once."""
+
+    edits: Edits
+    draw: Draw | None  # None: greedy
+    width: int  # rows with the same draw and width are drawn together
+
+
+class Sampler:
+    """Chooses the next token of every row of a batch.
+
+    Not thread-safe: logits are edited in place and the per-sequence state grows with
+    its sequence. That state goes when the sequence does.
+    """
+
+    def __init__(
+        self, vocab_size: int, eos_token_ids: frozenset[int], *, watermark_key: int = WATERMARK_KEY
+    ) -> None:
+        """Ids from `vocab_size` on are padding of the model's output and are never chosen."""
+        self._vocab_size = vocab_size
+        self._eos_token_ids = eos_token_ids
+        self._watermark_key = watermark_key
+        self._width = vocab_size
+        self._plans: WeakKeyDictionary[Line, _Plan] = WeakKeyDictionary()
+
+    def sample(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Sampled]:
+        """One outcome a row of logits [R, V] float32, which may be edited in place.
+
+        Row r belongs to `sequences[r]`. A row that holds NaN or +inf, or that leaves
+        nothing to choose, has an error; the others are unaffected.
+        """
+        if not sequences:
+            return []
+        plans = self._plans_of(sequences, logits.shape[1])
+        padding_ok = self._strip_padding(logits)
+        if all(
+            plan.draw is None and line.num_logprobs is None and not plan.edits.active(line)
+            for plan, line in zip(plans, sequences, strict=True)
+        ):
+            value, ids = highest(logits)
+            finite = torch.isfinite(value) if padding_ok is None else torch.isfinite(value) & padding_ok
+            chosen = torch.where(finite, ids, -1).tolist()
+            return [Sampled(i) if i >= 0 else Sampled(-1, error=_NOT_FINITE) for i in chosen]
+
+        finite = torch.isfinite(logits.amax(-1))
+        usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
+        rows = [r for r, ok in enumerate(usable) if ok]
+        asking = [r for r in rows if sequences[r].num_logprobs is not None]
+        raw = self._raw_logprobs(logits, asking, sequences)
+        results = [Sampled(-1, error=None if ok else _NOT_FINITE) for ok in usable]
+
+        edited = [r for r in rows if plans[r].edits.active(sequences[r])]
+        if edited:
+            failed = self._edit(logits, edited, plans, sequences)
+            left = (_take(logits, edited).amax(-1) > NEVER).tolist()
+            for r in (r for r, some in zip(edited, left, strict=True) if not some):
+                results[r] = Sampled(-1, error=_nothing_left(sequences[r]))
+            for r in failed:
+                results[r] = Sampled(-1, error=_PROCESSOR_FAILED)
+
+        for r, token_id in self._choose(
+            logits, [r for r in rows if results[r].error is None], plans, sequences
+        ):
+            results[r] = Sampled(token_id)
+        if raw is not None:
+            # A row without a token still has its place in `raw`.
+            for r, entry in zip(asking, raw.at([max(results[r].token_id, 0) for r in asking]), strict=True):
+                if results[r].error is None:
+                    results[r] = Sampled(results[r].token_id, entry)
+        return results
+
+    def score(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Scored]:
+        """Log-probabilities of every next token, for beams: normalised, and then edited.
+
+        Of logits [R, V] as in `sample`; filters, temperature and noise have no part in it.
+        A row of which nothing is left to choose is all -inf.
+        """
+        plans = self._plans_of(sequences, logits.shape[1])
+        wanted = {r: row_bytes(logits[r]) for r, line in enumerate(sequences) if line.wants_logits}
+        padding_ok = self._strip_padding(logits)
+        finite = torch.isfinite(logits.amax(-1))
+        usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
+        rows = [r for r, ok in enumerate(usable) if ok]
+        asking = [r for r in rows if sequences[r].num_logprobs is not None]
+        raw = self._raw_logprobs(logits, asking, sequences)
+        log_probs = torch.log_softmax(logits, dim=-1)
+        edited = [r for r in rows if plans[r].edits.active(sequences[r])]
+        failed = self._edit(log_probs, edited, plans, sequences) if edited else ()
+        places = {r: i for i, r in enumerate(asking)}
+        return [
+            Scored(
+                log_probs[r],
+                error=_NOT_FINITE if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
+                raw=raw if r in places else None,
+                row=places.get(r, 0),
+                logits=wanted.get(r),
+            )
+            for r in range(len(sequences))
+        ]
+
+    def fork(self, parent: Line, child: Line) -> None:
+        """Let `child`, at this moment equal to `parent`, start with what is known of the parent."""
+        plan = self._plans.get(parent)
+        if plan is not None:
+            self._plans[child] = replace(plan, edits=plan.edits.copy())
+
+    def _plans_of(self, sequences: Sequence[Line], width: int) -> list[_Plan]:
+        if width != self._width:  # ids are checked against it
+            self._plans.clear()
+            self._width = width
+        plans = []
+        for line in sequences:
+            plan = self._plans.get(line)
+            if plan is None:
+                plan = self._plans[line] = self._plan(line, min(self._vocab_size, width))
+            plans.append(plan)
+        return plans
+
+    def _plan(self, line: Line, vocab_size: int) -> _Plan:
+        draw, width = _draw_of(line.sampling, vocab_size)
+        return _Plan(Edits(line, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
+
+    def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
+        """Rule out the padded ids; which rows [R] had sound padding, or None without padding."""
+        padding = logits[:, self._vocab_size :]
+        if not padding.shape[1]:
+            return None
+        sound = padding.amax(-1) < float("inf")  # NaN compares false
+        padding.fill_(NEVER)
+        return sound
+
+    @staticmethod
+    def _edit(
+        logits: torch.Tensor, rows: list[int], plans: Sequence[_Plan], sequences: Sequence[Line]
+    ) -> Sequence[int]:
+        """Apply the edits of some rows in place; returns those whose own processor failed."""
+        return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
+
+    @staticmethod
+    def _raw_logprobs(logits: torch.Tensor, rows: list[int], sequences: Sequence[Line]) -> RawLogprobs | None:
+        if not rows:
+            return None
+        return RawLogprobs(_take(logits, rows), [sequences[r].num_logprobs or 0 for r in rows])
+
+    @staticmethod
+    def _choose(
+        logits: torch.Tensor, rows: list[int], plans: Sequence[_Plan], sequences: Sequence[Line]
+    ) -> list[tuple[int, int]]:
+        """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
+        groups: dict[tuple[Draw | None, int], list[int]] = {}
+        chosen: list[tuple[int, int]] = []
+        guessed = [r for r in rows if plans[r].draw is not None and redraws(sequences[r])]
+        if guessed:
+            lines = [sequences[r] for r in guessed]
+            probs = distribution(_take(logits, guessed), _settings(lines, logits))
+            chosen += zip(guessed, map(redraw, probs, lines), strict=True)
+            rows = [r for r in rows if r not in guessed]
+        for r in rows:
+            groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
+        for (draw, _), members in groups.items():
+            x = _take(logits, members)
+            lines = [sequences[r] for r in members]
+            ids = highest(x)[1] if draw is None else draw(x, _settings(lines, x))
+            chosen += zip(members, ids.tolist(), strict=True)
+        return chosen
+
+
+def _nothing_left(line: Line) -> ErrorInfo:
+    failed = None if line.constraint is None else line.constraint.error
+    return failed or _ALL_MASKED
+
+
+def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, int]:
+    """How a sequence with these parameters draws, and the width of its group."""
+    if sampling.greedy:
+        return None, 0
+    if 0 < sampling.top_k < vocab_size:
+        return draw_top_k, next((w for w in _SMALL_TOP_K if sampling.top_k <= w), vocab_size)
+    if sampling.top_p < 1.0 or sampling.top_p_decay < 1.0:
+        return draw_top_p, 0
+    if sampling.typical_p < 1.0:
+        return draw_top_k, vocab_size  # needs the whole vocabulary in order
+    return draw_all, int(sampling.min_p > 0.0)
+
+
+def _settings(lines: Sequence[Line], x: torch.Tensor) -> Settings:
+    params = [line.sampling for line in lines]
+    columns = torch.tensor(
+        [
+            (
+                p.temperature,
+                _top_p(line),
+                p.min_p,
+                p.typical_p,
+                uniform(line.seed, line.index, line.num_output),
+            )
+            for p, line in zip(params, lines, strict=True)
+        ],
+        dtype=torch.float64,
+    ).to(x.device)
+    temperature, top_p, min_p, typical_p, noise = columns.unsqueeze(-1).unbind(1)  # [R, 1] each
+    top_k = tuple(p.top_k if p.top_k > 0 else x.shape[1] for p in params)
+    return Settings(temperature, top_k, top_p, min_p, typical_p, noise)
+
+
+def _top_p(line: Line) -> float:
+    """`top_p` as it stands at the line's next token, when it decays: the runtime's rule.
+
+    After each token it is multiplied, and raised to its minimum; the reset token sets it back.
+    """
+    p = line.sampling
+    if p.top_p_decay == 1.0 and p.top_p_min <= p.top_p:
+        return p.top_p
+    tokens = line.num_output  # since it was as at first
+    if p.top_p_reset_id >= 0:
+        backwards = line.output_ids[::-1]
+        tokens = backwards.index(p.top_p_reset_id) if p.top_p_reset_id in backwards else tokens
+    return p.top_p if tokens == 0 else max(p.top_p * p.top_p_decay**tokens, p.top_p_min)
+
+
+def _take(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
+    """Some rows of logits [R, V], in order; the tensor itself when they are all."""
+    return logits if len(rows) == logits.shape[0] else logits[rows]

@@ -1,0 +1,134 @@
+"""Runners without weights, for tests of the engine and of everything above it.
+
+`HashRunner` is the honest one: its logits are a hash of the whole visible token
+prefix, read back through a paged cache of token ids. A wrong block, slot,
+position, copy or length therefore shows as a wrong token.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+import torch
+
+from serve_app.engine.batch import Batch
+from serve_app.engine.sampling.sampler import Sampled
+from serve_app.engine.sequence import Sequence as Line
+
+VOCAB_SIZE = 32  # a 64-byte digest is one 16-bit number a token
+
+
+def hash_logits(prefix: Sequence[int]) -> np.ndarray:
+    """Logits [VOCAB_SIZE] in 0 .. 8 that depend on every token of `prefix` and its length."""
+    digest = blake2b(np.asarray(prefix, dtype=np.int64).tobytes()).digest()
+    return np.frombuffer(digest, dtype=np.uint16).astype(np.float32) / 8192.0
+
+
+def greedy_tokens(prompt: Iterable[int], count: int) -> list[int]:
+    """What HashRunner and greedy sampling make of `prompt`, worked out without an engine."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(np.argmax(hash_logits(tokens))))
+    return tokens[-count:]
+
+
+class HashRunner:
+    """Logits from the token prefix, through a fake paged cache."""
+
+    def __init__(self, num_blocks: int = 64, block_size: int = 4) -> None:
+        self.vocab_size = VOCAB_SIZE
+        self.table_width = 4  # the contents of tables are not looked at
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.device = torch.device("cpu")
+        self.cache = np.full((num_blocks, block_size), -1, dtype=np.int64)
+        self.batches: list[list[tuple[str, int, int]]] = []  # (request id, start, length) of each chunk
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        self.batches.append([(c.sequence.request_id, c.start, c.length) for c in batch.chunks])
+        context = batch.context
+        starts, lens = context.query_start.tolist(), context.context_lens.tolist()
+        self.cache.reshape(-1)[context.slots.numpy()] = batch.input_ids.numpy()
+        wanted = batch.logit_rows.tolist()
+        logits = []
+        for s in range(context.num_sequences):
+            cached = self.cache[context.block_tables[s].numpy()].reshape(-1)
+            for row in range(starts[s], starts[s + 1]):
+                position = lens[s] - (starts[s + 1] - row)
+                if batch.positions[row] != position:
+                    raise AssertionError(f"row {row} is at {position}, but told {batch.positions[row]}")
+                if row in wanted:
+                    logits.append(hash_logits(cached[: position + 1]))
+        if len(logits) != len(wanted):
+            raise AssertionError("logit rows are not distinct rows of the batch")
+        return torch.from_numpy(np.array(logits, dtype=np.float32).reshape(-1, VOCAB_SIZE))
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        for source, target in pairs:
+            self.cache[target] = self.cache[source]
+
+
+class UniformRunner(HashRunner):
+    """Every token is equally likely."""
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        return torch.zeros_like(super().run(batch))
+
+
+@dataclass
+class Faults:
+    """What goes wrong in an EvilRunner. May be changed while it runs."""
+
+    raise_for: set[str] = field(default_factory=set)  # request ids whose chunks raise
+    nan_for: set[str] = field(default_factory=set)  # request ids whose last row is NaN
+    raise_at: set[int] = field(default_factory=set)  # calls of run, counted from 0
+    copies: bool = False  # copy_blocks raises
+    broken: bool = False  # every call raises: a sticky device error
+    hang: threading.Event | None = None  # run waits for it
+
+
+class EvilRunner(HashRunner):
+    """A HashRunner with scripted faults."""
+
+    def __init__(self, faults: Faults, num_blocks: int = 64, block_size: int = 4) -> None:
+        super().__init__(num_blocks, block_size)
+        self.faults = faults
+        self.calls = 0
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        call, self.calls = self.calls, self.calls + 1
+        if self.faults.hang is not None:
+            self.faults.hang.wait(30)
+        ids = {chunk.sequence.request_id for chunk in batch.chunks}
+        if self.faults.broken or call in self.faults.raise_at or ids & self.faults.raise_for:
+            raise RuntimeError("scripted fault")
+        logits = super().run(batch)
+        row = 0
+        for chunk in batch.chunks:
+            row += chunk.num_logits
+            if chunk.num_logits and chunk.sequence.request_id in self.faults.nan_for:
+                logits[row - 1] = torch.nan
+        return logits
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        if self.faults.copies or self.faults.broken:
+            raise RuntimeError("scripted fault in a copy")
+        super().copy_blocks(pairs)
+
+
+class ArgmaxSampler:
+    """Greedy whatever the request asks for; raises for the request ids it is told to."""
+
+    def __init__(self, raise_for: Iterable[str] = ()) -> None:
+        self.raise_for = set(raise_for)
+
+    def sample(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Sampled]:
+        chosen = logits.argmax(-1).tolist()
+        logits.fill_(torch.nan)  # the real one edits in place, too
+        if self.raise_for & {line.request_id for line in sequences}:
+            raise RuntimeError("scripted fault in the sampler")
+        return [Sampled(token) for token in chosen]

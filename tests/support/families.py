@@ -1,0 +1,309 @@
+"""Every family of transformers' causal language models, small, and what the product makes of it.
+
+A family is judged by the product's own path: a saved checkpoint, the loader, the packed
+linears, the paged cache. `python -m tests.support.families_table` prints the table of docs/models.md.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.utils import logging
+
+from serve_app.config import ModelConfig
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.guards import check_config
+from serve_app.models.loader import load_model
+from tests.support.tiny_models import ARCHITECTURES, BASE, MLA, WINDOW, check_parity, enlarge
+
+MAX_CPU_S: Final = 60  # of one family's process
+MAX_MEMORY: Final = 8 * 2**30  # bytes of its address space
+MAX_PARAMETERS: Final = 3_000_000  # more than that is not small: a size is missing below
+
+# Sizes for whichever of these settings a family has.
+SMALL: Final[dict[str, Any]] = {
+    "d_model": 32,
+    "embedding_size": 32,
+    "expert_ffn_hidden_size": 16,
+    "ffn_dim": 48,
+    "ffn_hidden_size": 48,
+    "first_k_dense_replace": 1,
+    "head_dim": 8,
+    "intermediate_size_mlp": 48,
+    "kv_lora_rank": 16,
+    "moe_intermediate_size": 16,
+    "moe_k": 2,
+    "moe_num_experts": 4,
+    "moe_shared_expert_intermediate_size": 16,
+    "moe_topk": 2,
+    "n_embd": 32,
+    "n_group": 1,
+    "n_head": 4,
+    "n_layer": 4,
+    "n_positions": 64,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "num_local_experts": 4,
+    "num_shared_experts": 1,
+    "q_lora_rank": 16,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "query_pre_attn_scalar": 8,
+    "shared_expert_intermediate_size": 16,
+    "shared_intermediate_size": 16,
+    "topk_group": 1,
+    "type_vocab_size": 2,
+    "v_head_dim": 16,
+    "word_embed_proj_dim": 32,
+}
+PART: Final = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+VISION: Final = {**PART, "image_size": 28, "patch_size": 14}
+PLAIN_ROPE: Final = {"rope_type": "default", "rope_theta": 1e4}
+MROPE: Final = {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}
+HEADS: Final = {**BASE, "num_key_value_heads": 4, "hidden_size_global": 32}  # of a byte latent transformer
+PER_LAYER: Final = {"vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 8}
+MAMBA: Final = {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_expand": 2, "mamba_d_state": 16}
+
+OVERRIDES: Final[dict[str, dict[str, Any]]] = {
+    **ARCHITECTURES,
+    "axk1": MLA,
+    "bamba": MAMBA,
+    "blt": {
+        "patcher_config": HEADS,
+        "encoder_config": HEADS,
+        "decoder_config": HEADS,
+        "global_config": HEADS,
+        "encoder_hash_byte_group_vocab": 100,
+        "encoder_hash_byte_group_size": [3],
+    },
+    "cohere_compass_text": {
+        "rope_parameters": {"full_attention": {**PLAIN_ROPE, "mrope_section": [2, 1, 1]}}
+    },
+    "dbrx": {
+        "rope_parameters": PLAIN_ROPE,
+        "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8},
+        "ffn_config": {"hidden_size": 32, "ffn_hidden_size": 48},
+    },
+    "deepseek_v2": MLA,
+    "dots3_note_text": {"num_key_value_heads": 4},
+    "emu3": {
+        "text_config": BASE,
+        "vq_config": {
+            "base_channels": 32,
+            "num_res_blocks": 1,
+            "channel_multiplier": [1, 1],
+            "hidden_size": 32,
+        },
+    },
+    "fuyu": {"text_config": BASE},
+    "gemma3": {"text_config": {**BASE, **ARCHITECTURES["gemma3_text"]}, "vision_config": VISION},
+    "gemma3n": {"text_config": {**BASE, **PER_LAYER, "head_dim": 8}},
+    "gemma3n_text": {
+        **PER_LAYER,
+        "num_hidden_layers": 6,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
+        "num_kv_shared_layers": 2,
+        "activation_sparsity_pattern": [0.0] * 6,
+        "laurel_rank": 4,
+        **WINDOW,
+    },
+    "gemma4": {
+        "text_config": {**BASE, **WINDOW, **PER_LAYER, "head_dim": 8, "global_head_dim": 8},
+        "vision_config": {**VISION, "head_dim": 8, "num_key_value_heads": 2},
+        "audio_config": None,
+    },
+    "gemma4_text": {**ARCHITECTURES["gemma4_text"], **PER_LAYER},
+    "git": {"vision_config": VISION},
+    "glm4_moe_lite": MLA,
+    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
+    "granitemoehybrid": MAMBA,
+    "longcat_flash": {**MLA, "num_layers": 2, "zero_expert_num": 2},
+    "mamba2": {"num_heads": 4, "head_dim": 16},
+    "mllama": {
+        "text_config": {**BASE, "cross_attention_layers": [1]},
+        "vision_config": {
+            **VISION,
+            "attention_heads": 2,
+            "num_global_layers": 1,
+            "vision_output_dim": 32,
+            "intermediate_layers_indices": [0],
+        },
+    },
+    "moshi": {"sliding_window": 64},  # its own is as long as its context
+    "moss_transcribe_diarize": {"text_config": BASE, "audio_config": PART},
+    "phi4_multimodal": {
+        "vision_config": VISION,
+        "audio_config": {
+            **PART,
+            "num_blocks": 1,
+            "ext_pw_out_channel": 16,
+            "depthwise_separable_out_channel": 16,
+            "nemo_conv_channels": 16,
+        },
+    },
+    "roc_bert": {
+        "pronunciation_vocab_size": 96,
+        "shape_vocab_size": 96,
+        "pronunciation_embed_dim": 8,
+        "shape_embed_dim": 8,
+    },
+    "xmod": {"default_language": "en_XX"},
+    "youtu": MLA,
+    "zamba2": {"layer_types": ["linear_attention"] * 4},
+    "zaya": {"num_experts_per_tok": 1},
+}
+# Families whose own sizes serve: they are refused before anything is built of them.
+AS_THEY_ARE: Final = frozenset({"dots3_note", "gemma4_assistant", "prophetnet", "xlnet"})
+# What a checkpoint of a family may say beyond its defaults, where transformers computes something else then.
+VARIANTS: Final[dict[str, dict[str, Any]]] = {
+    "decoder": {"is_decoder": True},
+    "window": {"sliding_window": 6},
+    "windows of some layers": {"use_sliding_window": True, "max_window_layers": 2, "sliding_window": 6},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a family: served as transformers computes it, refused with a reason, or neither."""
+
+    family: str
+    outcome: str  # served, refused or failed
+    reason: str = ""
+
+
+def families() -> list[str]:
+    """Those of the installed transformers and their variants: `model_type` or `model_type (variant)`."""
+    return [f"{name}{variant}" for name in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES for variant in _variants(name)]
+
+
+def _variants(model_type: str) -> Iterator[str]:
+    yield ""
+    if model_type in AS_THEY_ARE:
+        return
+    defaults = _defaults(model_type)
+    if defaults.get("is_decoder") is False and not defaults.get("is_encoder_decoder"):
+        yield " (decoder)"
+    if defaults.get("use_sliding_window") is False and "max_window_layers" in defaults:
+        yield " (windows of some layers)"
+    elif "sliding_window" in defaults and defaults["sliding_window"] is None:
+        yield " (window)"
+
+
+@cache
+def _defaults(model_type: str) -> dict[str, Any]:
+    return AutoConfig.for_model(model_type).to_dict() if model_type != "gemma4_assistant" else {}
+
+
+def class_name(family: str) -> str:
+    """The class of transformers that a checkpoint of the family names."""
+    found = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[family.partition(" ")[0]]
+    return found if isinstance(found, str) else found[0]
+
+
+def small_config(family: str) -> PreTrainedConfig:
+    """A configuration with every feature of the family and a few thousand numbers."""
+    model_type, _, variant = family.removesuffix(")").partition(" (")
+    settings: dict[str, Any] = {}
+    if model_type not in AS_THEY_ARE:
+        defaults = _defaults(model_type)
+        window = WINDOW if isinstance(defaults.get("sliding_window"), int) else {}
+        own = {key: value for key, value in {**SMALL, **window}.items() if key in defaults}
+        settings = {**BASE, **own, **OVERRIDES.get(model_type, {}), **VARIANTS.get(variant, {})}
+    elif model_type == "gemma4_assistant":
+        text = {**dict.fromkeys(PER_LAYER, 0), "num_kv_shared_layers": 30}
+        settings = {"text_config": text}
+    config = AutoConfig.for_model(model_type, **settings)
+    config.architectures = [class_name(family)]
+    return config
+
+
+def judge(family: str) -> Verdict:
+    """In this process: load a small checkpoint as the product does, and compare it with transformers."""
+    config = small_config(family)
+    try:
+        check_config(config)
+        with tempfile.TemporaryDirectory() as folder:
+            _save(config, Path(folder))
+            loaded = load_model(
+                ModelConfig(name="small", source=folder, device="cpu", dtype="float32"), lambda _: None
+            )
+            reference: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+                folder, attn_implementation="eager", dtype=torch.float32
+            ).eval()
+        check_parity(
+            reference, CpuAttention(), prepare=lambda _: accelerate_cpu(loaded.module, torch.float32)
+        )
+    except ModelLoadError as error:
+        refused = " cannot be served: "
+        if refused not in str(error):
+            return Verdict(family, "failed", str(error))
+        return Verdict(family, "refused", str(error).partition(refused)[2])
+    except UnsupportedModel as error:
+        return Verdict(family, "refused", str(error))
+    return Verdict(family, "served")
+
+
+def _save(config: PreTrainedConfig, folder: Path) -> None:
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).float()
+    size = sum(parameter.numel() for parameter in model.parameters())
+    if size > MAX_PARAMETERS:
+        raise ValueError(f"{size:,} numbers are not small")
+    enlarge(model)
+    model.save_pretrained(folder)
+
+
+def judge_apart(family: str) -> Verdict:
+    """As `judge`, in a process of its own with bounded time and memory, so that a family harms no other."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.support.families"])
+    here, there = context.Pipe(duplex=False)
+    child = context.Process(target=_judge_and_tell, args=(family, there))
+    child.start()
+    there.close()
+    try:
+        if not here.poll(4 * MAX_CPU_S):
+            return Verdict(family, "failed", "it took too long")
+        verdict: Verdict = here.recv()
+        return verdict
+    except EOFError:
+        child.join()
+        return Verdict(family, "failed", f"its process ended with {child.exitcode}")
+    finally:
+        child.kill()
+        child.join()
+
+
+def _judge_and_tell(family: str, answer: Connection) -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
+    torch.set_num_threads(1)
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        verdict = judge(family)
+    except BaseException as error:
+        verdict = Verdict(family, "failed", f"{type(error).__name__}: {error}")
+    answer.send(verdict)
+
+
+def table_row(verdict: Verdict) -> str:
+    """As it stands in docs/models.md."""
+    words = "served" if verdict.outcome == "served" else f"{verdict.outcome}: {verdict.reason}"
+    return f"| `{verdict.family}` | {class_name(verdict.family)} | {words} |"

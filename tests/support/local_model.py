@@ -1,0 +1,110 @@
+"""A gateway over a real model in this process, without Ray, on a loopback port of its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final
+
+from serve_app.accounts.keys import StaticAccounts
+from serve_app.api.app import build_app
+from serve_app.api.directory import Directory
+from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.endpoints.catalogue import parse_catalogue
+from serve_app.endpoints.endpoint import Task
+from serve_app.endpoints.names import app_name
+from serve_app.errors import Unavailable
+from serve_app.replica.served import Served, start
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types.question import ReplyT
+from tests.support.fakes_metering import ListJournal, LocalQuota
+from tests.support.gateway import served
+
+START_LIMIT_S: Final = 60.0
+
+
+class LocalBackend:
+    """One server as the models behind a gateway."""
+
+    def __init__(self, server: Served) -> None:
+        self._server = server
+
+    def is_ready(self, app: str) -> bool:
+        return self.info(app) is not None
+
+    def info(self, app: str) -> ModelInfo | None:
+        return self._server.info if app == app_name(self._server.info.name) else None
+
+    async def model(self, app: str) -> ModelInfo:
+        if (info := self.info(app)) is None:
+            raise Unavailable("there is one model only")
+        return info
+
+    def missing(self, app: str) -> str | None:
+        return None if self.is_ready(app) else "there is one model only"
+
+    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
+        return False
+
+    def stats(self) -> dict[str, EngineStats]:
+        return {app_name(self._server.info.name): self._server.stats()}
+
+    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
+        return await self._server.ask(question)
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+        queue: asyncio.Queue[list[TokenDelta] | None] = asyncio.Queue()
+        task = asyncio.ensure_future(self._server.generate(request, _Sink(queue)))
+        task.add_done_callback(lambda _: queue.put_nowait(None))
+        try:
+            while (deltas := await queue.get()) is not None:
+                yield deltas
+            await task
+        finally:
+            task.cancel()
+
+
+class _Sink:
+    def __init__(self, queue: asyncio.Queue[list[TokenDelta] | None]) -> None:
+        self._queue = queue
+
+    def send(self, deltas: list[TokenDelta]) -> None:
+        self._queue.put_nowait(deltas)
+
+
+@contextmanager
+def local_model(config: ModelConfig) -> Iterator[str]:
+    """The URL of a gateway whose one endpoint is the model of `config`."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="local model", daemon=True)
+    thread.start()
+    running = _running(config)
+    try:
+        yield asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(START_LIMIT_S)
+        asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(START_LIMIT_S)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+@asynccontextmanager
+async def _running(config: ModelConfig) -> AsyncIterator[str]:
+    server = await start(config, lambda _: None)
+    task = Task.CHAT if server.info.dimensions is None else Task.EMBEDDINGS
+    settings = GatewayConfig()
+    app = build_app(
+        LocalBackend(server),
+        StaticAccounts(settings, {}),
+        settings,
+        directory=Directory(parse_catalogue({"endpoints": [{"name": config.name, "task": task}]})),
+        quota=LocalQuota(),
+        journal=ListJournal(),
+    )
+    try:
+        async with served(app) as (host, port):
+            yield f"http://{host}:{port}"
+    finally:
+        await server.stop()

@@ -1,0 +1,69 @@
+"""The demo model on the shared cluster, behind HAProxy and a gateway, for every file that needs real answers.
+
+The model stays deployed from file to file; the gateway has the only route, so it is each file's own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+import httpx
+import pytest
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.endpoints.endpoint import Endpoint
+from serve_app.endpoints.names import app_name
+from tests.support.ray_cluster import Cluster
+
+MODEL: Final = "demo-chat"
+BLOCKS: Final = 40  # of 16 tokens: a few long requests do not fit together
+WAIT_S: Final = 60.0
+
+
+@pytest.fixture(scope="module")
+def demo_chat(ray_cluster: Cluster) -> Iterator[Cluster]:
+    """A ready server that fronts MODEL."""
+    from ray import serve  # not on import: unit tests do without Ray
+
+    from serve_app.deployments.build import system_app
+
+    _deploy_model()
+    serve.run(system_app([Endpoint(name=MODEL)]), name="system", route_prefix="/")
+    deadline = time.monotonic() + WAIT_S
+    while not _is_ready(ray_cluster.url):
+        if time.monotonic() > deadline:
+            raise TimeoutError("the gateway did not become ready")
+        time.sleep(0.1)
+    yield ray_cluster
+    serve.delete("system")
+
+
+def _deploy_model() -> None:
+    """Unless it runs since an earlier file."""
+    from ray import serve
+
+    from serve_app.deployments.build import model_deployment
+
+    name = app_name(MODEL)
+    known = serve.status().applications.get(name)
+    if known is not None and known.status == "RUNNING":
+        return
+    config = ModelConfig(
+        name=MODEL,
+        dtype="float32",
+        threads=1,
+        engine=EngineConfig(
+            max_sequences=16, max_waiting=128, block_size=16, num_blocks=BLOCKS, max_model_len=512
+        ),
+    )
+    model = model_deployment(config).options(health_check_period_s=1, graceful_shutdown_timeout_s=60)
+    serve.run(model.bind(config), name=name, route_prefix=None)
+
+
+def _is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False

@@ -1,0 +1,313 @@
+"""Tools in the chat dialect: what a body may say of them, and calls and thoughts in answers."""
+
+import json
+
+import pytest
+from openai.types.chat import ChatCompletion
+
+from serve_app.api.dialects.base import Choice
+from serve_app.api.dialects.openai.chat import ChatDialect
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
+from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice, ToolMode, Usage
+from tests.support.fakes_backend import logprob_of, model_info
+from tests.support.gateway import chat_body
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}},
+    "required": ["city"],
+    "additionalProperties": False,
+}
+
+
+def tool(name="f", **fields):
+    return {"type": "function", "function": {"name": name, **fields}}
+
+
+def parse(**fields):
+    return ChatDialect().parse(json.dumps(chat_body(**fields)).encode())
+
+
+def request(**fields):
+    (found,) = parse(**fields).requests
+    return found
+
+
+def refused(**fields):
+    with pytest.raises(InvalidField) as caught:
+        parse(**fields)
+    return caught.value
+
+
+# --- bodies ----------------------------------------------------------------------------
+
+
+def test_tools_pass_with_the_fields_of_the_protocol_alone():
+    given = tool(description="Does.", parameters=SCHEMA, strict=True, cache=1) | {"x": 1}
+    found = request(tools=[given, tool("g", strict=False, parameters=None, description=None)])
+    assert found.prompt.tools == (
+        tool(description="Does.", parameters=SCHEMA, strict=True),
+        tool("g", parameters={"type": "object", "properties": {}}),
+    )
+    assert found.tool_choice == ToolChoice()
+    assert parse(tools=[given]).ignored == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, ToolChoice()),
+        ({"tool_choice": "auto"}, ToolChoice()),
+        ({"tool_choice": "none"}, ToolChoice(mode=ToolMode.NONE)),
+        ({"tool_choice": "required"}, ToolChoice(mode=ToolMode.REQUIRED)),
+        ({"parallel_tool_calls": False}, ToolChoice(parallel=False)),
+        ({"parallel_tool_calls": True}, ToolChoice()),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "g"}}},
+            ToolChoice(mode=ToolMode.NAMED, name="g", parallel=False),
+        ),
+    ],
+)
+def test_choices(fields, expected):
+    assert request(tools=[tool(), tool("g")], **fields).tool_choice == expected
+
+
+def test_functions_are_tools_of_which_one_is_called():
+    old = {"name": "f", "parameters": SCHEMA}
+    call = parse(functions=[old], function_call={"name": "f"})
+    assert call.requests[0].prompt.tools == (tool(parameters=SCHEMA),)
+    assert call.requests[0].tool_choice == ToolChoice(mode=ToolMode.NAMED, name="f", parallel=False)
+    assert request(functions=[old]).tool_choice == ToolChoice(parallel=False)
+    assert request(functions=[old], function_call="none").tool_choice.mode is ToolMode.NONE
+    assert (call.names["tools"], call.names["tool_choice"]) == ("functions", "function_call")
+
+
+@pytest.mark.parametrize(
+    "empty", [{"tools": []}, {"tools": None}, {"functions": []}, {"tool_choice": "auto"}]
+)
+def test_no_tools_are_no_tools(empty):
+    assert request(**empty).prompt.tools == ()
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": {}}, "tools"),
+        ({"tools": [tool(f"f{i}") for i in range(MAX_TOOLS + 1)]}, "tools"),
+        ({"tools": [1]}, "tools.0"),
+        ({"tools": [{"function": {"name": "f"}}]}, "tools.0.type"),
+        ({"tools": [{"type": "function"}]}, "tools.0.function"),
+        ({"tools": [tool("")]}, "tools.0.function.name"),
+        ({"tools": [tool("a b")]}, "tools.0.function.name"),
+        ({"tools": [tool("f\n")]}, "tools.0.function.name"),
+        ({"tools": [tool("f" * 65)]}, "tools.0.function.name"),
+        ({"tools": [tool(), tool()]}, "tools.1.function.name"),
+        ({"tools": [tool(description=1)]}, "tools.0.function.description"),
+        ({"tools": [tool(strict="yes")]}, "tools.0.function.strict"),
+        ({"tools": [tool(parameters=[])]}, "tools.0.function.parameters"),
+        ({"tools": [tool(parameters={"type": "string"})]}, "tools.0.function.parameters"),
+        ({"tools": [tool(parameters={"x": "y" * MAX_TOOL_SCHEMA_BYTES})]}, "tools.0.function.parameters"),
+        (
+            {"tools": [tool(parameters={"items": [{"$ref": "http://a/b"}]})]},
+            "tools.0.function.parameters",
+        ),
+        ({"tools": [tool(parameters={"$dynamicRef": "file:///etc"})]}, "tools.0.function.parameters"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tool_choice": {"type": "function", "function": {"name": "f"}}}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": "any"}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": ["auto"]}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "function"}}, "tool_choice"),
+        ({"tools": [tool()], "parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"tools": [tool()], "functions": [{"name": "f"}]}, "functions"),
+        ({"tools": [tool()], "function_call": "auto"}, "function_call"),
+        ({"functions": [{"name": "f"}], "tool_choice": "none"}, "tool_choice"),
+        ({"functions": [{"name": "f"}], "function_call": "required"}, "function_call"),
+        ({"functions": [{"name": "f"}], "function_call": {"name": "g"}}, "function_call"),
+        ({"functions": [{"name": "!"}]}, "functions.0.name"),
+        ({"function_call": {"name": "f"}}, "function_call"),
+    ],
+)
+def test_bad_tools_name_their_place(fields, param):
+    error = refused(**fields)
+    assert error.param == param
+    assert error.message.startswith(param)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
+        {"tools": [tool()], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+    ],
+)
+def test_other_kinds_are_unsupported(fields):
+    assert isinstance(refused(**fields), UnsupportedField)
+
+
+def test_a_schema_may_refer_to_itself_and_have_a_property_of_any_name():
+    schema = {
+        "$defs": {"x": {}},
+        "properties": {"a": {"$ref": "#/$defs/x"}, "$ref": {"type": "string"}},
+    }
+    assert request(tools=[tool(parameters=schema)]).prompt.tools[0]["function"]["parameters"] == schema
+
+
+def test_messages_of_functions_become_those_of_tools():
+    found = request(
+        messages=[
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": '{"a": 1}'}},
+            {"role": "function", "name": "f", "content": "2"},
+        ]
+    ).prompt.messages
+    assert found[1:] == (
+        {"role": "assistant", "content": "", "tool_calls": [
+            {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}, "id": "function_f"},
+        ]},
+        {"role": "tool", "content": "2", "name": "f", "tool_call_id": "function_f"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "function", "content": "x"}, "messages.1.name"),
+        ({"role": "function", "content": 1, "name": "f"}, "messages.1.content"),
+        ({"role": "assistant", "function_call": {}}, "messages.1.function_call.arguments"),
+        ({"role": "assistant", "function_call": "f"}, "messages.1.function_call"),
+    ],
+)
+def test_malformed_messages_of_functions_name_their_place(message, param):
+    assert refused(messages=[{"role": "user", "content": "x"}, message]).param == param
+
+
+# --- answers ---------------------------------------------------------------------------
+
+DELTAS = [
+    TokenDelta(request_id="abc", index=0, reasoning="Hm"),
+    TokenDelta(request_id="abc", index=0, reasoning=".", text="Well"),
+    TokenDelta(
+        request_id="abc",
+        index=0,
+        tool_calls=(ToolCallDelta(index=0, id="call_1", name="f"), ToolCallDelta(index=0, arguments='{"a"')),
+    ),
+    TokenDelta(request_id="abc", index=0, tool_calls=(ToolCallDelta(index=0, arguments=":1}"),)),
+    TokenDelta(
+        request_id="abc",
+        index=0,
+        tool_calls=(ToolCallDelta(index=1, id="call_2", name="g"), ToolCallDelta(index=1, arguments="{}")),
+        finish=FinishReason.TOOL_CALLS,
+    ),
+]
+
+
+def streamed(deltas, **fields):
+    """(delta, logprobs, finish_reason) of every chunk."""
+    writer = parse(stream=True, **fields).renderer("abc", model_info())
+    written = b"".join(writer.event(0, delta) for delta in deltas)
+    chunks = [json.loads(part.removeprefix(b"data: ")) for part in written.split(b"\n\n")[:-1]]
+    choices = [chunk["choices"][0] for chunk in chunks]
+    return [(choice["delta"], choice["logprobs"], choice["finish_reason"]) for choice in choices]
+
+
+def whole(deltas, **fields):
+    choice = Choice()
+    for delta in deltas:
+        choice.add(delta)
+    body = json.loads(parse(**fields).renderer("abc", model_info()).whole([choice], Usage()))
+    ChatCompletion.model_validate(body)
+    return body["choices"][0]
+
+
+def test_calls_are_streamed_as_openai_does():
+    assert streamed(DELTAS, tools=[tool(), tool("g")]) == [
+        ({"role": "assistant", "content": ""}, None, None),
+        ({"reasoning_content": "Hm"}, None, None),
+        ({"reasoning_content": "."}, None, None),
+        ({"content": "Well"}, None, None),
+        (
+            {
+                "tool_calls": [
+                    {
+                        "index": 0,
+                        "id": "call_1",
+                        "type": "function",
+                        "function": {"name": "f", "arguments": ""},
+                    }
+                ]
+            },
+            None,
+            None,
+        ),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": '{"a"'}}]}, None, None),
+        ({"tool_calls": [{"index": 0, "function": {"arguments": ":1}"}}]}, None, None),
+        (
+            {
+                "tool_calls": [
+                    {
+                        "index": 1,
+                        "id": "call_2",
+                        "type": "function",
+                        "function": {"name": "g", "arguments": ""},
+                    }
+                ]
+            },
+            None,
+            None,
+        ),
+        ({"tool_calls": [{"index": 1, "function": {"arguments": "{}"}}]}, None, None),
+        ({}, None, "tool_calls"),
+    ]
+
+
+def test_a_whole_answer_holds_them():
+    found = whole(DELTAS)
+    assert found["finish_reason"] == "tool_calls"
+    assert found["message"] == {
+        "role": "assistant",
+        "content": "Well",
+        "refusal": None,
+        "reasoning_content": "Hm.",
+        "tool_calls": [
+            {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": '{"a":1}'}},
+            {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}},
+        ],
+    }
+    assert whole(DELTAS[2:])["message"]["content"] is None
+    silent = whole([TokenDelta(request_id="abc", index=0, finish=FinishReason.EOS)])
+    assert silent["message"] == {"role": "assistant", "content": "", "refusal": None}
+
+
+def test_functions_are_answered_in_their_own_form():
+    fields = {"functions": [{"name": "f"}]}
+    assert [choice for choice, _, _ in streamed(DELTAS[2:4], **fields)][1:] == [
+        {"function_call": {"name": "f", "arguments": ""}},
+        {"function_call": {"arguments": '{"a"'}},
+        {"function_call": {"arguments": ":1}"}},
+    ]
+    finish = TokenDelta(request_id="abc", index=0, finish=FinishReason.TOOL_CALLS)
+    assert streamed([finish], **fields)[-1] == ({}, None, "function_call")
+    found = whole([*DELTAS[2:4], finish], **fields)
+    assert found["finish_reason"] == "function_call"
+    assert found["message"]["function_call"] == {"name": "f", "arguments": '{"a":1}'}
+    assert "tool_calls" not in found["message"]
+
+
+def test_log_probabilities_of_a_step_are_sent_once():
+    deltas = [
+        TokenDelta(
+            request_id="abc",
+            index=0,
+            reasoning="Hm",
+            text="a",
+            tool_calls=(ToolCallDelta(index=0, arguments="{"),),
+            logprobs=(logprob_of("x", 1),),
+        ),
+        TokenDelta(request_id="abc", index=0, logprobs=(logprob_of("y", 1),)),
+    ]
+    found = streamed(deltas, logprobs=True)[1:]
+    tokens = [logprobs and [t["token"] for t in logprobs["content"]] for _, logprobs, _ in found]
+    assert tokens == [["x"], None, None, ["y"]]
+    assert found[-1][0] == {"content": ""}

@@ -1,0 +1,210 @@
+"""All layers in one native call give, bit for bit, what they give one by one."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence as Seq
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import build_batch
+from serve_app.engine.cpu.decoder import FusedStack
+from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.structs import Product
+from serve_app.engine.model.forward import active
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
+
+pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+MODELS = {
+    "llama": lambda **o: LlamaForCausalLM(LlamaConfig(**SHAPE | o)),
+    "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=9)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+}
+# Steps of (sequence, first position, tokens): prompts whole and in chunks, beside decodes, in batches
+# that grow, reach over more than one tile of rows, and shrink.
+STEPS: tuple[tuple[tuple[int, int, int], ...], ...] = (
+    ((0, 0, 7),),
+    ((0, 7, 1), (1, 0, 33)),
+    ((0, 8, 1), (1, 33, 1), (2, 0, 150), (3, 0, 1)),
+    ((0, 9, 1), (1, 34, 1), (2, 150, 9), (3, 1, 1), (4, 0, 20)),
+    ((1, 35, 1), (4, 20, 1)),
+    ((2, 159, 1),),
+)
+
+
+def build(name: str, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = MODELS[name](**options).eval()
+    for parameter in model.parameters():  # biases and norms that do something
+        parameter.data += torch.randn_like(parameter) * 0.1
+    return accelerate_cpu(model.to(dtype), dtype)
+
+
+def runner(model: PreTrainedModel, backend: AttentionBackend, dtype: torch.dtype) -> ModelRunner:
+    config = EngineConfig(kv_cache_bytes=1 << 20, block_size=16)
+    return ModelRunner(model, backend=backend, dtype=dtype, device=torch.device("cpu"), config=config)
+
+
+def sequence(index: int) -> Sequence:
+    random = torch.Generator().manual_seed(index)
+    return Sequence(
+        request_id=str(index),
+        index=0,
+        prompt_len=200,
+        token_ids=torch.randint(0, 120, (200,), generator=random).tolist(),
+        sampling=SamplingParams(),
+        seed=0,
+        block_table=list(range(index * 13, (index + 1) * 13))[::-1],
+    )
+
+
+def logits(runner: ModelRunner, steps: Seq[Seq[tuple[int, int, int]]] = STEPS) -> list[torch.Tensor]:
+    """Of every token of every step."""
+    outputs = []
+    for step in steps:
+        chunks = [Chunk(sequence(i), start, length, start) for i, start, length in step]
+        outputs.append(runner.run(build_batch(chunks, runner.block_size, runner.device)))
+    return outputs
+
+
+@pytest.fixture
+def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of rows of every step that was one native call."""
+    rows: list[int] = []
+    right = Native.decode
+
+    def counted(self: Native, layers: Any, states: torch.Tensor, *others: Any) -> None:
+        rows.append(len(states))
+        right(self, layers, states, *others)
+
+    monkeypatch.setattr(Native, "decode", counted)
+    return rows
+
+
+@pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
+def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of weights that are multiplied that way, the only one left to the kernels."""
+    kernels = native()
+    assert kernels is not None
+    for dtype, products in kernels.products.items():
+        if request.param in products:
+            monkeypatch.setattr(kernels, "products", kernels.products | {dtype: (request.param,)})
+            return dtype
+    pytest.skip("not on this processor")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_call_equals_layer_by_layer_and_the_reference(
+    name: str, dtype: torch.dtype, decodes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(name, dtype)
+    one_call = runner(model, CpuAttention(), dtype)
+    decodes.clear()
+    got = logits(one_call)
+    assert decodes == [sum(length for _, _, length in step) for step in STEPS]
+    reference = logits(runner(model, ReferenceAttention(), dtype))
+    with monkeypatch.context() as patch:
+        patch.setattr(FusedStack, "_bind", lambda *_: None)
+        by_layer = logits(runner(model, CpuAttention(), dtype))
+    assert len(decodes) == len(STEPS)
+    for one, many, want in zip(got, by_layer, reference, strict=True):
+        assert torch.equal(one, many)
+        tolerance = 2e-4 if dtype == torch.float32 else 0.03 * float(want.abs().max())
+        torch.testing.assert_close(one, want, atol=tolerance, rtol=0)
+
+
+def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: torch.dtype) -> None:
+    model = build("qwen3", dtype)
+    whole = logits(runner(model, CpuAttention(), dtype), [[(2, 0, 160)]])[0]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        steps = logits(runner(model, CpuAttention(), dtype))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[5]]), whole)
+
+
+def test_threads_that_are_put_aside_are_replaced_and_change_nothing(dtype: torch.dtype) -> None:
+    """Three threads a core: at any time most are in the middle of a task and have no core."""
+    model, loaded = build("llama", dtype, hidden_size=288, intermediate_size=1024), native()
+    assert loaded is not None
+    expected = logits(runner(model, CpuAttention(), dtype))
+    threads, before = torch.get_num_threads(), loaded.tasks_taken_over()
+    try:
+        torch.set_num_threads(min(64, 3 * (os.cpu_count() or 1)))
+        for _ in range(REPEATS):
+            got = logits(runner(model, CpuAttention(), dtype))
+            assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+            if loaded.tasks_taken_over() - before >= ENOUGH:
+                return
+    finally:
+        torch.set_num_threads(threads)
+    pytest.fail(f"{loaded.tasks_taken_over() - before} tasks were taken over, not {ENOUGH}")
+
+
+def test_two_threads_may_run_steps_of_one_model_at_the_same_time() -> None:
+    model = build("llama", torch.bfloat16)
+    runners = [runner(model, CpuAttention(), torch.bfloat16) for _ in range(2)]
+    want = logits(runners[0])
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda index: logits(runners[index % 2]), range(2)))
+    for got in results:
+        assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_gates_that_do_not_fill_their_last_vector_go_layer_by_layer(decodes: list[int]) -> None:
+    model = build("llama", torch.float32, intermediate_size=72)
+    got = logits(runner(model, CpuAttention(), torch.float32))
+    want = logits(runner(model, ReferenceAttention(), torch.float32))
+    assert not decodes
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, atol=2e-4, rtol=0)
+
+
+def test_a_cache_of_another_shape_is_refused_before_the_native_call() -> None:
+    model = build("llama", torch.float32)
+    backend, cpu = CpuAttention(), torch.device("cpu")
+    layers = LayerSpec(2, 16, 16), LayerSpec(2, 16, 16), LayerSpec(2, 32, 32)
+    backend.allocate(layers, 13, 16, torch.float32, cpu)
+    batch = build_batch([Chunk(sequence(0), 0, 4, 3)], 16, cpu)
+    inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.positions[None]}
+    with torch.inference_mode(), active(backend, batch.context), pytest.raises(ValueError, match="not fit"):
+        model(**inputs, use_cache=False)

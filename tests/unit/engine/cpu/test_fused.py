@@ -1,0 +1,173 @@
+"""A fused model gives the logits of the transformers model that it was made from."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.batch import ForwardContext
+from serve_app.engine.cpu.decoder import FusedStack
+from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.kernels import SWITCH, native
+from serve_app.engine.model.forward import ATTENTION_NAME, active
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 120,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": 256,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "llama with biases and llama3 scaling": lambda: LlamaForCausalLM(
+        LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True, rope_parameters=LLAMA3)
+    ),
+    "llama with yarn and tied embeddings": lambda: LlamaForCausalLM(
+        LlamaConfig(**SHAPE, rope_parameters=YARN, tie_word_embeddings=True)
+    ),
+    "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=9)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
+    "qwen2 with a window in the last layer": lambda: Qwen2ForCausalLM(
+        Qwen2Config(**SHAPE, use_sliding_window=True, sliding_window=9, max_window_layers=2)
+    ),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+}
+TOKENS = 30
+
+
+@pytest.fixture
+def _kernels() -> None:
+    if native() is None:
+        pytest.skip("no native kernels on this machine")
+
+
+def build(name: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    for parameter in model.parameters():  # biases and norms that do something
+        parameter.data += torch.randn_like(parameter) * 0.1
+    return model.to(dtype)
+
+
+def cache(backend: AttentionBackend, dtype: torch.dtype) -> AttentionBackend:
+    backend.allocate((LayerSpec(2, 16, 16),) * 3, 4, 16, dtype, torch.device("cpu"))
+    return backend
+
+
+def logits(
+    model: PreTrainedModel, backend: AttentionBackend, ids: torch.Tensor, chunks: list[int]
+) -> torch.Tensor:
+    """[TOKENS, V] of one sequence in chunks of the given lengths."""
+    parts, begin = [], 0
+    for length in chunks:
+        positions = torch.arange(begin, begin + length)
+        begin += length
+        context = ForwardContext(
+            query_start=torch.tensor([0, length], dtype=torch.int32),
+            context_lens=torch.tensor([begin], dtype=torch.int32),
+            block_tables=torch.tensor([[2, 1]], dtype=torch.int32),
+            slots=torch.tensor([2, 1])[positions // 16] * 16 + positions % 16,
+            query_lens=(length,),
+            lens=(begin,),
+            block_size=16,
+        )
+        with torch.inference_mode(), active(backend, context):
+            out = model(
+                input_ids=ids[None, positions],
+                position_ids=positions[None],
+                use_cache=False,
+                logits_to_keep=torch.arange(length),
+            )
+        parts.append(out.logits[0].float())
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.usefixtures("_kernels")
+def test_a_fused_model_gives_the_logits_of_the_original(name: str, dtype: torch.dtype) -> None:
+    original = build(name, dtype)
+    fused = accelerate_cpu(copy.deepcopy(original), dtype)
+    assert all(isinstance(layer, FusedStack) for layer in fused.get_decoder().layers)
+    original.set_attn_implementation(ATTENTION_NAME)
+    ids = torch.randint(0, 120, (TOKENS,), generator=torch.Generator().manual_seed(2))
+    want = logits(original, cache(ReferenceAttention(), dtype), ids, [TOKENS])
+    tolerance = 2e-4 if dtype == torch.float32 else 0.05 * float(want.abs().max())
+    for backend in (CpuAttention(), ReferenceAttention()):
+        got = logits(fused, cache(backend, dtype), ids, [12, 17, 1])
+        torch.testing.assert_close(got, want, atol=tolerance, rtol=0)
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.usefixtures("_kernels")
+def test_logits_are_the_same_bit_for_bit_however_the_prompt_is_cut(name: str) -> None:
+    model = accelerate_cpu(build(name), torch.float32)
+    ids = torch.arange(TOKENS) * 7 % 120
+    whole = logits(model, cache(CpuAttention(), torch.float32), ids, [TOKENS])
+    for chunks in ([1] * TOKENS, [5, 16, 9], [29, 1]):
+        assert torch.equal(logits(model, cache(CpuAttention(), torch.float32), ids, chunks), whole)
+
+
+def test_without_kernels_the_model_stays_transformers_own_and_equal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    original = build("qwen3")
+    packed = accelerate_cpu(copy.deepcopy(original), torch.float32)
+    assert not any(isinstance(layer, FusedStack) for layer in packed.get_decoder().layers)
+    for model in (original, packed):
+        model.set_attn_implementation(ATTENTION_NAME)
+    ids = torch.arange(TOKENS)
+    want = logits(original, cache(ReferenceAttention(), torch.float32), ids, [TOKENS])
+    got = logits(packed, cache(CpuAttention(), torch.float32), ids, [12, 18])
+    torch.testing.assert_close(got, want, atol=2e-4, rtol=0)
+
+
+def test_an_unknown_structure_is_packed_but_not_fused() -> None:
+    torch.manual_seed(0)
+    model = GemmaForCausalLM(GemmaConfig(**SHAPE)).eval()
+    accelerate_cpu(model, torch.float32)
+    assert not any(isinstance(layer, FusedStack) for layer in model.get_decoder().layers)
+
+
+@pytest.mark.usefixtures("_kernels")
+def test_a_fused_layer_with_other_results_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = build("llama")
+    right = FusedStack.forward
+
+    def wrong(self: FusedStack, *arguments: Any, **options: Any) -> torch.Tensor:
+        return right(self, *arguments, **options) + 0.1
+
+    monkeypatch.setattr(FusedStack, "forward", wrong)
+    accelerate_cpu(model, torch.float32)
+    assert not any(isinstance(layer, FusedStack) for layer in model.get_decoder().layers)

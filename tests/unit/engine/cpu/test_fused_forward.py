@@ -1,0 +1,114 @@
+"""The direct forward is used where it is the model's own, and nowhere else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from serve_app.engine.cpu import fused_forward as direct
+from serve_app.engine.cpu.decoder import FusedStack
+from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.cpu.fused_forward import DirectForward, RotaryTable
+from serve_app.engine.kernels import native
+
+SHAPE: dict[str, Any] = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "head_dim": 16,
+}
+
+pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
+
+
+def llama(**options: Any) -> PreTrainedModel:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(LlamaConfig(**SHAPE, **options)).eval()
+
+
+def is_direct(model: PreTrainedModel) -> bool:
+    return isinstance(accelerate_cpu(model, torch.float32).forward, DirectForward)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: llama(),
+        lambda: llama(tie_word_embeddings=True),
+        lambda: MistralForCausalLM(MistralConfig(**SHAPE)).eval(),
+        lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)).eval(),
+        lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)).eval(),
+    ],
+    ids=["llama", "tied", "mistral", "qwen2", "qwen3"],
+)
+def test_models_of_embedding_layers_norm_and_head_have_it(model: Any) -> None:
+    assert is_direct(model())
+
+
+def test_a_model_whose_rotary_factors_depend_on_more_than_the_position_keeps_its_own() -> None:
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    model = accelerate_cpu(llama(rope_parameters=dynamic, max_position_embeddings=64), torch.float32)
+    assert isinstance(model.get_decoder().layers[0], FusedStack)
+    assert not isinstance(model.forward, DirectForward)
+
+
+def test_a_subclass_may_do_more_and_keeps_its_own() -> None:
+    class Scaled(LlamaForCausalLM):
+        pass
+
+    torch.manual_seed(0)
+    assert not is_direct(Scaled(LlamaConfig(**SHAPE)).eval())
+
+
+def test_layers_that_are_not_fused_keep_their_own() -> None:
+    model = accelerate_cpu(llama(hidden_act="relu"), torch.float32)
+    assert not isinstance(model.get_decoder().layers[0], FusedStack)
+    assert not isinstance(model.forward, DirectForward)
+
+
+def test_one_with_another_norm_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(direct, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
+    assert not is_direct(llama())
+    assert "direct forward of LlamaForCausalLM is off" in caplog.text
+
+
+def test_one_with_other_positions_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = RotaryTable.at
+    monkeypatch.setattr(RotaryTable, "at", lambda self, positions, end: right(self, positions * 2, 2 * end))
+    assert not is_direct(llama())
+    assert "direct forward of LlamaForCausalLM is off" in caplog.text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_table_gives_the_factors_of_the_models_module_and_grows(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(direct, "FIRST_POSITIONS", 8)
+    yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
+    rotary = llama(rope_parameters=yarn).get_decoder().rotary_emb
+    table = RotaryTable(rotary, dtype)
+    for positions in (torch.tensor([0, 7, 3]), torch.tensor([99, 2]), torch.tensor([5])):
+        want = rotary(torch.empty(0, dtype=dtype), positions[None])
+        got = table.at(positions, int(positions.max()) + 1)
+        for factor, whole in zip(got, want, strict=True):
+            assert torch.equal(factor, whole[0, :, :8].float())

@@ -1,0 +1,146 @@
+"""The KV cache's size and the context window, from numbers alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.model.memory import (
+    CUDA_SHARE,
+    CachePlan,
+    CacheTooSmall,
+    cgroup_free,
+    free_memory,
+    plan_cache,
+    plan_for_device,
+)
+
+LAYERS = (LayerSpec(2, 64, 64),) * 4  # 2 heads x 128 numbers x 4 layers = 2048 bytes a token in bfloat16
+BLOCK_BYTES = 32 * 2048
+
+
+def plan(free: int = 2**30, window: int = 1024, **settings: Any) -> CachePlan:
+    config = EngineConfig(**{"max_sequences": 8, "block_size": 32, **settings})
+    return plan_cache(
+        LAYERS,
+        dtype=torch.bfloat16,
+        config=config,
+        context_window=window,
+        free_bytes=free,
+        share=0.5,
+        cap=400 * 2**20,
+    )
+
+
+def test_a_block_holds_keys_and_values_of_all_layers() -> None:
+    assert plan().block_bytes == BLOCK_BYTES
+
+
+def test_no_more_is_taken_than_all_sequences_can_fill() -> None:
+    made = plan(free=2**40)
+    assert made.num_blocks == 8 * (1024 // 32 + 1)
+    assert (made.max_model_len, made.lowered_from) == (1024, None)
+
+
+def test_a_share_of_free_memory_bounds_the_cache() -> None:
+    made = plan(free=200 * BLOCK_BYTES)
+    assert made.num_blocks == 100
+    assert made.cache_bytes == 100 * BLOCK_BYTES
+
+
+def test_the_cap_bounds_a_large_machine() -> None:
+    assert plan(free=2**40, window=2**20).cache_bytes == 400 * 2**20
+
+
+def test_a_window_that_does_not_fit_is_lowered_and_reported() -> None:
+    made = plan(free=40 * BLOCK_BYTES)
+    assert (made.num_blocks, made.max_model_len, made.lowered_from) == (20, 640, 1024)
+
+
+def test_a_window_asked_for_by_number_is_refused_instead() -> None:
+    with pytest.raises(CacheTooSmall, match="max_model_len asks for 1024"):
+        plan(free=40 * BLOCK_BYTES, max_model_len=1024)
+
+
+def test_a_window_beyond_the_models_own_is_refused() -> None:
+    with pytest.raises(CacheTooSmall, match="own context window of 1024"):
+        plan(max_model_len=1025)
+
+
+def test_settings_override_what_is_free() -> None:
+    assert plan(free=0, num_blocks=7).num_blocks == 7
+    assert plan(free=0, kv_cache_bytes=10 * BLOCK_BYTES + 1).num_blocks == 10
+    assert plan(free=0, kv_cache_bytes=2000 * BLOCK_BYTES).num_blocks == 2000  # room for prefixes
+    assert plan(max_model_len=100).max_model_len == 100
+
+
+def test_too_little_memory_is_an_error_that_says_what_to_do() -> None:
+    with pytest.raises(CacheTooSmall, match="kv_cache_bytes"):
+        plan(free=2 * BLOCK_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("limit", "usage", "left"), [("1000", "400", 600), ("max", "400", None), ("1000", "2000", 0)]
+)
+def test_a_containers_limit_is_read(tmp_path: Path, limit: str, usage: str, left: int | None) -> None:
+    (tmp_path / "memory.max").write_text(limit + "\n")
+    (tmp_path / "memory.current").write_text(usage + "\n")
+    assert cgroup_free(tmp_path) == left
+
+
+def test_an_old_control_group_is_read_too(tmp_path: Path) -> None:
+    (tmp_path / "memory").mkdir()
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712")
+    (tmp_path / "memory" / "memory.usage_in_bytes").write_text("5")
+    assert cgroup_free(tmp_path) is None
+    (tmp_path / "memory" / "memory.limit_in_bytes").write_text("105")
+    assert cgroup_free(tmp_path) == 100
+
+
+def test_this_machine_has_some_memory() -> None:
+    assert free_memory(torch.device("cpu")) > 2**20
+
+
+GPU = 1000 * BLOCK_BYTES  # bytes of a GPU that is not there
+
+
+def plan_on_gpu(
+    monkeypatch: pytest.MonkeyPatch, *, held: int, others: int, share: float | None, **settings: Any
+) -> CachePlan:
+    """On a GPU whose memory this process holds a part of, and other processes another."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU - held - others, GPU))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
+    return plan_for_device(
+        LAYERS,
+        dtype=torch.bfloat16,
+        device=torch.device("cuda"),
+        config=EngineConfig(max_sequences=64, max_step_tokens=16, gpu_share=share, **settings),
+        context_window=2**20,
+        vocab_size=0,
+    )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_a_replica_keeps_to_its_part_of_a_gpu_weights_included(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocks(**numbers: Any) -> int:
+        return plan_on_gpu(monkeypatch, **numbers).num_blocks
+
+    weights = 100 * BLOCK_BYTES
+    assert blocks(held=weights, others=0, share=None) == int(900 * CUDA_SHARE)
+    assert blocks(held=weights, others=0, share=1.0) == int(900 * CUDA_SHARE)
+    assert blocks(held=weights, others=0, share=0.5) == int(400 * CUDA_SHARE)
+    # Whether the other half is taken already or will be makes no difference.
+    assert blocks(held=weights, others=GPU // 2, share=0.5) == int(400 * CUDA_SHARE)
+    # Where others took more than theirs, what is free decides.
+    assert blocks(held=weights, others=GPU - 300 * BLOCK_BYTES, share=0.5) == int(200 * CUDA_SHARE)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_weights_that_fill_their_part_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CacheTooSmall, match=r"fill the part 0\.25 of the GPU.*raise `num_gpus`"):
+        plan_on_gpu(monkeypatch, held=GPU // 4, others=0, share=0.25)

@@ -1,0 +1,79 @@
+"""The order of tokens: likeliest first, lowest id on ties, the same whatever the shape of the batch."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from serve_app.engine.kernels import SWITCH
+from serve_app.engine.sampling.topk import highest, largest
+
+torch.set_num_threads(1)
+
+
+def by_definition(row: torch.Tensor, k: int) -> list[int]:
+    values = row.tolist()
+    return sorted(range(len(values)), key=lambda i: (-values[i], i))[:k]
+
+
+@given(st.integers(1, 400), st.integers(1, 4), st.integers(1, 6), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_highest_is_the_lowest_id_of_the_maximum(width: int, rows: int, levels: int, seed: int) -> None:
+    x = torch.randint(levels, (rows, width), generator=torch.Generator().manual_seed(seed)).float()
+    value, ids = highest(x)
+    assert ids.tolist() == [by_definition(row, 1)[0] for row in x]
+    assert torch.equal(value, x.amax(-1))
+
+
+@given(st.integers(1, 3000), st.integers(1, 40), st.sampled_from([2, 50, 10**6]), st.integers(0, 2**32))
+@settings(max_examples=60, deadline=None)
+def test_largest_is_the_head_of_a_stable_sort(width: int, k: int, levels: int, seed: int) -> None:
+    x = torch.randint(levels, (3, width), generator=torch.Generator().manual_seed(seed)).float()
+    values, ids = largest(x, k)
+    assert ids.tolist() == [by_definition(row, k) for row in x]
+    assert torch.equal(values, x.gather(1, ids))
+
+
+@pytest.mark.parametrize("width", [5, 128, 130, 4099])
+def test_highest_shows_a_nan_anywhere(width: int) -> None:
+    x = torch.zeros(2, width)
+    x[1, width - 2] = float("nan")
+    value, _ = highest(x)
+    assert value.isnan().tolist() == [False, True]
+
+
+@given(
+    st.integers(1, 90),
+    st.lists(st.sampled_from([0.0, 1.5, -2.0, float("-inf"), float("inf"), float("nan")]), max_size=6),
+    st.integers(0, 2**32),
+)
+@settings(max_examples=200, deadline=None)
+def test_highest_is_the_same_with_and_without_kernels(width: int, odd: list[float], seed: int) -> None:
+    random = torch.Generator().manual_seed(seed)
+    x = torch.randn(3, width, generator=random)
+    for number in odd:
+        row, place = (int(torch.randint(size, (), generator=random)) for size in x.shape)
+        x[row, place] = number
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(SWITCH, "off")
+        plain, plain_ids = highest(x)
+    value, ids = highest(x)
+    torch.testing.assert_close(value, plain, rtol=0, atol=0, equal_nan=True)
+    sound = ~plain.isnan()
+    assert torch.equal(ids[sound], plain_ids[sound])
+    assert x[torch.arange(3), ids].isnan().equal(~sound)
+
+
+def test_highest_of_a_row_of_which_nothing_is_left_is_its_first_token() -> None:
+    value, ids = highest(torch.full((2, 70), float("-inf")))
+    assert (value.tolist(), ids.tolist()) == ([float("-inf")] * 2, [0, 0])
+
+
+def test_largest_of_a_row_with_few_possible_tokens_keeps_ids_inside_it() -> None:
+    x = torch.full((1, 2001), float("-inf"))
+    x[0, 7] = x[0, 1999] = 1.0
+    values, ids = largest(x, 20)
+    assert ids[0, :2].tolist() == [7, 1999]
+    assert values[0, 2:].eq(float("-inf")).all()
+    assert int(ids.min()) >= 0
+    assert int(ids.max()) <= 2000
