@@ -36,7 +36,7 @@ from ray.serve.handle import DeploymentHandle
 from serve_app.accounts.quota import Buckets, add, check, returned
 from serve_app.accounts.reservations import Reservations
 from serve_app.deployments.logs import log_as_json
-from serve_app.deployments.model.memory import be_spared
+from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.errors import Unavailable
 from serve_app.types import Draw, Verdict

@@ -22,8 +22,8 @@ from serve_app.config import ModelConfig
 from serve_app.deployments.gateway import affinity
 from serve_app.deployments.gateway.settler import Settler
 from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
-from serve_app.deployments.model.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.deployments.model.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError

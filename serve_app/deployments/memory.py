@@ -8,7 +8,6 @@ replica is the one to end: Serve starts another, while gateway, limiter and cont
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import Final
 
 import psutil
 
+from serve_app.deployments import heap
 from serve_app.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -147,15 +147,7 @@ class MemoryGuard:
         was_short = self.is_short
         self.is_short = left.share < self._reserve * (RELIEF if was_short else 1.0)
         if self.is_short:
-            await asyncio.to_thread(_trim)
+            await asyncio.to_thread(heap.trim)
         if self.is_short != was_short:
             words = "work is refused" if self.is_short else "work is taken again"
             logger.warning("%d of %d MiB of memory are free: %s", left.free >> 20, left.total >> 20, words)
-
-
-def _trim() -> None:
-    """Give freed memory back to the system, where the C library can."""
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (OSError, AttributeError):
-        return

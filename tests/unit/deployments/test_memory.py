@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from serve_app.deployments import environment
-from serve_app.deployments.model.memory import Memory, MemoryGuard, memory
+from serve_app.deployments.memory import Memory, MemoryGuard, memory
 from serve_app.errors import Unavailable
 
 WAIT_S = 10.0
@@ -133,7 +133,7 @@ async def test_without_a_reserve_nobody_looks() -> None:
     [(0, "be_expendable", 500), (700, "be_expendable", 1000), (1000, "be_spared", 0), (0, "be_spared", 0)],
 )
 def test_the_kernel_is_told_who_goes_first(start: int, call: str, end: int) -> None:
-    code = f"from serve_app.deployments.model.memory import {call} as call; call(); import subprocess; "
+    code = f"from serve_app.deployments.memory import {call} as call; call(); import subprocess; "
     code += "subprocess.run(['cat', '/proc/self/oom_score_adj'])"
     before = Path("/proc/self/oom_score_adj")
 

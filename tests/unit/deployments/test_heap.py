@@ -1,0 +1,43 @@
+"""Large blocks keep pages of their own, however many were freed before."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import ctypes, sys
+from serve_app.deployments.heap import map_large_blocks
+
+class Heap(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+
+libc = ctypes.CDLL(None)
+libc.mallinfo2.restype = Heap
+libc.malloc.restype = ctypes.c_void_p
+if sys.argv[1] == "mapped":
+    map_large_blocks()
+for _ in range(2):
+    before = libc.mallinfo2().hblkhd
+    block = ctypes.c_void_p(libc.malloc(9_000_000))
+    mapped = libc.mallinfo2().hblkhd - before
+    libc.free(block)
+print(mapped >= 9_000_000)
+"""
+
+
+@pytest.mark.skipif(
+    platform.libc_ver()[0] != "glibc" or not hasattr(ctypes.CDLL(None), "mallinfo2"),
+    reason="of glibc 2.33 and later",
+)
+@pytest.mark.parametrize(("how", "is_mapped"), [("mapped", True), ("as-it-is", False)])
+def test_a_block_as_large_as_one_that_was_freed_is_mapped_again(how: str, is_mapped: bool) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.strip() == str(is_mapped)
