@@ -6,8 +6,10 @@ provides an `Accounts`, and tests provide fakes of both.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
+
+from starlette.types import Scope
 
 from serve_app.types import (
     Caller,
@@ -21,6 +23,8 @@ from serve_app.types import (
     Verdict,
 )
 from serve_app.types.question import ReplyT
+
+PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
 
 
 class Backend(Protocol):

@@ -17,6 +17,8 @@ from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
 from serve_app.types import Budget, Caller
 
+RenderError = Callable[[ServeError], ErrorReply]
+
 _KEY: Final = "serve_app.context"
 _CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
 
@@ -25,6 +27,7 @@ _CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
 class RequestContext:
     """One HTTP request. `id` is ours; the client's is only echoed and logged."""
 
+    render_error: RenderError  # the protocol's, until a route has its own
     client_id: str | None = None
     id: str = field(default_factory=lambda: secrets.token_hex(16))
     started: float = field(default_factory=time.monotonic)
@@ -32,7 +35,6 @@ class RequestContext:
     route: str = "unknown"  # the route's template, bounded, for metrics
     family: Family = Family.OPENAI  # the protocol it speaks
     is_forced: bool = False  # that one, by header or prefix
-    render_error: Callable[[ServeError], ErrorReply] | None = None  # its route's own; None: the protocol's
     endpoint: str = "unknown"  # a name of the catalogue, for metrics
     entity: str = "unknown"  # the served entity that answered, or was tried last
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
@@ -47,11 +49,11 @@ class RequestContext:
         return self.client_id or f"req_{self.id}"
 
 
-def open_context(scope: Scope) -> RequestContext:
-    """Begin the context of an HTTP request. A malformed X-Request-Id counts as none."""
+def open_context(scope: Scope, render_error: RenderError) -> RequestContext:
+    """Begin the context of a request. A malformed X-Request-Id counts as none."""
     given = header(scope, b"x-request-id")
     client_id = given if given is not None and _CLIENT_ID.fullmatch(given) else None
-    context = RequestContext(client_id)
+    context = RequestContext(render_error, client_id)
     scope[_KEY] = context
     return context
 
@@ -67,3 +69,9 @@ def header(scope: Scope, name: bytes) -> str | None:
         if key == name:
             return str(value, "latin-1")
     return None
+
+
+def peer_of(scope: Scope) -> str | None:
+    """The address of the other end of the socket; None when the server does not tell."""
+    client = scope.get("client")
+    return client[0] if client else None

@@ -20,14 +20,16 @@ from serve_app.api.dialects.triton.answer.outputs import Answers
 from serve_app.api.dialects.triton.dialect import Inference, Stop, parse
 from serve_app.api.dialects.triton.ensemble.step import Step as TextStep
 from serve_app.api.dialects.triton.ensemble.text_step import PARSERS, answer_step
-from serve_app.api.dialects.v2.tensors import find_model, stopped
+from serve_app.api.dialects.triton.errors import render_error
+from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
-from serve_app.api.exchange.generate import Services, in_words_of, under_way
+from serve_app.api.exchange.generate import in_words_of, under_way
 from serve_app.api.exchange.merge import Step
 from serve_app.api.exchange.running import RunKey
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
+from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_STREAM_REQUESTS
@@ -90,7 +92,7 @@ class Stream:
     async def _one(self, inbox: list[bytes]) -> None:
         """Answer the message in `inbox`, and leave nothing of it there."""
         services, scope = self._services, {**self._call.scope}
-        outer, context = context_of(scope), open_context(scope)
+        outer, context = context_of(scope), open_context(scope, render_error)
         context.caller, context.route = outer.caller, outer.route
         message = pb.ModelInferRequest()
         try:

@@ -11,9 +11,9 @@ from google.protobuf.message import DecodeError, Message
 
 from serve_app.api.dialects.triton import repository
 from serve_app.api.dialects.triton.pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
-from serve_app.api.exchange.generate import Services
 from serve_app.api.kserve.description import server_metadata
 from serve_app.api.pages.condition import condition
+from serve_app.api.services import Services
 from serve_app.errors import InvalidBody, ModelNotFound, VersionNotFound
 from serve_app.limits import MAX_BODY_BYTES
 from serve_app.rpc import health_pb2

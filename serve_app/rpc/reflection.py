@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 
-from serve_app.api.exchange.generate import Services
+from serve_app.api.services import Services
 from serve_app.errors import InvalidBody
 from serve_app.rpc import health_pb2, kserve_pb2
 from serve_app.rpc import reflection_pb2 as pb

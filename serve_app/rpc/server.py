@@ -13,11 +13,11 @@ from typing import Any, Final
 
 import grpc
 
-from serve_app.api.backend import Accounts
 from serve_app.api.context import header, open_context
+from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
-from serve_app.api.exchange.generate import Services
+from serve_app.api.services import Services
 from serve_app.errors import PermissionDenied, RouteNotFound
 from serve_app.limits import MAX_RPC_METADATA_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc.call import RpcCall, public
@@ -37,9 +37,8 @@ MAX_CONNECTIONS: Final = 2_048  # of one gateway; a client needs one
 class RpcServer:
     """Answers calls of KServe's protocol."""
 
-    def __init__(self, services: Services, accounts: Accounts) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._accounts = accounts
         self._server: Any = None
         self.port: int | None = None  # once it is started
 
@@ -82,11 +81,13 @@ class RpcServer:
     async def answer(self, rpc: Any, path: str) -> None:
         """One call, to its end."""
         call = RpcCall(rpc, path)
-        context = open_context(call.scope)
+        context = open_context(call.scope, render_error)
         method = METHODS.get(path)
         try:
             if method is None or method.scope is not None:
-                context.caller = self._accounts.authenticate(header(call.scope, b"authorization"), call.peer)
+                context.caller = self._services.accounts.authenticate(
+                    header(call.scope, b"authorization"), call.peer
+                )
             if method is None:
                 raise RouteNotFound("there is no such method")
             context.route = path

@@ -18,6 +18,7 @@ from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
 from serve_app.api.backend import Journal
 from serve_app.api.directory import Directory
+from serve_app.api.services import gateway_services
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.catalogue import parse_catalogue
 from tests.support.fakes_backend import FakeBackend
@@ -124,18 +125,25 @@ def fake_app(
     journal: Journal | None = None,
     **options: Any,
 ) -> Starlette:
-    """The app over `backend`; `options` are `build_app`'s, or settings of the gateway."""
-    named = {name: options.pop(name) for name in ("peer_of", "ids_are_echoed") if name in options}
+    """The app over `backend`; `options` are `build_app`'s, or settings of the gateway.
+
+    Its services are in `app.state.services`.
+    """
+    peer = {"peer_of": options.pop("peer_of")} if "peer_of" in options else {}
+    ids_are_echoed = options.pop("ids_are_echoed", False)
     settings = GatewayConfig(**options)
-    return build_app(
+    services = gateway_services(
         backend,
         StaticAccounts(settings, {"SERVE_APP_API_KEYS": keys}),
         settings,
         directory=directory_of(backend) if directory is None else directory,
         quota=LocalQuota(),
         journal=journal or ListJournal(),
-        **named,
+        **peer,
     )
+    app = build_app(services, ids_are_echoed=ids_are_echoed)
+    app.state.services = services
+    return app
 
 
 @asynccontextmanager

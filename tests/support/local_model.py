@@ -11,6 +11,7 @@ from typing import Final
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
+from serve_app.api.services import gateway_services
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.endpoints.endpoint import Task
@@ -95,7 +96,7 @@ async def _running(config: ModelConfig) -> AsyncIterator[str]:
     server = await start(config, lambda _: None)
     task = Task.CHAT if server.info.dimensions is None else Task.EMBEDDINGS
     settings = GatewayConfig()
-    app = build_app(
+    services = gateway_services(
         LocalBackend(server),
         StaticAccounts(settings, {}),
         settings,
@@ -104,7 +105,7 @@ async def _running(config: ModelConfig) -> AsyncIterator[str]:
         journal=ListJournal(),
     )
     try:
-        async with served(app) as (host, port):
+        async with served(build_app(services)) as (host, port):
             yield f"http://{host}:{port}"
     finally:
         await server.stop()

@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from serve_app import errors
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat import embeddings as chat_embeddings
 from serve_app.api.dialects.chat import grammar as openai_grammar
 from serve_app.api.dialects.databricks import chat as databricks_chat
 from serve_app.api.dialects.databricks import completions as databricks_completions
 from serve_app.api.dialects.databricks import embeddings as databricks_embeddings
-from serve_app.api.dialects.errors import RENDERERS
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import chat as mindie_chat
 from serve_app.api.dialects.mindie import errors as mindie_errors
@@ -39,6 +39,7 @@ from serve_app.api.dialects.triton.errors import GRPC_STATUS
 from serve_app.api.dialects.triton.request.inputs import ALIASES, INPUTS, RENAMED, TEXTS, Input, Rank
 from serve_app.api.dialects.triton.request.row import Row as TensorRow
 from serve_app.api.edge.body import WireModel
+from serve_app.api.error_renderers import RENDERERS
 from serve_app.config import MindieConfig, OvmsConfig
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import Tensor
@@ -65,7 +66,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
     "OpenVINO Model Server": {
         "chat": {"": ovms_chat.ChatBody},
         "completions": {"": ovms_completions.CompletionBody},
-        "embeddings": {"": openai_embeddings.EmbeddingFields},
+        "embeddings": {"": chat_embeddings.EmbeddingFields},
         "rerank": {"": ovms_rerank.RerankBody},
     },
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ TYPES = {bool: ("BOOL", np.bool_), int: ("INT32", np.int32), float: ("FP32", np.
 async def rpc_served(app: Starlette, keys: str = "", host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of a server over what `app` answers with."""
     accounts = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS": keys})
-    server = RpcServer(app.state.services, accounts)
+    server = RpcServer(replace(app.state.services, accounts=accounts))
     await server.start(host, 0)
     try:
         yield f"{host}:{server.port}"

@@ -5,10 +5,10 @@ Knows no shape of a body.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.api.edge.ratelimit import whole_seconds
 from serve_app.errors import LargerThanQuota, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
@@ -28,6 +28,11 @@ def headers_of(error: ServeError, status: int) -> dict[str, str]:
     if error.condition in _UNREAD_INPUT:
         headers["connection"] = "close"
     return headers
+
+
+def whole_seconds(seconds: float) -> int:
+    """A wait as `Retry-After` has it: at least one second, and never a hair's breadth more."""
+    return max(1, math.ceil(round(seconds, 3)))
 
 
 def bounded(message: str, encode: Callable[[str], bytes]) -> bytes:

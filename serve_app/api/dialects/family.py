@@ -2,7 +2,7 @@
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which. `/v2` is
-Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see api/tensors.py),
+Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see dialects/v2),
 `/v3` OpenVINO Model Server's, `/serving-endpoints` and `/api/2.0` are Databricks'.
 """
 

@@ -2,32 +2,23 @@
 
 Covered: every path but `OPEN_PATHS` needs a caller, including paths nobody serves; the
 path is `scope["path"]` alone, as the router sees it, never a URL built from headers.
-Each route names the scope it needs when the table of routes is made (see app.py).
+Each route names the scope it needs when the table of routes is made (see route.py).
 Not covered: quotas, and who the peer is behind a proxy: that is `peer_of`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.backend import Accounts
-from serve_app.api.context import context_of, header
+from serve_app.api.backend import Accounts, PeerOf
+from serve_app.api.context import context_of, header, peer_of
 from serve_app.errors import PermissionDenied
 from serve_app.types import Scope
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
-
-PeerOf = Callable[[AsgiScope], str | None]
-
-
-def peer_of(scope: AsgiScope) -> str | None:
-    """The address of the other end of the socket; None when the server does not tell."""
-    client = scope.get("client")
-    return client[0] if client else None
 
 
 class Authentication:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import time
-from functools import partial
+from collections.abc import Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve_app.api.context import RequestContext, header, open_context
-from serve_app.api.dialects.errors import render_error
+from serve_app.api.context import RenderError, RequestContext, header, open_context
 from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import reply
@@ -45,6 +44,7 @@ class Edge:
         app: ASGIApp,
         metrics: Metrics,
         guide: RouteGuide,
+        renderers: Mapping[Family, RenderError],
         *,
         v1: Family = Family.OPENAI,
         ids_are_echoed: bool = False,
@@ -52,6 +52,7 @@ class Edge:
         self._app = app
         self._metrics = metrics
         self._guide = guide
+        self._renderers = renderers
         self._v1 = v1
         self._ids_are_echoed = ids_are_echoed
 
@@ -60,7 +61,7 @@ class Edge:
             # Lifespan passes; there is no websocket route, and its default answer is a refusal.
             await self._app(scope, receive, send)
             return
-        context = open_context(scope)
+        context = open_context(scope, self._renderers[Family.OPENAI])
         status = 0
         # Twice the same header would be read as one value with a comma.
         leave_id = self._ids_are_echoed and context.client_id is not None
@@ -77,6 +78,7 @@ class Edge:
             prefix, path = split_prefix(scope["path"])
             forced = header(scope, HEADER.lower().encode())
             context.family = family_of(forced, prefix, path, self._v1)
+            context.render_error = self._renderers[context.family]
             context.is_forced = forced is not None or prefix is not None
             _check(scope)
             if prefix is not None:  # behind here the alias is the route itself
@@ -90,8 +92,7 @@ class Edge:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
                 raise  # too late for an answer: the server closes the connection uncleanly
-            render = context.render_error or partial(render_error, context.family)
-            answer = render(public)
+            answer = context.render_error(public)
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
         finally:

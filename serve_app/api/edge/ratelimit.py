@@ -7,7 +7,6 @@ that know no other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -17,11 +16,6 @@ from serve_app.types import Budget
 def ratelimit_headers(budgets: Sequence[Budget]) -> list[tuple[bytes, bytes]]:
     """Raw ASGI headers, three a budget."""
     return [pair for budget in _with_tokens(budgets) for pair in _of(budget)]
-
-
-def whole_seconds(seconds: float) -> int:
-    """A wait as `Retry-After` has it: at least one second, and never a hair's breadth more."""
-    return max(1, math.ceil(round(seconds, 3)))
 
 
 def duration(seconds: float) -> str:

@@ -10,21 +10,19 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Final, Generic, NamedTuple
 
 import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.errors import render_error
+from serve_app.api.admission.metering import BYTES_PER_TOKEN
+from serve_app.api.admission.permits import deadline_s
+from serve_app.api.context import context_of
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import reply, while_connected
-from serve_app.api.exchange.admission import deadline_s
 from serve_app.api.exchange.dispatch import ANSWERED_BY, choose, first_answer
-from serve_app.api.exchange.generate import Services
-from serve_app.api.exchange.metering import BYTES_PER_TOKEN
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity, Task
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Question, Usage
@@ -106,7 +104,7 @@ async def asked_of(
             )
         except (ServeError, asyncio.CancelledError) as error:
             if isinstance(error, ServeError):
-                context.status = _status(context, error)
+                context.status = context.render_error(error).status
             metered.give_up(error, asked)
             raise
         size = tokens(told)
@@ -146,11 +144,6 @@ class QuestionRoute:
             of = inquiry, info, told[0]
             body = await self._services.aside(size * BYTES_PER_TOKEN, _body, of)
             await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
-
-
-def _status(context: RequestContext, error: ServeError) -> int:
-    render = context.render_error or partial(render_error, context.family)
-    return render(error).status
 
 
 def _body(of: tuple[Inquiry[Any], ModelInfo, Any]) -> bytes:

@@ -13,14 +13,15 @@ from math import prod
 
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.admission.metering import tokens_in
+from serve_app.api.admission.permits import deadline_s
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.chat.embeddings import PIECE_NUMBERS, EmbedCall, EmbedDialect
+from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import Writer, while_connected
-from serve_app.api.exchange.admission import deadline_s
 from serve_app.api.exchange.dispatch import ANSWERED_BY, choose, first_answer
-from serve_app.api.exchange.generate import Services, answer_headers, in_words_of
-from serve_app.api.exchange.metering import tokens_in
+from serve_app.api.exchange.generate import answer_headers, in_words_of
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField, ServeError
 from serve_app.limits import MAX_EMBEDDED_NUMBERS

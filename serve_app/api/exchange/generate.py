@@ -9,61 +9,32 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.admission.metering import most_used
+from serve_app.api.admission.permits import Lease, deadline_s
 from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
-from serve_app.api.directory import Directory
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import Writer, while_connected
-from serve_app.api.exchange.admission import Admission, BodyBytes, Lease, deadline_s
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin, choose
-from serve_app.api.exchange.metering import Meter, most_used
-from serve_app.api.exchange.running import RunKey, Running, StoppableBackend
+from serve_app.api.exchange.running import RunKey, StoppableBackend
 from serve_app.api.exchange.stream import collect, rendered, send_stream
-from serve_app.config import GatewayConfig
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError, from_info
 from serve_app.limits import MAX_BODY_BYTES
-from serve_app.telemetry import Metrics
 from serve_app.types import Adapter, GenerateRequest, ModelInfo
 
-S = TypeVar("S")
-T = TypeVar("T")
-
-OFF_LOOP_BYTES: Final = 256 * 1024
 IGNORED_FIELDS: Final = "x-ignored-fields"
 MAX_IGNORED_NAMES: Final = 20  # listed in that header
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")  # each part of a name with dots
 _MAX_NAME_CHARS: Final = 256
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What every route of one gateway shares."""
-
-    backend: Backend
-    directory: Directory
-    config: GatewayConfig
-    metrics: Metrics
-    meter: Meter
-    admission: Admission
-    bodies: BodyBytes = field(default_factory=BodyBytes)
-    running: Running = field(default_factory=Running)
-    # One long body at a time: parsers hold the interpreter, so together they only take more memory.
-    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
-
-    async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
-        """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
-        if size < OFF_LOOP_BYTES:
-            return work(given)
-        async with self.parsing:
-            return await asyncio.to_thread(work, given)
 
 
 class GenerateRoute:

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from serve_app.api.exchange.admission import STOPPING
-from serve_app.api.exchange.generate import Services
+from serve_app.api.admission.permits import STOPPING
+from serve_app.api.services import Services
 
 NO_ENDPOINTS: Final = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
 

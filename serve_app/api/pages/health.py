@@ -5,12 +5,10 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.backend import Accounts
 from serve_app.api.context import header
-from serve_app.api.edge.auth import PeerOf
 from serve_app.api.edge.connection import reply
-from serve_app.api.exchange.generate import Services
 from serve_app.api.pages.condition import condition
+from serve_app.api.services import Services
 from serve_app.errors import ServeError
 from serve_app.telemetry import CONTENT_TYPE, Metrics
 
@@ -31,10 +29,8 @@ class Ready:
     The reasons name models, so only those get them who could also list the models.
     """
 
-    def __init__(self, services: Services, accounts: Accounts, peer_of: PeerOf) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._accounts = accounts
-        self._peer_of = peer_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         found = condition(self._services)
@@ -46,7 +42,9 @@ class Ready:
 
     def _may_know(self, scope: Scope) -> bool:
         try:
-            self._accounts.authenticate(header(scope, b"authorization"), self._peer_of(scope))
+            self._services.accounts.authenticate(
+                header(scope, b"authorization"), self._services.peer_of(scope)
+            )
         except ServeError:
             return False
         return True

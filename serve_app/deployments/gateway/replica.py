@@ -19,10 +19,10 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.journal import Journal
 from serve_app.accounts.keys import StaticAccounts
+from serve_app.api.admission.metering import cost
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
-from serve_app.api.exchange.generate import Services
-from serve_app.api.exchange.metering import cost
+from serve_app.api.services import Services, gateway_services
 from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir
 from serve_app.deployments.environment import PUBLIC_HOST
@@ -128,20 +128,19 @@ class GatewayReplica:
         # one certainty is where Serve listens: on loopback every peer is this machine,
         # elsewhere nobody is known, and without keys nobody is served.
         peer = LOOPBACK if listens_on_loopback() else None
-        accounts = StaticAccounts(self._config)
-        app = build_app(
+        services = gateway_services(
             self._backend,
-            accounts,
+            StaticAccounts(self._config),
             self._config,
             directory=self._directory,
             quota=self._quota,
             journal=self._journal,
             peer_of=lambda scope: peer,
-            ids_are_echoed=True,  # by Serve, which also makes one where the client sent none
         )
-        self._services = app.state.services
-        self._rpc = RpcServer(app.state.services, accounts)
-        return app
+        self._services = services
+        self._rpc = RpcServer(services)
+        # Serve repeats the ids of requests, and makes one where the client sent none.
+        return build_app(services, ids_are_echoed=True)
 
     async def _drain(self) -> int:
         """Admit nothing from now on. The number of answers under way."""

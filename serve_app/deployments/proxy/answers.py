@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from serve_app.api.dialects.errors import render_error
 from serve_app.api.dialects.family import (
     DATABRICKS,
     HEADER,
@@ -26,6 +25,7 @@ from serve_app.api.dialects.family import (
     WORDS,
     Family,
 )
+from serve_app.api.error_renderers import render_error
 from serve_app.errors import (
     GenerationFailed,
     RouteNotFound,

@@ -345,7 +345,7 @@ async def test_long_bodies_are_parsed_off_the_loop_to_the_same_request():
 
 
 async def test_a_flood_of_long_bodies_is_refused_beyond_its_bytes_and_leaves_nothing(monkeypatch):
-    monkeypatch.setattr("serve_app.api.exchange.admission.BodyBytes.__init__.__defaults__", (350_000, 1_000))
+    monkeypatch.setattr("serve_app.api.admission.permits.BodyBytes.__init__.__defaults__", (350_000, 1_000))
     body = json.dumps(completion_body(prompt="x" * 100_000)).encode()
     async with gateway(FakeBackend(hang_after=0)) as g:
         waiting = [asyncio.ensure_future(g.client.post(COMPLETIONS, content=body)) for _ in range(3)]

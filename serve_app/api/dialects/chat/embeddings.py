@@ -1,28 +1,22 @@
-"""What every dialect of embeddings is to the HTTP layer, and what their answers have in common.
-
-A body becomes an `EmbedCall`, vectors become bytes in pieces. Knows no sockets and no backend.
-"""
+"""What the protocols of embeddings share: OpenAI's fields, the field `input`, and answers in pieces."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeVar
 
 import msgspec
 import numpy as np
 
 from serve_app import limits
-from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
-from serve_app.api.dialects.fields import as_integer
-from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, PromptTooLong, ServeError
-from serve_app.types import Embeddings, EmbedRequest, ModelInfo
-
-PIECE_NUMBERS: Final = 32_768  # written at a time: about 2 ms of work and 700 kB as JSON
+from serve_app.api.dialects.embed_call import PIECE_NUMBERS
+from serve_app.api.dialects.fields import Integer, Text, as_integer
+from serve_app.api.edge.body import WireModel
+from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.types import Embeddings
 
 _encode: Final = msgspec.json.Encoder().encode
 
@@ -36,39 +30,26 @@ class Encoding(StrEnum):
     BASE64 = "base64"  # little-endian float32
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmbedCall:
-    """A checked body: what to embed and how to answer.
+class EmbeddingFields(WireModel):
+    """Those of OpenAI's own. None: absent."""
 
-    `request` lacks what only the server knows: its id and the deadline.
-    """
+    free_form: ClassVar[tuple[str, ...]] = ("input",)
 
-    model: str  # name of the endpoint
-    version: str | None = None  # of the model, where the client names one
-    user: str | None = None  # the client's word for whom it asks, for stickiness
-    request: EmbedRequest
-    timeout_s: float | None = None
-    ignored: tuple[str, ...] = ()  # names of top-level fields nobody understood, as sent
-    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
-    # The body of the answer in pieces, for a request id and the model that answered.
-    render: Callable[[str, ModelInfo, Embeddings], Iterator[bytes]]
+    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
+    input: Any = None
+    encoding_format: Any = None
+    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
+    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
 
     @property
-    def task(self) -> Task:
-        return Task.EMBEDDINGS
-
-
-class EmbedDialect(Protocol):
-    """One protocol of embeddings."""
-
-    def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
-        """The call that a body makes; `endpoint` where the path names it, and not the body.
-
-        Raises InvalidBody, InvalidField or PromptTooLong.
-        """
-        ...
-
-    def render_error(self, error: ServeError) -> ErrorReply: ...
+    def encoding(self) -> Encoding:
+        """Raises InvalidField."""
+        value = Encoding.FLOAT if self.encoding_format is None else self.encoding_format
+        if value not in tuple(Encoding):
+            raise InvalidField(
+                f"encoding_format: must be one of: {', '.join(Encoding)}", param="encoding_format"
+            )
+        return Encoding(value)
 
 
 def required(name: str, value: ValueT | None) -> ValueT:

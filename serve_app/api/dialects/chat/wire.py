@@ -16,8 +16,6 @@ from typing import Any, Final
 import msgspec
 
 from serve_app.api.dialects.base import ToolCall
-from serve_app.api.dialects.openai.errors import error_object
-from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
@@ -75,11 +73,6 @@ def delta_members(delta: TokenDelta, *, legacy: bool, always: bool) -> list[byte
 
 def sse(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
-
-
-def broken(error: ServeError) -> bytes:
-    """The end of a stream that failed: the error, then the terminator."""
-    return sse(error_object(error)) + DONE
 
 
 def fingerprint(info: ModelInfo) -> str:

@@ -8,9 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs
+from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import Target, TaskFields, parse_fields
+from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Integer, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError

@@ -18,8 +18,8 @@ from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.generate import Services
 from serve_app.api.exchange.running import RunKey
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import InvalidField, RouteNotFound, Unavailable
 from serve_app.limits import MAX_HEADER_ID_CHARS

@@ -8,13 +8,13 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.chat import wire as wire
+from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.fields import Boolean, Integer
-from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -187,7 +187,7 @@ class ChatRenderer:
         return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
 
     def broken(self, error: ServeError) -> bytes:
-        return wire.broken(error)
+        return broken(error)
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         listed = list(choices)

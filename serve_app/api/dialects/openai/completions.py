@@ -8,14 +8,15 @@ from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.chat import wire as wire
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, SharedFields
+from serve_app.api.dialects.chat import wire
+from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
-from serve_app.api.dialects.fields import Boolean, Integer, Text, as_integer
-from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.chat.prompts import parse_prompts
+from serve_app.api.dialects.fields import Boolean, Integer, Text
+from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import InvalidField, PromptTooLong, ServeError
+from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TokenDelta, Usage
 
 DEFAULT_MAX_TOKENS: Final = 16
@@ -42,40 +43,6 @@ class CompletionBody(SharedFields):
         if self.echo and self.logprobs is not None:
             return max(self.logprobs, self.prompt_logprobs or 0)
         return self.prompt_logprobs
-
-
-def parse_prompts(value: Any) -> list[Prompt]:
-    """A string, token ids, or a list of either. Raises InvalidField or PromptTooLong."""
-    if value is None:
-        raise InvalidField("prompt: is required", param="prompt")
-    if isinstance(value, str):
-        return [_text_prompt(value)]
-    if isinstance(value, list) and value:
-        if not isinstance(value[0], str | list):
-            return [_id_prompt(value)]
-        if len(value) > limits.MAX_PROMPTS:
-            raise InvalidField(f"prompt: must hold at most {limits.MAX_PROMPTS} prompts", param="prompt")
-        if all(isinstance(item, str) for item in value):
-            return [_text_prompt(item) for item in value]
-        if all(isinstance(item, list) for item in value):
-            return [_id_prompt(item) for item in value]
-    raise InvalidField(
-        "prompt: must be a string, a list of token ids, or a list of either, and not be empty", param="prompt"
-    )
-
-
-def _text_prompt(text: str) -> Prompt:
-    if len(text) > limits.MAX_PROMPT_CHARS:
-        raise PromptTooLong(f"prompt: must hold at most {limits.MAX_PROMPT_CHARS} characters", param="prompt")
-    return Prompt(text=text)
-
-
-def _id_prompt(items: list[Any]) -> Prompt:
-    # A million ids are common enough to look at their types without a Python loop.
-    ids: list[Any] = items if set(map(type, items)) == {int} else [as_integer(item) for item in items]
-    if not ids or None in ids or min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
-        raise InvalidField(f"prompt: token ids must be integers from 0 to {MAX_TOKEN_ID}", param="prompt")
-    return Prompt(token_ids=tuple(ids))
 
 
 class CompletionDialect:
@@ -189,7 +156,7 @@ class CompletionRenderer:
         return (wire.usage_chunk(self._head, usage) if self._body.include_usage else b"") + wire.DONE
 
     def broken(self, error: ServeError) -> bytes:
-        return wire.broken(error)
+        return broken(error)
 
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         rendered = [self._choice(i, choice) for i, choice in enumerate(choices)]

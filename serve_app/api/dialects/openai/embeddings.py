@@ -4,38 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import Annotated
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.fields import Integer, Number, Text
+from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
+from serve_app.api.dialects.embed_call import EmbedCall
+from serve_app.api.dialects.fields import Number
 from serve_app.api.dialects.openai.errors import render_error
-from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.errors import InvalidField, ServeError
+from serve_app.api.edge.body import parse_body
+from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
-
-
-class EmbeddingFields(WireModel):
-    """Those of OpenAI's own. None: absent."""
-
-    free_form: ClassVar[tuple[str, ...]] = ("input",)
-
-    model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    input: Any = None
-    encoding_format: Any = None
-    dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
-    user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-
-    @property
-    def encoding(self) -> Encoding:
-        """Raises InvalidField."""
-        value = Encoding.FLOAT if self.encoding_format is None else self.encoding_format
-        if value not in tuple(Encoding):
-            raise InvalidField(
-                f"encoding_format: must be one of: {', '.join(Encoding)}", param="encoding_format"
-            )
-        return Encoding(value)
 
 
 class EmbeddingBody(EmbeddingFields):

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.wire import DONE, sse
 from serve_app.api.dialects.error_reply import headers_of
 from serve_app.errors import ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
@@ -61,6 +62,11 @@ def error_object(error: ServeError) -> bytes:
     fields["message"] = error.message[: MAX_ERROR_BYTES // 12]
     fields["param"] = None
     return msgspec.json.encode({"error": fields})
+
+
+def broken(error: ServeError) -> bytes:
+    """The end of a stream that failed: the error, then the terminator."""
+    return sse(error_object(error)) + DONE
 
 
 def render_error(error: ServeError) -> ErrorReply:

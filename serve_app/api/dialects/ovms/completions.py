@@ -10,8 +10,8 @@ from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
+from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.fields import Boolean, Integer
-from serve_app.api.dialects.openai.completions import parse_prompts
 from serve_app.api.dialects.ovms import wire as wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields

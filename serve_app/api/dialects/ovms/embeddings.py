@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from functools import partial
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.chat.embeddings import EmbedCall, Encoding, answer, parse_inputs, required
-from serve_app.api.dialects.openai.embeddings import EmbeddingFields
+from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
+from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.config import OvmsConfig

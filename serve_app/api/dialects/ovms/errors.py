@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
-
-import msgspec
-
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.error_reply import bounded, headers_of
+from serve_app.api.dialects.string_error import STATUS, error_object, error_reply
 from serve_app.errors import ServeError
 
-STATUS: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "E1": 400,
-        "E2": 400,
-        "E3": 404,
-        "E4": 404,
-        "E5": 400,
-        "E6": 401,
-        "E6b": 403,
-        "E7": 429,
-        "E8": 503,
-        "E9": 503,
-        "E10": 504,
-        "E11": 500,
-        "E12": 500,
-        "E13": 405,
-        "E14": 413,
-        "E14b": 408,
-        "E15": 404,
-    }
-)
-
-
-def error_object(error: ServeError) -> bytes:
-    """The error as JSON, shorter than MAX_ERROR_BYTES."""
-    return bounded(error.message, lambda message: msgspec.json.encode({"error": message}))
+__all__ = ["STATUS", "error_object", "render_error"]
 
 
 def render_error(error: ServeError, *, malformed_json: int = STATUS["E1"]) -> ErrorReply:
     """Status, headers and body; `malformed_json` is the status of a body that is not a JSON object."""
-    status = malformed_json if error.condition == "E1" else STATUS[error.condition]
-    return ErrorReply(status, headers_of(error, status), error_object(error))
+    return error_reply(error, malformed_json if error.condition == "E1" else STATUS[error.condition])

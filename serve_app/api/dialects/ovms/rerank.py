@@ -15,7 +15,8 @@ import numpy as np
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.chat.embeddings import EmbedCall, required
+from serve_app.api.dialects.chat.embeddings import required
+from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Boolean, Integer, Text, Texts
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import WireModel, parse_body

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.api.dialects.triton.role import Role
-from serve_app.api.exchange.generate import Services
+from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig
 from serve_app.endpoints.endpoint import Task
 

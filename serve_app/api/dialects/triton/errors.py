@@ -1,7 +1,4 @@
-"""Errors in Triton's shape, one string, and what they are called on gRPC. Knows no route.
-
-On HTTP this is the shape and these are the statuses of OpenVINO Model Server, which took them over.
-"""
+"""Errors in Triton's shape, one string, and what they are called on gRPC. Knows no route."""
 
 from __future__ import annotations
 
@@ -10,8 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.error_reply import headers_of
-from serve_app.api.dialects.ovms.errors import STATUS, error_object
+from serve_app.api.dialects.string_error import STATUS, error_object, error_reply
 from serve_app.errors import ServeError
 
 __all__ = ["GRPC_STATUS", "NOT_READY", "error_object", "probe_error", "render_error"]
@@ -44,11 +40,9 @@ GRPC_STATUS: Final[Mapping[str, str]] = MappingProxyType(
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body of an error."""
-    status = STATUS[error.condition]
-    return ErrorReply(status, headers_of(error, status), error_object(error))
+    return error_reply(error, STATUS[error.condition])
 
 
 def probe_error(error: ServeError) -> ErrorReply:
     """The same for a probe, whose no is a 400 and not a 503."""
-    status = NOT_READY if error.condition == "E9" else STATUS[error.condition]
-    return ErrorReply(status, headers_of(error, status), error_object(error))
+    return error_reply(error, NOT_READY if error.condition == "E9" else STATUS[error.condition])

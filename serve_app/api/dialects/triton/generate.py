@@ -7,7 +7,6 @@ single element bare, more as a flat list.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Final
@@ -15,12 +14,11 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.mindie.generate import Parameters as MindieParameters
 from serve_app.api.dialects.triton.answer.outputs import Answer, Answers
 from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import error_object, render_error
 from serve_app.api.dialects.triton.infer import StopAsked
-from serve_app.api.dialects.triton.request.inputs import ACCEPTED, MAY_EXCLUDE, RENAMED, TEXT_INPUT, Input
+from serve_app.api.dialects.triton.request.inputs import ACCEPTED, MAY_EXCLUDE, RENAMED, Input
 from serve_app.api.dialects.triton.request.values import tensors_of_values
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.edge.body import WireModel, parse_body
@@ -33,29 +31,6 @@ from serve_app.errors import InvalidField, ServeError
 from serve_app.types import ModelInfo, TokenDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
-
-_SHARED: Final = frozenset({"id", TEXT_INPUT, "parameters"})  # top-level keys of both protocols
-_OURS: Final = frozenset((*ACCEPTED, *RENAMED)) - {TEXT_INPUT} - MindieParameters.model_fields.keys()
-
-_KEY: Final = re.compile(rb'"([a-z_]{1,64})"\s*:')
-
-
-def is_tritons(raw: bytes) -> bool:
-    """Whether a body is Triton's and not MindIE's, whose route it shares.
-
-    It is when it has a key that MindIE's never have, at the top or among the parameters. What
-    is no JSON object is MindIE's, unless a name that is Triton's alone stands in it like a key.
-    """
-    try:
-        body = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-        if not body.keys() <= _SHARED:
-            return True
-        nested = body.get("parameters")
-        return nested is not None and not _OURS.isdisjoint(
-            msgspec.json.decode(nested, type=dict[str, msgspec.Raw])
-        )
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return raw.lstrip()[:1] == b"{" and any(key.decode() in _OURS for key in _KEY.findall(raw))
 
 
 class GenerateBody(WireModel):

@@ -18,7 +18,6 @@ from serve_app.api.dialects.triton.errors import NOT_READY, probe_error
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.generate import Services
 from serve_app.api.kserve.description import (
     TensorShape,
     model_config,
@@ -27,6 +26,7 @@ from serve_app.api.kserve.description import (
     server_metadata,
 )
 from serve_app.api.pages.condition import condition
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS, MAX_PROMPTS

@@ -1,1 +1,1 @@
-"""The paths below /v2, which Triton and MindIE share."""
+"""The paths below /v2 at which Triton and MindIE meet: each body tells whose it is."""

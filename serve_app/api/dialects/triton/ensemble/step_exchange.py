@@ -17,7 +17,6 @@ from serve_app.api.dialects.triton.role import Role
 from serve_app.api.edge.body import parse_body, read_body
 from serve_app.api.edge.connection import reply, while_connected
 from serve_app.api.exchange.dispatch import ANSWERED_BY
-from serve_app.api.exchange.generate import Services
 from serve_app.api.kserve.http_body import (
     BINARY_TYPE,
     HEADER,
@@ -28,6 +27,7 @@ from serve_app.api.kserve.http_body import (
     request_id,
 )
 from serve_app.api.kserve.message import InferRequest, InferResponse
+from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
+from serve_app.api.admission.metering import prompt_tokens
 from serve_app.api.dialects.triton.ensemble.postprocessing import INPUTS as IDS
 from serve_app.api.dialects.triton.ensemble.postprocessing import parse_postprocessing
 from serve_app.api.dialects.triton.ensemble.preprocessing import INPUTS as QUERIES
@@ -20,9 +21,9 @@ from serve_app.api.dialects.triton.ensemble.step import Step
 from serve_app.api.dialects.triton.request.inputs import Input
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.exchange.ask import asked_of
-from serve_app.api.exchange.generate import Services, in_words_of
-from serve_app.api.exchange.metering import prompt_tokens
+from serve_app.api.exchange.generate import in_words_of
 from serve_app.api.kserve.message import InferRequest, InferResponse
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.types import DetokenizeRequest, Question, TokenizeRequest, Tokens
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.api.exchange.admission import RETRY_ELSEWHERE_S, Admission, BodyBytes, deadline_s
+from serve_app.api.admission.permits import RETRY_ELSEWHERE_S, Admission, BodyBytes, deadline_s
 from serve_app.errors import Overloaded, Unavailable
 
 

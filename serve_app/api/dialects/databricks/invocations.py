@@ -15,7 +15,8 @@ from serve_app.api.dialects.databricks.completions import CompletionDialect
 from serve_app.api.dialects.databricks.embeddings import EmbeddingDialect
 from serve_app.api.dialects.databricks.fields import Target
 from serve_app.api.exchange.embed import EmbedExchange
-from serve_app.api.exchange.generate import Exchange, Services
+from serve_app.api.exchange.generate import Exchange
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, Task
 
 

@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from serve_app.accounts.keys import new_key
+from serve_app.api.admission.metering import cost, prompt_tokens
 from serve_app.api.edge.ratelimit import duration, ratelimit_headers
-from serve_app.api.exchange.metering import cost, prompt_tokens
 from serve_app.endpoints.endpoint import Price
 from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Overloaded, PromptTooLong
 from serve_app.types import Budget, Prompt, Usage, UsageRecord

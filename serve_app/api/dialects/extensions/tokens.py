@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
+from serve_app.api.admission.metering import prompt_tokens
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
@@ -17,7 +18,6 @@ from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.fields import Boolean, Integers, Text
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
-from serve_app.api.exchange.metering import prompt_tokens
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 

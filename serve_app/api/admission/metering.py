@@ -19,8 +19,8 @@ from typing import Final, Protocol
 
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext
+from serve_app.api.dialects.error_reply import whole_seconds
 from serve_app.api.edge.body import ClientGone
-from serve_app.api.edge.ratelimit import whole_seconds
 from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
 from serve_app.errors import (
     DeadlineExceeded,

@@ -1,0 +1,8 @@
+"""Where the routes lie that OpenAI's protocol and those made after it have in common."""
+
+from __future__ import annotations
+
+from typing import Final
+
+OVMS_BASES: Final = ("/v3", "/v3/v1")  # OpenVINO Model Server's
+BASES: Final = ("/v1", *OVMS_BASES)  # below each of them every one of these protocols answers

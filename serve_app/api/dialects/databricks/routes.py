@@ -1,0 +1,33 @@
+"""Databricks' routes: invocations of an endpoint by its path, and of a task by the endpoint in the body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.types import ASGIApp
+
+from serve_app.api.dialects.chat.paths import BASES
+from serve_app.api.dialects.databricks.invocations import InvocationRoute, TaskRoute
+from serve_app.api.dialects.family import Family
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.endpoints.endpoint import Task
+from serve_app.types import Scope
+
+ROOT: Final = "/serving-endpoints"
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    for base in (*BASES, ROOT):
+        yield _entry(f"{base}/chat/completions", TaskRoute(Task.CHAT, services))
+        yield _entry(f"{base}/completions", TaskRoute(Task.COMPLETIONS, services))
+        yield _entry(f"{base}/embeddings", TaskRoute(Task.EMBEDDINGS, services))
+    invocations = InvocationRoute(services)
+    yield _entry(f"{ROOT}/{{endpoint:path}}/served-models/{{entity:path}}/invocations", invocations)
+    yield _entry(f"{ROOT}/{{endpoint:path}}/invocations", invocations)
+
+
+def _entry(path: str, app: ASGIApp) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.DATABRICKS)

@@ -1,0 +1,41 @@
+"""MindIE's routes: chat, the end of a text by request, and the pages below /v2.
+
+Its texts, generate and generate_stream, share their paths with Triton: see `dialects/v2`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp
+
+from serve_app.api.dialects.chat.paths import BASES
+from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.mindie import pages
+from serve_app.api.dialects.mindie.chat import ChatDialect
+from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.kserve.paths import MODELS, PAGES
+from serve_app.api.pages.health import Live, Ready
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.types import Scope
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    chat = GenerateRoute(ChatDialect(services.config.mindie), services)
+    for base in BASES:
+        yield _entry("POST", f"{base}/chat/completions", chat)
+    yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect))
+    yield _entry("GET", "/v2/health/live", Live())
+    yield _entry("GET", "/v2/health/ready", Ready(services))
+    for model in MODELS:
+        yield _entry("POST", f"{model}/stopInfer", pages.StopRoute(services))
+        yield _entry("GET", f"{model}/ready", pages.ReadyPage(services))
+        yield _entry("GET", f"{model}/config", pages.ConfigPage(services))
+    for model in PAGES:
+        yield _entry("GET", model, pages.ModelPage(services))
+
+
+def _entry(method: str, path: str, app: ASGIApp) -> Entry:
+    return Entry(method, path, app, Scope.INFERENCE, Family.MINDIE)

@@ -1,0 +1,33 @@
+"""OpenAI's routes: chat, completions and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp
+
+from serve_app.api.dialects.chat.paths import BASES
+from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.openai.chat import ChatDialect
+from serve_app.api.dialects.openai.completions import CompletionDialect
+from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
+from serve_app.api.exchange.embed import EmbedRoute
+from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.types import Scope
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    chat = GenerateRoute(ChatDialect(), services)
+    completions = GenerateRoute(CompletionDialect(), services)
+    embeddings = EmbedRoute(EmbeddingDialect(), services)
+    for base in BASES:
+        yield _entry(f"{base}/chat/completions", chat)
+        yield _entry(f"{base}/completions", completions)
+        yield _entry(f"{base}/embeddings", embeddings)
+
+
+def _entry(path: str, app: ASGIApp) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.OPENAI)

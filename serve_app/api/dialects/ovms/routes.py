@@ -1,0 +1,38 @@
+"""OpenVINO Model Server's routes: chat, completions, embeddings and rerank."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from starlette.types import ASGIApp
+
+from serve_app.api.dialects.chat.paths import BASES, OVMS_BASES
+from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.ovms.chat import ChatDialect
+from serve_app.api.dialects.ovms.completions import CompletionDialect
+from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect
+from serve_app.api.dialects.ovms.rerank import RerankDialect
+from serve_app.api.exchange.embed import EmbedRoute
+from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.types import Scope
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them. Rerank exists at the bases of OpenVINO Model Server alone."""
+    config = services.config.ovms
+    chat = GenerateRoute(ChatDialect(config), services)
+    completions = GenerateRoute(CompletionDialect(config), services)
+    embeddings = EmbedRoute(EmbeddingDialect(config), services)
+    rerank = EmbedRoute(RerankDialect(config), services)
+    for base in BASES:
+        yield _entry(f"{base}/chat/completions", chat)
+        yield _entry(f"{base}/completions", completions)
+        yield _entry(f"{base}/embeddings", embeddings)
+    for base in OVMS_BASES:
+        yield _entry(f"{base}/rerank", rerank)
+
+
+def _entry(path: str, app: ASGIApp) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.OVMS)

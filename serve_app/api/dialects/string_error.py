@@ -1,0 +1,45 @@
+"""Errors as one string: the shape and statuses of Triton, which OpenVINO Model Server took over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.error_reply import bounded, headers_of
+from serve_app.errors import ServeError
+
+STATUS: Final[Mapping[str, int]] = MappingProxyType(
+    {
+        "E1": 400,
+        "E2": 400,
+        "E3": 404,
+        "E4": 404,
+        "E5": 400,
+        "E6": 401,
+        "E6b": 403,
+        "E7": 429,
+        "E8": 503,
+        "E9": 503,
+        "E10": 504,
+        "E11": 500,
+        "E12": 500,
+        "E13": 405,
+        "E14": 413,
+        "E14b": 408,
+        "E15": 404,
+    }
+)
+
+
+def error_object(error: ServeError) -> bytes:
+    """The error as JSON, shorter than MAX_ERROR_BYTES."""
+    return bounded(error.message, lambda message: msgspec.json.encode({"error": message}))
+
+
+def error_reply(error: ServeError, status: int) -> ErrorReply:
+    """The answer with this status."""
+    return ErrorReply(status, headers_of(error, status), error_object(error))

@@ -1,0 +1,29 @@
+"""The end of a running request, which a client asks for with a tensor `stop` and the request's id."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from serve_app.api.context import RequestContext
+from serve_app.api.dialects.triton.aliases import endpoint_name
+from serve_app.api.dialects.triton.dialect import Stop
+from serve_app.api.exchange.dispatch import of_version, version_of
+from serve_app.api.exchange.running import RunKey
+from serve_app.api.services import Services
+
+
+def find_model(services: Services, endpoint: str) -> None:
+    """Raises ModelNotFound."""
+    services.directory.resolve(endpoint, services.backend)
+
+
+def stopped(services: Services, context: RequestContext, stop: Stop, version: str | None) -> dict[str, Any]:
+    """End the caller's requests of an id, if this gateway runs any; what its empty answer says.
+
+    Raises ModelNotFound or VersionNotFound.
+    """
+    name = endpoint_name(services, stop.model)
+    endpoint = services.directory.find_known(name, services.backend)
+    entities = endpoint.served_entities if version is None else of_version(endpoint, version)
+    services.running.stop_all(RunKey.of(context, name, stop.id))
+    return {"model_name": stop.model, "model_version": version_of(entities[0]), "id": stop.id}

@@ -1,0 +1,27 @@
+"""The routes of pages, the same for all protocols: health, metrics, and models below each protocol's base."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from serve_app.api.pages.health import Live, MetricsPage, Ready
+from serve_app.api.pages.models import ModelList, ModelPage
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.types import Scope
+
+_BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints")  # that OpenAI's clients are given
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    ready = Ready(services)
+    models, model = (page(services.directory, services.backend) for page in (ModelList, ModelPage))
+    yield Entry("GET", "/livez", Live(), None)
+    yield Entry("GET", "/readyz", ready, None)
+    yield Entry("GET", "/health", ready, None)
+    yield Entry("GET", "/metrics", MetricsPage(services.metrics), Scope.METRICS)
+    for base in _BASES:
+        yield Entry("GET", f"{base}/models", models, Scope.INFERENCE)
+        yield Entry("GET", f"{base}/models/{{name:path}}", model, Scope.INFERENCE)

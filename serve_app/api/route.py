@@ -1,0 +1,91 @@
+"""The table of routes: an entry for each protocol that answers a path, and one route for each path.
+
+Knows neither protocols nor what the apps of the routes do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.context import context_of
+from serve_app.api.dialects.family import Family
+from serve_app.api.edge.route_guide import asked
+from serve_app.errors import RouteNotFound
+from serve_app.types import Scope
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What answers one path, for all protocols or for one of them."""
+
+    method: str
+    path: str  # Starlette's template
+    app: ASGIApp
+    scope: Scope | None  # that a key needs; None: the path is open to everyone
+    family: Family | None = None  # the only protocol of this entry; None: the same for all
+    operation: Any = None  # describes the entry in the OpenAPI document
+
+
+class ByFamily:
+    """One path of several protocols."""
+
+    def __init__(self, apps: Mapping[Family, ASGIApp]) -> None:
+        self.apps = apps
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises RouteNotFound for a protocol that has no such route."""
+        family = context_of(scope).family
+        app = self.apps.get(family)
+        if app is None:
+            raise RouteNotFound(
+                f"{asked(scope['method'], scope['path'])}: the protocol {family} has no such route; "
+                f"it is one of {', '.join(sorted(self.apps))}"
+            )
+        await app(scope, receive, send)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """All entries of one method and path, in the order of the table."""
+
+    method: str
+    template: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def scope(self) -> Scope | None:
+        """The scope that a key needs, whichever protocol the request speaks."""
+        return self.entries[0].scope
+
+    @property
+    def app(self) -> ASGIApp:
+        """What answers the path, by the request's protocol where protocols differ."""
+        by_family = {entry.family: entry.app for entry in self.entries if entry.family is not None}
+        return ByFamily(by_family) if by_family else self.entries[0].app
+
+
+def paths_of(entries: Iterable[Entry]) -> list[Path]:
+    """The paths of a table, in the order in which it first names them: the first that matches answers.
+
+    Raises ValueError where two entries answer the same requests, or differ in the scope they need.
+    """
+    table: dict[tuple[str, str], list[Entry]] = {}
+    for entry in entries:
+        table.setdefault((entry.method, entry.path), []).append(entry)
+    paths = [Path(method, template, tuple(same)) for (method, template), same in table.items()]
+    for path in paths:
+        _check(path)
+    return paths
+
+
+def _check(path: Path) -> None:
+    families = [entry.family for entry in path.entries]
+    if len(set(families)) < len(families) or (None in families and len(families) > 1):
+        raise ValueError(f"{path.method} {path.template}: two entries answer the same requests")
+    if len({entry.scope for entry in path.entries}) > 1:
+        raise ValueError(f"{path.method} {path.template}: the entries need different scopes")

@@ -1,0 +1,72 @@
+"""What every route of one gateway shares, over HTTP and gRPC: models, endpoints, callers, budgets, counts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+from serve_app.api.admission.metering import Meter
+from serve_app.api.admission.permits import Admission, BodyBytes
+from serve_app.api.backend import Accounts, Backend, Journal, PeerOf, Quota
+from serve_app.api.context import peer_of
+from serve_app.api.directory import Directory
+from serve_app.api.exchange.running import Running
+from serve_app.config import GatewayConfig
+from serve_app.telemetry import Metrics
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+OFF_LOOP_BYTES: Final = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of one gateway. `gateway_services` puts them together."""
+
+    backend: Backend
+    accounts: Accounts
+    directory: Directory
+    config: GatewayConfig
+    metrics: Metrics
+    meter: Meter
+    admission: Admission
+    peer_of: PeerOf
+    bodies: BodyBytes = field(default_factory=BodyBytes)
+    running: Running = field(default_factory=Running)
+    # One long body at a time: parsers hold the interpreter, so together they only take more memory.
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
+        """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""
+        if size < OFF_LOOP_BYTES:
+            return work(given)
+        async with self.parsing:
+            return await asyncio.to_thread(work, given)
+
+
+def gateway_services(
+    backend: Backend,
+    accounts: Accounts,
+    config: GatewayConfig,
+    *,
+    directory: Directory,
+    quota: Quota,
+    journal: Journal,
+    peer_of: PeerOf = peer_of,
+) -> Services:
+    """The services of one gateway, its metrics connected to all that they count.
+
+    `peer_of` tells the client's address where a proxy hides it.
+    """
+    metrics = Metrics(backend.stats)
+    meter = Meter(quota, journal, usage_required=config.usage_required)
+    admission = Admission(config.max_in_flight)
+    metrics.catalogue_refused(lambda: directory.refused)
+    metrics.keys_refused(lambda: accounts.refused)
+    metrics.endpoints_waiting(lambda: len(directory.waiting))
+    metrics.in_flight(lambda: admission.in_flight)
+    metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
+    return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of)
