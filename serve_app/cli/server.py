@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 
 import click
 import httpx
+import httpx_sse
 
 from serve_app.cli.output import printable
-from serve_app.cli.sse import events
 
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -64,12 +64,12 @@ class Server:
         with (
             self._client(None) as client,
             self._reached(),
-            client.stream("POST", path, json=body) as response,
+            httpx_sse.connect_sse(client, "POST", path, json=body) as source,
         ):
-            if not response.is_success:
-                response.read()
-                raise self._refusal(response)
-            yield events(response.iter_bytes())
+            if not source.response.is_success:
+                source.response.read()
+                raise self._refusal(source.response)
+            yield (event.data for event in source.iter_sse() if event.data)
 
     def _client(self, read_timeout_s: float | None) -> httpx.Client:
         return httpx.Client(
@@ -90,6 +90,8 @@ class Server:
             ) from error
         except httpx.TimeoutException as error:
             raise ServerError(f"{self.url} did not answer in time; `serve-app health` tells more") from error
+        except httpx_sse.SSEError as error:
+            raise ServerError("the answer is not a stream of events; check --url") from error
         except httpx.HTTPError as error:
             raise ServerError(f"the connection to {self.url} broke: {error}") from error
 

@@ -27,9 +27,9 @@ from serve_app.replica.pipe import EngineFacts
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.questions import Questions
 from serve_app.replica.steps import OnOutputs, Steps
-from serve_app.text.answer_format import AnswerFormat
-from serve_app.text.grammar import reads_alike
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.answer.answer_format import AnswerFormat
+from serve_app.text.answer.grammar import reads_alike
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import ModelInfo
 
 Progress = Callable[[str], None]

@@ -9,8 +9,8 @@ import math
 from dataclasses import dataclass, field
 
 from serve_app.replica.logits import of_tokens
-from serve_app.text.answer import AnswerParser, Parts
-from serve_app.text.output import OutputText
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.answer.parser import AnswerParser, Parts
 from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
 
 

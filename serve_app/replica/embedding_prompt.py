@@ -10,7 +10,7 @@ from serve_app.config import EmbeddingConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.models.sentence import SentenceFormat
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import EmbedRequest
 
 FIELD: Final = "input"

@@ -16,8 +16,8 @@ from typing import Final
 from serve_app.replica.choice import Choice, ChoiceStep
 from serve_app.replica.logits import joined, of_tokens
 from serve_app.replica.prompt import is_ranked, num_sequences
-from serve_app.text.answer import AnswerParser
-from serve_app.text.output import OutputText
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.answer.parser import AnswerParser
 from serve_app.types import (
     EngineOutput,
     FinishReason,

@@ -21,7 +21,7 @@ from typing import Final
 from serve_app.errors import InvalidField, Overloaded, Unavailable, UnsupportedField
 from serve_app.replica.grammar_pipe import Answer, Command, Setup
 from serve_app.replica.pipe import Pipe
-from serve_app.text.grammar import FIELD, refused
+from serve_app.text.answer.grammar import FIELD, refused
 from serve_app.types import Grammar
 
 log = logging.getLogger(__name__)

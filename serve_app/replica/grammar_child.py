@@ -26,7 +26,7 @@ from serve_app.engine.sampling.constraint import LIMITS, GrammarsUnavailable, er
 from serve_app.errors import InvalidField
 from serve_app.replica.grammar_pipe import Answer, Command, Setup
 from serve_app.replica.pipe import Pipe
-from serve_app.text.grammar import refused, serialise
+from serve_app.text.answer.grammar import refused, serialise
 from serve_app.types import Grammar
 
 MEMORY_BYTES: Final = 512 * 2**20  # that one grammar may take; beyond it the process dies

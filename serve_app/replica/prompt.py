@@ -8,10 +8,10 @@ from typing import Any
 
 from serve_app import limits
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.text.answer_format import AnswerFormat
-from serve_app.text.fim import FillInTheMiddle
-from serve_app.text.template import ChatTemplate
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.answer.answer_format import AnswerFormat
+from serve_app.text.prompt.fim import FillInTheMiddle
+from serve_app.text.prompt.template import ChatTemplate
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import EngineRequest, GenerateRequest, SamplingParams, ToolMode
 
 

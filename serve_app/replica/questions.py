@@ -11,7 +11,7 @@ from serve_app.engine.sampling.watermark import detect
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.prompt import PromptEncoder
-from serve_app.text.control import count_chars
+from serve_app.text.tokens.control_tokens import count_chars
 from serve_app.types import (
     DetectRequest,
     Detokenized,

@@ -24,10 +24,10 @@ from serve_app.replica.generation import Generation
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.steps import Steps
 from serve_app.replica.window import Window
-from serve_app.text.answer_format import AnswerReader
-from serve_app.text.grammar import FIELD as GRAMMAR_FIELD
-from serve_app.text.output import OutputText
-from serve_app.text.stop import StopStrings
+from serve_app.text.answer.answer_format import AnswerReader
+from serve_app.text.answer.grammar import FIELD as GRAMMAR_FIELD
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.answer.stop import StopStrings
 from serve_app.types import (
     EngineOutput,
     EngineRequest,

@@ -50,6 +50,7 @@ OWNERS: dict[str, set[str]] = {
     "sqlalchemy": {"accounts"},
     "click": {"cli"},
     "httpx": {"cli", "models"},
+    "httpx_sse": {"cli"},
 }
 FORBIDDEN_IMPORTS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 

@@ -1,14 +1,16 @@
 """How commands reach a server: addresses, keys, and what is said when it fails."""
 
+import asyncio
 import socket
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
 from serve_app.accounts.keys import new_key
 from serve_app.api.directory import Directory
+from serve_app.cli.server import Server
 from serve_app.endpoints.catalogue import parse_catalogue
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app
@@ -83,6 +85,54 @@ def test_something_else_at_the_address_is_recognised(invoke, serve):
 
     url = serve(Starlette(routes=[Route("/v1/models", page)]))
     result = invoke("endpoints", "--url", url)
+    assert result.exit_code == 1
+    assert "check --url" in result.stderr
+
+
+STREAM = (
+    ": comment\n\n"
+    'data: {"a": "x\u2028y\u0085z 😀"}\n\n'
+    "event: other\r\nid: 7\r\ndata:one\r\ndata: two\r\n\r\n"
+    "event: without data\n\n"
+    "data: [DONE]\n\n"
+    "data: not ended\n"
+).encode()
+
+
+@pytest.mark.parametrize("size", [1, 3, 10_000])
+def test_the_data_of_complete_events_is_read_however_the_bytes_are_cut(serve, size):
+    async def stream(request):
+        async def chunks():
+            for at in range(0, len(STREAM), size):
+                yield STREAM[at : at + size]
+                await asyncio.sleep(0)
+
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    url = serve(Starlette(routes=[Route("/x", stream, methods=["POST"])]))
+    with Server(url).stream("/x", {}) as events:
+        assert list(events) == ['{"a": "x\u2028y\u0085z 😀"}', "one\ntwo", "[DONE]"]
+
+
+def test_an_event_is_there_as_soon_as_it_is_complete(serve):
+    async def stream(request):
+        async def chunks():
+            yield b"data: first\n\n"
+            await asyncio.Event().wait()
+
+        return StreamingResponse(chunks(), media_type="text/event-stream")
+
+    url = serve(Starlette(routes=[Route("/x", stream, methods=["POST"])]))
+    with Server(url).stream("/x", {}) as events:
+        assert next(events) == "first"
+
+
+def test_an_answer_that_is_no_stream_is_recognised(invoke, serve):
+    async def page(request):
+        return PlainTextResponse("<html>It works!</html>")
+
+    url = serve(Starlette(routes=[Route("/v1/chat/completions", page, methods=["POST"])]))
+    result = invoke("chat", "some-model", "--url", url, input="Hello!")
     assert result.exit_code == 1
     assert "check --url" in result.stderr
 

@@ -3,8 +3,8 @@
 import pytest
 
 from serve_app.replica.choice import Choice
-from serve_app.text.output import OutputText
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import EngineOutput, FinishReason
 from tests.support.tiny_llama import make_tiny_llama
 

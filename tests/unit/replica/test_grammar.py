@@ -10,7 +10,7 @@ from serve_app.errors import InvalidField, Overloaded, Unavailable, UnsupportedF
 from serve_app.replica import grammar as module
 from serve_app.replica.grammar import AnswerCache, GrammarCompiler
 from serve_app.replica.grammar_pipe import Answer, Setup
-from serve_app.text.grammar import serialise
+from serve_app.text.answer.grammar import serialise
 from serve_app.types import Grammar, GrammarKind
 from tests.support.tiny_llama import tiny_tokenizer
 

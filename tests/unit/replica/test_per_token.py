@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from serve_app.replica.generation import Generation
-from serve_app.text.output import OutputText
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import (
     EngineOutput,
     FinishReason,

@@ -8,7 +8,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.server import ModelServer
-from serve_app.text.tokenizer import Tokenizer
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import (
     DetectRequest,
     DetokenizeRequest,

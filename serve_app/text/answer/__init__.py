@@ -1,0 +1,1 @@
+"""Generated ids -> text, thoughts and tool calls; and the grammar that an answer must match."""

@@ -1,0 +1,143 @@
+"""How a model marks its thoughts and its calls, and what that means for one request.
+
+Chooses parsers and grammars; knows neither how they work nor the engine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from serve_app.errors import UnsupportedField
+from serve_app.json_schema import COMPACT, SPACE
+from serve_app.text.answer.grammar import FIELD, schema_of
+from serve_app.text.answer.parser import AnswerParser
+from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
+from serve_app.text.answer.tools.detect import find_tool_format
+from serve_app.text.answer.tools.forcing import CallRules, Thoughts, answer_grammar
+from serve_app.text.answer.tools.format import ToolFormat
+from serve_app.text.answer.tools.parser import ToolParser
+from serve_app.text.tokens.tokenizer import Tokenizer
+from serve_app.types import GenerateRequest, Grammar, GrammarKind, ToolMode
+
+_JSON: Final = (GrammarKind.JSON, GrammarKind.SCHEMA)
+_PROMPT_END_TOKENS: Final = 16  # hold an opening marker and the whitespace behind it, however they are cut
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerFormat:
+    """The formats of one model; None: it has none."""
+
+    tools: ToolFormat | None
+    reasoning: ReasoningFormat | None
+    space: str = SPACE  # a regex of what may stand between tokens of JSON, where a request says nothing
+
+    @classmethod
+    def find(cls, tokenizer: Tokenizer, *, tools: str, reasoning: str, compact_json: bool) -> AnswerFormat:
+        """The formats that two settings name; `auto` is what the tokenizer's files show."""
+        space = COMPACT if compact_json else SPACE
+        return cls(find_tool_format(tools, tokenizer), find_reasoning_format(reasoning, tokenizer), space)
+
+
+class AnswerReader:
+    """What the answers to one request look like: makes their grammar and their parsers."""
+
+    def __init__(
+        self, format: AnswerFormat, request: GenerateRequest, token_ids: list[int], tokenizer: Tokenizer
+    ) -> None:
+        """`token_ids` are the prompt's. Raw completions are text and nothing else.
+
+        Raises UnsupportedField for calls that cannot be forced.
+        """
+        choice = request.tool_choice
+        self._mode = choice.mode
+        self._several = choice.parallel and choice.mode is not ToolMode.NAMED
+        self._space = format.space
+        self._grammar = _spaced(request.grammar, format.space)
+        self._is_json = request.grammar is not None and request.grammar.kind in _JSON
+        self._functions: list[dict[str, Any]] = []
+        self._tools: ToolFormat | None = None
+        self._thoughts: Thoughts | None = None
+        if request.prompt.messages is not None:
+            if request.prompt.tools and choice.mode is not ToolMode.NONE:
+                self._offer(format, request)
+            # Any other grammar is one of the whole answer, and leaves no room for thoughts.
+            if request.reasoning and (request.grammar is None or self._is_json):
+                self._thoughts = _thoughts(format, token_ids, tokenizer)
+        self._token_ids = self._markers(tokenizer)
+
+    @property
+    def marker_ids(self) -> frozenset[int]:
+        """The tokens of markers, which must be seen though they may be special."""
+        return frozenset(self._token_ids.values())
+
+    def grammar(self) -> Grammar | None:
+        """What an answer must match; None: nothing. Raises InvalidField.
+
+        The request's own grammar, unless it has to make room for thoughts or for calls.
+        """
+        calls = self._call_rules()
+        if calls is None and (self._thoughts is None or not self._is_json):
+            return self._grammar
+        schema = schema_of(self._grammar) if self._grammar is not None and self._is_json else None
+        return answer_grammar(self._token_ids, thoughts=self._thoughts, schema=schema, calls=calls)
+
+    @property
+    def grammar_field(self) -> str:
+        """The field that errors of the grammar are about."""
+        return FIELD if self._call_rules() is None else "tools"
+
+    def parser(self) -> AnswerParser | None:
+        """A parser for one choice; None when its text is all there is."""
+        thoughts, tools = self._thoughts, self._tools
+        if thoughts is None and tools is None:
+            return None
+        names = frozenset(str(function["name"]) for function in self._functions)
+        max_calls = None if self._several else 1
+        return AnswerParser(
+            None if thoughts is None else ReasoningParser(thoughts.format, opened=thoughts.opened),
+            None if tools is None else ToolParser(tools, names, max_calls=max_calls),
+        )
+
+    def _offer(self, format: AnswerFormat, request: GenerateRequest) -> None:
+        name = request.tool_choice.name
+        functions = [tool["function"] for tool in request.prompt.tools]
+        self._functions = [f for f in functions if self._mode is not ToolMode.NAMED or f["name"] == name]
+        self._tools = format.tools
+        if self._tools is None and self._mode is not ToolMode.AUTO:
+            raise UnsupportedField(
+                "tool_choice: how this model writes calls is not known; only auto and none are available",
+                param="tool_choice",
+            )
+
+    def _call_rules(self) -> CallRules | None:
+        """None where calls are free, or where no marker shows a grammar when they begin."""
+        if self._tools is None:
+            return None
+        forced = self._mode is not ToolMode.AUTO
+        if not forced and not self._is_json:
+            strict = any(function.get("strict") for function in self._functions)
+            marker = self._tools.marker
+            begins = marker in self._token_ids and self._tools.spelling.first.startswith(marker)
+            if self._grammar is not None or not (strict and begins):
+                return None
+        return CallRules(self._tools.spelling, self._functions, self._several, forced, self._space)
+
+    def _markers(self, tokenizer: Tokenizer) -> dict[str, int]:
+        tokens = () if self._tools is None else self._tools.tokens
+        tokens += () if self._thoughts is None else self._thoughts.format.tokens
+        return {token: i for token in tokens if (i := tokenizer.token_id(token)) is not None}
+
+
+def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
+    """`grammar` with the model's own spacing where it is of JSON and has none."""
+    if grammar is None or grammar.kind not in _JSON or grammar.space is not None:
+        return grammar
+    return replace(grammar, space=space)
+
+
+def _thoughts(format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer) -> Thoughts | None:
+    if format.reasoning is None:
+        return None
+    end = tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
+    return Thoughts(format.reasoning, format.reasoning.opened_by(end))

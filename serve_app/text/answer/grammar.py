@@ -1,0 +1,109 @@
+"""What a client asks the output to match -> a grammar in llguidance's own notation.
+
+Everything is checked that can be told without compiling: size, references, form.
+What a schema may hold under a protocol's `strict` is that protocol's business.
+Knows neither tokens nor the parser's limits.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from llguidance import LLMatcher, LLTokenizer
+from llguidance.gbnf_to_lark import any_to_lark
+
+from serve_app.errors import InvalidField
+from serve_app.json_schema import SPACE, UnusableSchema, adapt
+from serve_app.text.tokens.tokenizer import Tokenizer
+from serve_app.types import Grammar, GrammarKind
+
+FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
+
+_COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
+_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+_DATA: Final = ("enum", "const", "default", "examples")  # whose values are no schemas
+
+
+def serialise(grammar: Grammar) -> str:
+    """`grammar` for llguidance. Raises InvalidField, which says what to change.
+
+    What a schema loses on the way is named by `json_schema.adapt`, which the dialects tell clients.
+    """
+    match grammar.kind:
+        case GrammarKind.JSON | GrammarKind.SCHEMA:
+            return LLMatcher.grammar_from_json_schema(_json(schema_of(grammar)))
+        case GrammarKind.REGEX:
+            return LLMatcher.grammar_from_regex(grammar.text)
+        case GrammarKind.CHOICE:
+            choices = json.loads(grammar.text)
+            return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
+        case GrammarKind.LARK:
+            return _lark(grammar.text)
+
+
+def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
+    """Whether the parser takes the tokens for the text that a client will see, judged by some thousands."""
+    size = tokenizer.vocab_size
+    return all(
+        tokens.decode_bytes([i]) == tokenizer.token_bytes(i)
+        for i in range(0, size, max(1, size // _COMPARED))
+        if i not in tokenizer.special_ids and not tokens.is_special_token(i)
+    )
+
+
+def schema_of(grammar: Grammar) -> dict[str, Any]:
+    """The schema of a grammar of JSON, adapted, with the parser's options. Raises InvalidField."""
+    schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
+    return adapted(schema, SPACE if grammar.space is None else grammar.space)
+
+
+def adapted(schema: Mapping[str, Any], space: str) -> dict[str, Any]:
+    """A schema as the parser enforces it, with its options. Raises InvalidField."""
+    try:
+        return {**adapt(dict(schema)).schema, "x-guidance": {"whitespace_pattern": space, "lenient": True}}
+    except UnusableSchema as error:
+        raise refused(f"the schema cannot be used: {error}") from error
+
+
+def _read(text: str) -> dict[str, Any]:
+    schema = json.loads(text)
+    if schema is True:
+        schema = {}
+    if not isinstance(schema, dict):
+        raise refused("the schema must be an object; `false` allows no answer")
+    for keyword, target in _references(schema):
+        if not isinstance(target, str) or not target.startswith("#"):
+            raise refused(f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched')
+    return schema
+
+
+def _json(schema: dict[str, Any]) -> str:
+    try:
+        return json.dumps(schema, allow_nan=False)
+    except ValueError as error:
+        raise refused("the schema holds a number or a string that JSON cannot carry") from error
+
+
+def _references(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    pending: list[Any] = [schema]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            yield from ((key, item[key]) for key in _REFERENCES if key in item)
+            pending += [value for key, value in item.items() if key not in _DATA]
+        elif isinstance(item, list):
+            pending += item
+
+
+def _lark(text: str) -> str:
+    try:
+        return LLMatcher.grammar_from_lark(any_to_lark(text))  # GBNF is translated
+    except Exception as error:  # the translator raises bare Exception
+        raise refused("the grammar is neither in Lark's notation nor in GBNF") from error
+
+
+def refused(reason: str) -> InvalidField:
+    """The error of a grammar that cannot be used."""
+    return InvalidField(f"{FIELD}: {reason}", param=FIELD)

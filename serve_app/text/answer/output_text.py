@@ -1,0 +1,93 @@
+"""The text of one choice: ids in, text that may be shown out, cut at the first stop string.
+
+Joins a detokenizer and a stop matcher. Knows neither the engine nor the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from serve_app.text.answer.stop import StopMatcher, StopStrings
+from serve_app.text.tokens.tokenizer import Tokenizer
+from serve_app.types import PositionLogprobs, TextLogprob
+
+
+@dataclass(frozen=True, slots=True)
+class TextStep:
+    """What some new tokens meant for the text."""
+
+    text: str
+    num_tokens_used: int  # of those pushed; the token that completes a stop string is the last one
+    stop: str | None  # the stop string that ended the text
+
+
+class OutputText:
+    """The growing text of one choice.
+
+    >>> step = output.push(token_ids)  # until step.stop or the sequence ends
+    >>> tail = output.flush()  # only when it ended without a stop string
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        stop: StopStrings | Iterable[str] = (),
+        include_stop: bool = False,
+        skip_special_tokens: bool = True,
+        continues: bool = False,
+        shown_ids: frozenset[int] = frozenset(),
+    ) -> None:
+        """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
+
+        `shown_ids`: special tokens that are shown even if the others are skipped.
+        The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
+        """
+        stops = stop if isinstance(stop, StopStrings) else StopStrings(stop, include_stop=include_stop)
+        self._tokenizer = tokenizer
+        self._detokenizer = tokenizer.detokenizer(
+            skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
+        )
+        self._matcher = StopMatcher(stops) if stops.strings else None
+        self._show_end = stops.include_stop
+        self._stop: str | None = None
+
+    def push(self, token_ids: Sequence[int], *, end_token: bool = False) -> TextStep:
+        """Take the next tokens. After a match nothing is used any more.
+
+        `end_token`: the last id is the stop token that ended the sequence. It is
+        used, and shown only with `include_stop`.
+        """
+        if self._stop is not None:
+            return TextStep("", 0, self._stop)
+        shown = token_ids[:-1] if end_token and not self._show_end else token_ids
+        if self._matcher is None:
+            return TextStep(self._detokenizer.push(shown), len(token_ids), None)
+        parts: list[str] = []
+        for used, token_id in enumerate(shown, start=1):
+            text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)))
+            parts.append(text)
+            if self._stop is not None:
+                return TextStep("".join(parts), used, self._stop)
+        return TextStep("".join(parts), len(token_ids), None)
+
+    @property
+    def stop(self) -> str | None:
+        """The stop string that ended the text; it may be the flushed rest that completes one."""
+        return self._stop
+
+    def flush(self) -> str:
+        """The rest of the text, once the sequence has ended; empty after a match."""
+        if self._stop is not None:
+            return ""
+        tail = self._detokenizer.flush()
+        if self._matcher is None:
+            return tail
+        # Bytes that never became a character may still complete a stop string with U+FFFD.
+        text, self._stop = self._matcher.push(tail)
+        return text if self._stop is not None else text + self._matcher.flush()
+
+    def describe(self, position: PositionLogprobs) -> TextLogprob:
+        """The log-probabilities of a position with the tokens' own texts."""
+        return self._tokenizer.describe(position)

@@ -1,0 +1,59 @@
+"""The text of an answer -> what is thought, what is said, and calls of tools.
+
+Joins the two parsers a model may need. Knows neither tokens nor the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.text.answer.reasoning import ReasoningParser
+from serve_app.text.answer.tools.parser import ToolParser
+from serve_app.types import ToolCallDelta
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """A piece of an answer, sorted."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: tuple[ToolCallDelta, ...] = ()
+
+
+class AnswerParser:
+    """Reads the text of one choice."""
+
+    def __init__(self, reasoning: ReasoningParser | None, tools: ToolParser | None) -> None:
+        self._reasoning = reasoning
+        self._tools = tools
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether a tool was called."""
+        return self._tools is not None and self._tools.num_calls > 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether all the calls are there that are wanted, and nothing else is."""
+        return self._tools is not None and self._tools.complete
+
+    def feed(self, text: str, *, last: bool) -> Parts:
+        """Take more text; `last`: there will be none after it, and nothing is held back any more."""
+        reasoning = ""
+        if self._reasoning is not None:
+            thought = self._reasoning.feed(text)
+            reasoning, text = thought.reasoning, thought.text
+            if last:
+                rest = self._reasoning.end()
+                reasoning, text = reasoning + rest.reasoning, text + rest.text
+        if self._tools is None:
+            return Parts(text, reasoning)
+        pieces = self._tools.feed(text)
+        if last:
+            pieces += self._tools.end()
+        return Parts(
+            "".join(piece for piece in pieces if isinstance(piece, str)),
+            reasoning,
+            tuple(piece for piece in pieces if isinstance(piece, ToolCallDelta)),
+        )

@@ -1,0 +1,140 @@
+"""The text of an answer -> what the model thinks, and what it says.
+
+A model thinks first, between two markers; some templates write the first marker
+themselves. Markers, and whitespace behind them, belong to neither part. Knows nothing of tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from serve_app.text.answer.source import BLANK, Malformed, Scan, Source, find_marker
+from serve_app.text.tokens.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningFormat:
+    """The markers around what a model thinks."""
+
+    name: str
+    open: str
+    close: str
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens that must be seen though they may be special."""
+        return (self.open, self.close)
+
+    def opened_by(self, prompt: str) -> bool:
+        """Whether the answer to `prompt`, or its last characters, begins inside of the markers."""
+        return prompt.rstrip(BLANK).endswith(self.open)
+
+
+FORMATS: Final[Mapping[str, ReasoningFormat]] = MappingProxyType(
+    {
+        format.name: format
+        for format in (
+            ReasoningFormat("think", "<think>", "</think>"),  # DeepSeek-R1, Qwen3 and most others
+            ReasoningFormat("magistral", "[THINK]", "[/THINK]"),
+        )
+    }
+)
+
+
+def find_reasoning_format(setting: str, tokenizer: Tokenizer) -> ReasoningFormat | None:
+    """The format named by `setting`; with `auto` the one that the model's files show."""
+    if setting != "auto":
+        return FORMATS.get(setting)
+    template = "\n".join(tokenizer.templates.values())
+    for format in FORMATS.values():
+        if format.close in template or tokenizer.token_id(format.close) is not None:
+            return format
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Thought:
+    """A piece of an answer; the reasoning comes before the text."""
+
+    reasoning: str
+    text: str
+
+
+class ReasoningParser:
+    """Reads one answer. Linear; holds back less than a marker, and whitespace at the start.
+
+    >>> thought = parser.feed(text)  # until the answer ends
+    >>> tail = parser.end()
+    """
+
+    def __init__(self, format: ReasoningFormat, *, opened: bool) -> None:
+        """`opened`: the prompt ended with the opening marker."""
+        self._format = format
+        self._opened = opened
+        self._source = Source()
+        self._reasoning: list[str] = []
+        self._text: list[str] = []
+        self._run = self._parse()
+        next(self._run)
+
+    def feed(self, text: str) -> Thought:
+        """What more text brings."""
+        if text:
+            self._source.push(text)
+            next(self._run)
+        return self._take()
+
+    def end(self) -> Thought:
+        """What was held back, when the answer has ended. To be called once."""
+        self._source.end()
+        for _ in self._run:
+            pass
+        return self._take()
+
+    def _take(self) -> Thought:
+        thought = Thought("".join(self._reasoning), "".join(self._text))
+        self._reasoning.clear()
+        self._text.clear()
+        return thought
+
+    def _parse(self) -> Scan[None]:
+        source = self._source
+        if (yield from self._opens()):
+            yield from self._skip_blank()
+            yield from self._reason()
+            yield from self._skip_blank()
+        while True:
+            self._text.append(source.pass_on(len(source.text)))
+            if not (yield from source.more()):
+                return
+
+    def _opens(self) -> Scan[bool]:
+        """Whether the answer is reasoning first. Some models repeat the marker of the template."""
+        source = self._source
+        try:
+            yield from source.blank()
+            yield from source.expect(self._format.open)
+        except Malformed:
+            source.put_back()
+            return self._opened
+        source.release()
+        return True
+
+    def _reason(self) -> Scan[None]:
+        source, marker = self._source, self._format.close
+        while True:
+            count, found = find_marker(source, marker)
+            self._reasoning.append(source.pass_on(count))
+            if found:
+                source.pass_on(len(marker))
+                return
+            if not (yield from source.more()):
+                self._reasoning.append(source.pass_on(len(source.text)))
+                return
+
+    def _skip_blank(self) -> Scan[None]:
+        while (char := (yield from self._source.peek())) and char in BLANK:
+            self._source.pass_on(1)

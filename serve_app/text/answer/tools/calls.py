@@ -1,0 +1,120 @@
+"""What parsers of tool calls write: plain text, and calls in pieces.
+
+A call is opened when its name is known and its arguments begin; from then on it stands,
+and its arguments go out as they come. A call that breaks before that is text. Only
+tools that were offered are called. Knows no format.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Collection
+from typing import Final, TypeAlias
+
+from serve_app.text.answer.source import BLANK, Malformed, Source
+from serve_app.types import ToolCallDelta
+
+Piece: TypeAlias = str | ToolCallDelta
+
+_MAX_BLANK_CHARS: Final = 1_024  # a longer stretch of whitespace is text
+
+
+def new_call_id() -> str:
+    """An id in the form of the OpenAI protocol."""
+    return "call_" + secrets.token_hex(12)
+
+
+class Enough(Exception):
+    """The last call that is wanted has ended."""
+
+
+class Calls:
+    """The output of one parser. `source` is what it reads."""
+
+    def __init__(
+        self, source: Source, names: Collection[str], new_id: Callable[[], str], limit: int | None
+    ) -> None:
+        """`limit`: nothing that follows so many calls is wanted."""
+        self._source = source
+        self._names = names
+        self._new_id = new_id
+        self._limit = limit
+        self._pieces: list[Piece] = []
+        self._index = -1  # of the last call
+        self._open = False
+        self._early: list[str] = []  # arguments that came before the name
+        self._blank: str | None = ""  # whitespace, when nothing else came since the start or a call
+
+    @property
+    def count(self) -> int:
+        """Calls that have begun."""
+        return self._index + 1
+
+    def pieces(self) -> list[Piece]:
+        """What was written since the last time."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+    def text(self, text: str) -> None:
+        """Write plain text. Whitespace around calls belongs to them, unless there is a lot of it."""
+        if self._blank is not None:
+            text = self._blank + text
+            if not text.strip(BLANK) and len(text) <= _MAX_BLANK_CHARS:
+                self._blank = text
+                return
+            self._blank = None
+        if text:
+            self._pieces.append(text)
+
+    def check(self, name: str) -> None:
+        """Raises Malformed for a tool that was not offered."""
+        if name not in self._names:
+            raise Malformed
+
+    def open(self, name: str) -> None:
+        """Begin a call. What is held was its syntax."""
+        self._source.release()
+        self._index += 1
+        self._open = True
+        self._blank = ""
+        self._pieces.append(ToolCallDelta(index=self._index, id=self._new_id(), name=name))
+        if self._early:
+            self._write("".join(self._early))
+            self._early.clear()
+
+    def take_arguments(self, count: int) -> None:
+        """Take characters from the source as arguments. Raises Malformed when too many wait for a name."""
+        if self._open:
+            self._write(self._source.pass_on(count))
+            return
+        start = self._source.at
+        self._source.take(count)
+        self._early.append(self._source.text[start : start + count])
+
+    def close(self, default: str = "") -> None:
+        """End the open call; `default` are its arguments when there are none. Raises Enough."""
+        self._write(default)
+        self._source.release()
+        self._ended()
+
+    def abandon(self) -> None:
+        """The call broke: if it is open it stands as it is, and what is held is text. Raises Enough."""
+        self._early.clear()
+        if self._open:
+            self._ended()
+        self.text(self._source.release())
+
+    def end(self) -> None:
+        """The text has ended."""
+        if self._blank and self._index < 0:
+            self._pieces.append(self._blank)
+            self._blank = None
+
+    def _ended(self) -> None:
+        self._open = False
+        if self.count == self._limit:
+            raise Enough
+
+    def _write(self, arguments: str) -> None:
+        if arguments:
+            self._pieces.append(ToolCallDelta(index=self._index, arguments=arguments))

@@ -1,0 +1,100 @@
+"""The grammar of an answer: what it may think, what it may say, and which calls it may or must make.
+
+Calls are the format's own spelling around each tool's name and the schema of its arguments.
+A marker that is a token of the model is asked for as that token. Knows the notation, but no
+parser of it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from serve_app.text.answer.grammar import adapted
+from serve_app.text.answer.reasoning import ReasoningFormat
+from serve_app.text.answer.tools.format import Spelling
+from serve_app.types import Grammar, GrammarKind
+
+_TEXT: Final = r"/(.|\n)*/"  # no control token is part of it
+_BLANKS: Final = r"/[ \n]{0,4}/"
+# With one of these, arguments may have members though `properties` has none.
+_OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "oneOf", "$ref", "if")
+
+
+@dataclass(frozen=True, slots=True)
+class Thoughts:
+    """What a model may think first; `opened`: it already does."""
+
+    format: ReasoningFormat
+    opened: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """Calls of `functions`, each with a name, parameters and perhaps `strict`."""
+
+    spelling: Spelling
+    functions: Sequence[Mapping[str, Any]]  # at least one
+    several: bool  # more than one call
+    forced: bool  # there must be a call
+    space: str  # a regex of what may stand between tokens of their arguments
+
+
+def answer_grammar(
+    token_ids: Mapping[str, int],
+    *,
+    thoughts: Thoughts | None = None,
+    schema: Mapping[str, Any] | None = None,
+    calls: CallRules | None = None,
+) -> Grammar:
+    """What a whole answer must match. `token_ids` are those of the markers that are tokens.
+
+    Without calls that are forced the answer may be text, of `schema` if there is one. Text may then
+    stand before calls too, but only where the first call begins with a token.
+    """
+    said = "TEXT" if schema is None else f"%json {json.dumps(schema)}"
+    rules = [f"said: {said}", f"TEXT: {_TEXT}"]
+    answer = "said"
+    if calls is not None:
+        rules += _call_rules(calls, token_ids)
+        answer = "calls" if calls.forced else "TEXT calls?" if schema is None else "(said | calls)"
+    if thoughts is not None:
+        rules += _thought_rules(thoughts, token_ids)
+        answer = f"thoughts {answer}"
+    return Grammar(kind=GrammarKind.LARK, text="\n".join(["%llguidance {}", f"start: {answer}", *rules, ""]))
+
+
+def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
+    spelling = calls.spelling
+    more = f" ({_terms(spelling.between, token_ids)} call)*" if calls.several else ""
+    rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
+    for i, function in enumerate(calls.functions):
+        before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
+        arguments = adapted(_arguments(function["parameters"]), calls.space)
+        rules.append(f"call_{i}: {before} %json {json.dumps(arguments)} {_terms(spelling.end, token_ids)}")
+    return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
+
+
+def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of a call's arguments: an object, without members where none are declared."""
+    schema = {"type": "object", **parameters}
+    if not schema.get("properties") and not any(key in parameters for key in _OPEN):
+        schema["additionalProperties"] = False
+    return schema
+
+
+def _thought_rules(thoughts: Thoughts, token_ids: Mapping[str, int]) -> list[str]:
+    open, close = thoughts.format.open, thoughts.format.close
+    inside = f"TEXT {_terms(close, token_ids)}" if close in token_ids else "thought"
+    rule = f"{inside} {_BLANKS}" if thoughts.opened else f"({_terms(open, token_ids)} {inside} {_BLANKS})?"
+    return [f"thoughts: {rule}", f"thought[suffix={json.dumps(close)}]: {_TEXT}"]
+
+
+def _terms(text: str, token_ids: Mapping[str, int]) -> str:
+    """`text` as terms of the notation: its markers as tokens, all else as literals."""
+    pattern = "|".join(map(re.escape, token_ids))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    return " ".join(f"<[{token_ids[p]}]>" if p in token_ids else json.dumps(p) for p in parts if p)

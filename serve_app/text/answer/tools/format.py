@@ -1,0 +1,42 @@
+"""What a format of tool calls is to the rest of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from serve_app.text.answer.source import Scan, Source
+from serve_app.text.answer.tools.calls import Calls
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """How calls that are forced are written: `first` call `between` call `last`.
+
+    A call is `name` and the tool's name, `arguments` and an object, `end`.
+    """
+
+    first: str = ""
+    between: str = ""
+    last: str = ""
+    name: str = '{"name": "'
+    arguments: str = '", "arguments": '
+    end: str = "}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a family of models writes calls.
+
+    `scan` reads calls, beginning behind `marker`, or at a character of `bare`. It releases
+    from `source` what was syntax; what it leaves held, and what it raises Malformed over, is text.
+    """
+
+    name: str
+    scan: Callable[[Source, Calls], Scan[None]]
+    spelling: Spelling
+    marker: str = ""  # opens calls wherever it stands; empty: only a whole answer is calls
+    bare: str = ""  # an answer that begins with one of these characters may be calls alone
+    tokens: tuple[str, ...] = ()  # the tokens of its syntax, which must be seen though they are special
+    to_template: Callable[[dict[str, Any]], dict[str, Any]] = lambda message: message  # as templates want it

@@ -1,0 +1,54 @@
+"""Fill-in-the-middle prompts: what stands before a gap and after it -> ids that ask for the gap.
+
+Knows the token names of the common families and nothing of requests.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.text.tokens.tokenizer import Tokenizer, check_prompt_chars
+
+# (before the prefix, before the suffix, before the middle), by family
+_FAMILIES = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),  # Qwen, CodeGemma
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),  # StarCoder, Granite
+    ("<fim-prefix>", "<fim-suffix>", "<fim-middle>"),  # SantaCoder
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),  # CodeLlama
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),  # DeepSeek
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FillInTheMiddle:
+    """The three tokens by which a model is asked for the text of a gap."""
+
+    tokenizer: Tokenizer
+    prefix_id: int
+    suffix_id: int
+    middle_id: int
+
+    @classmethod
+    def find(cls, tokenizer: Tokenizer) -> FillInTheMiddle | None:
+        """The tokenizer's own tokens, or None when it has none that we know."""
+        for names in _FAMILIES:
+            prefix, suffix, middle = map(tokenizer.token_id, names)
+            if prefix is not None and suffix is not None and middle is not None:
+                return cls(tokenizer, prefix, suffix, middle)
+        return None
+
+    async def encode(self, prefix: str, suffix: str) -> list[int]:
+        """BOS where the model wants one, then prefix and suffix behind their tokens.
+
+        Control tokens in either text stay text. Raises PromptTooLong and InvalidField.
+        """
+        return await self.tokenizer.off_loop(len(prefix) + len(suffix), lambda: self._encode(prefix, suffix))
+
+    def _encode(self, prefix: str, suffix: str) -> list[int]:
+        tokenizer = self.tokenizer
+        check_prompt_chars(len(prefix) + len(suffix), param="prompt")
+        opening = tokenizer.encode_now("")[:1]
+        bos = opening if opening == [tokenizer.bos_token_id] else []
+        before = tokenizer.encode_pieces(tokenizer.controls.split(prefix))
+        after = tokenizer.encode_pieces(tokenizer.controls.split(suffix), continues=True)
+        return [*bos, self.prefix_id, *before, self.suffix_id, *after, self.middle_id]

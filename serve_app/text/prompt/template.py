@@ -1,0 +1,183 @@
+"""Chat messages -> token ids, by the operator's chat template.
+
+The template is the model's own or the operator's file, never the client's, and
+runs in transformers' immutable sandbox, so that it renders what it renders there.
+
+Covered: a template cannot reach Python's internals or change its input; its output
+is bounded; control tokens in the strings of users stay text (see control.py).
+Not covered: a template that loops for long without output; the operator chose it.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import jinja2
+from transformers.utils import chat_template_utils
+
+from serve_app.errors import InvalidField, ServeError, UnsupportedField
+from serve_app.text.tokens.control_tokens import Marking, count_chars
+from serve_app.text.tokens.tokenizer import Tokenizer, check_prompt_chars
+from serve_app.types import Templating
+from serve_app.types.request import RESERVED_VARIABLES
+
+# Under these names clients send a message's reasoning; templates read the first, some the second.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+
+VARIABLES: Final = "chat_template_kwargs"  # as clients call them
+
+DEFAULT: Final = Templating()
+
+_REFUSED = "messages: the model's chat template does not accept these messages"
+
+
+class ChatTemplate:
+    """The chat template of one model."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Raises UnsupportedField when the model has no template, jinja2.TemplateError for a broken one."""
+        if not tokenizer.templates:
+            raise UnsupportedField("messages: this model has no chat template", param="messages")
+        self._tokenizer = tokenizer
+        self._sources = tokenizer.templates
+        self._compiled: dict[str, jinja2.Template] = {
+            name: chat_template_utils._compile_jinja_template(source)
+            for name, source in self._sources.items()
+        }
+
+    @classmethod
+    def find(cls, tokenizer: Tokenizer) -> ChatTemplate | None:
+        """The tokenizer's template, or None when it has none."""
+        return cls(tokenizer) if tokenizer.templates else None
+
+    @property
+    def has_tools(self) -> bool:
+        """Whether the template shows tools to the model."""
+        return "tool_use" in self._sources or any("tools" in source for source in self._sources.values())
+
+    async def render_ids(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        tools: Sequence[Mapping[str, Any]] = (),
+        templating: Templating = DEFAULT,
+        most: int | None = None,
+    ) -> list[int]:
+        """Ids of the conversation, ending where `templating` says.
+
+        `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
+        InvalidField when the template refuses the messages, UnsupportedField when it knows
+        no tools, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering, or once it is certain
+        that there are more than `most` tokens.
+        """
+        if tools and not self.has_tools:
+            raise UnsupportedField("tools: this model's chat template has no tools", param="tools")
+        readable = [_readable(message) for message in _checked(messages)]
+        variables = self._free(templating.variables)
+        num_chars = count_chars(messages) + count_chars(tools) + count_chars(variables)
+        check_prompt_chars(num_chars, param="messages")
+
+        def work() -> list[int]:
+            marking = Marking(self._tokenizer.controls)
+            shown = marking.put(readable)
+            end = _mark_end(shown[-1]) if templating.continue_final_message else ""
+            inputs = {
+                **marking.put(variables),
+                "messages": shown,
+                "tools": marking.put(tools) or None,
+                "documents": None,
+                "add_generation_prompt": templating.add_generation_prompt and not end,
+            }
+            rendered = self._render(inputs, marking.num_added_chars + len(end))
+            if end:
+                rendered = _until(end, rendered)
+            pieces = marking.split(rendered)
+            self._tokenizer.check_fewest(sum(len(piece.text) for piece in pieces), most, param="messages")
+            try:
+                return self._tokenizer.encode_pieces(pieces)
+            except InvalidField as error:
+                raise InvalidField("messages: must be valid Unicode text", param="messages") from error
+
+        return await self._tokenizer.off_loop(num_chars, work)
+
+    def _free(self, variables: Mapping[str, Any]) -> Mapping[str, Any]:
+        """`variables`, none of which has a name of ours or the tokenizer's. Raises InvalidField."""
+        for name in variables:
+            if name in RESERVED_VARIABLES or name in self._tokenizer.named_tokens:
+                raise InvalidField(
+                    f"{VARIABLES}: {name} must not be given; it is set by the server", param=VARIABLES
+                )
+        return variables
+
+    def _render(self, inputs: dict[str, Any], num_added_chars: int) -> str:
+        """The rendered template; `num_added_chars` of it are ours and do not count."""
+        name = "tool_use" if inputs["tools"] and "tool_use" in self._compiled else "default"
+        if name not in self._compiled:
+            raise UnsupportedField("messages: this model's chat template serves only tools", param="messages")
+        try:
+            parts = self._compiled[name].generate(**self._tokenizer.named_tokens, **inputs)
+            return _bounded(parts, num_added_chars)
+        except ServeError:
+            raise
+        except jinja2.TemplateError as error:
+            raise InvalidField(self._refusal(name, error), param="messages") from error
+        except Exception as error:  # a template may fail in any way over input it did not expect
+            raise InvalidField(_REFUSED, param="messages") from error
+
+    def _refusal(self, name: str, error: jinja2.TemplateError) -> str:
+        """The template's own words, where they are fixed words of the template."""
+        said = error.message or ""
+        if type(error) is jinja2.TemplateError and 0 < len(said) <= 300 and said in self._sources[name]:
+            return f"messages: {said}"
+        return _REFUSED
+
+
+def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
+    if not messages:
+        raise InvalidField("messages: must hold at least one message", param="messages")
+    if any(not isinstance(message.get("role"), str) for message in messages):
+        raise InvalidField("messages: every message needs a role", param="messages")
+    return messages
+
+
+def _readable(message: Mapping[str, Any]) -> dict[str, Any]:
+    """The message as templates expect it: no null fields, reasoning under the names they read."""
+    fields = {key: value for key, value in message.items() if value is not None}
+    reasoning = next((fields[name] for name in _REASONING if name in fields), None)
+    if reasoning is not None:
+        fields = {"thinking": reasoning, **fields, "reasoning_content": reasoning}
+    return fields
+
+
+def _mark_end(message: dict[str, Any]) -> str:
+    """Put a mark that nobody can guess behind the text of `message`, and return it. Raises InvalidField."""
+    text = message.get("content")
+    if not isinstance(text, str) or not text:
+        raise InvalidField(
+            "continue_final_message: the last message must have a text", param="continue_final_message"
+        )
+    mark = "".join(secrets.choice("0123456789") for _ in range(20))
+    message["content"] = text + mark
+    return mark
+
+
+def _until(mark: str, rendered: str) -> str:
+    """What stands before the mark. Raises InvalidField where the template does not show it."""
+    found = rendered.rfind(mark)
+    if found < 0:
+        raise InvalidField(
+            "continue_final_message: the model's chat template does not show the last message as it is",
+            param="continue_final_message",
+        )
+    return rendered[:found]
+
+
+def _bounded(parts: Iterator[str], num_added_chars: int) -> str:
+    found: list[str] = []
+    num_chars = -num_added_chars
+    for part in parts:
+        num_chars += len(part)
+        check_prompt_chars(num_chars, param="messages")
+        found.append(part)
+    return "".join(found)

@@ -1,0 +1,161 @@
+"""Grammars of answers, tried with the parser they are written for over real tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import pytest
+import tokenizers
+from llguidance import LLMatcher, LLTokenizer
+
+from serve_app.json_schema import SPACE
+from serve_app.models.catalogue import demo_folder
+from serve_app.text.answer.grammar import schema_of, serialise
+from serve_app.text.answer.reasoning import FORMATS as REASONING
+from serve_app.text.answer.tools.detect import FORMATS
+from serve_app.text.answer.tools.forcing import CallRules, Thoughts, answer_grammar
+from serve_app.text.answer.tools.mistral import MISTRAL_ARGS
+from serve_app.types import Grammar, GrammarKind
+
+MARKERS = ("[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
+WEATHER = {
+    "name": "get_weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "array", "items": {"type": "integer"}}},
+        "required": ["city"],
+    },
+}
+NOW = {"name": "now", "parameters": {"type": "object", "properties": {}}}
+ALL = {**FORMATS, "mistral_args": MISTRAL_ARGS}
+OSLO = '{"city": "Oslo", "days": [1, 2]}'
+
+
+@cache
+def backend() -> tokenizers.Tokenizer:
+    """Demo-chat's tokens, and the markers of others as special ones."""
+    found = tokenizers.Tokenizer.from_file(str(demo_folder("demo-chat") / "tokenizer.json"))
+    found.add_special_tokens(list(MARKERS))
+    return found
+
+
+@cache
+def tokens() -> LLTokenizer:
+    return LLTokenizer(backend().to_str(), eos_token=backend().token_to_id("<|im_end|>"))
+
+
+def ids(*markers: str) -> Mapping[str, int]:
+    return {marker: backend().token_to_id(marker) for marker in markers}
+
+
+def matches(grammar: Grammar, answer: str) -> bool:
+    """Whether the whole `answer`, as the model's own tokens, is one of the grammar's."""
+    matcher = LLMatcher(tokens(), serialise(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    wanted = backend().encode(answer, add_special_tokens=False).ids
+    return bool(matcher.try_consume_tokens(wanted) == len(wanted) and matcher.is_accepting())
+
+
+def calls(format: str = "hermes", *functions: Any, several: bool = False, forced: bool = True) -> CallRules:
+    return CallRules(ALL[format].spelling, functions or (WEATHER, NOW), several, forced, SPACE)
+
+
+@pytest.mark.parametrize(
+    ("format", "one", "two"),
+    [
+        (
+            "hermes",
+            f'<tool_call>\n{{"name": "get_weather", "arguments": {OSLO}}}\n</tool_call>',
+            '\n<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        ),
+        ("llama3", f'{{"name": "get_weather", "parameters": {OSLO}}}', '; {"name": "now", "parameters": {}}'),
+        ("mistral_args", f"[TOOL_CALLS]get_weather[ARGS]{OSLO}", "[TOOL_CALLS]now[ARGS]{}"),
+    ],
+)
+def test_a_forced_answer_is_calls_and_nothing_else(format: str, one: str, two: str) -> None:
+    markers = ids(*(token for token in ALL[format].tokens if backend().token_to_id(token) is not None))
+    single = answer_grammar(markers, calls=calls(format))
+    several = answer_grammar(markers, calls=calls(format, several=True))
+    assert matches(single, one)
+    assert matches(several, one)
+    assert matches(several, one + two)
+    for answer in (one + two, "Hello", "", "Well." + one, one.replace("get_weather", "get_time")):
+        assert not matches(single, answer)
+    assert not matches(several, one + one.replace("city", "town"))
+
+
+@pytest.mark.parametrize("format", ["mistral", "json"])
+def test_lists_of_calls(format: str) -> None:
+    first = "[TOOL_CALLS] " if format == "mistral" else ""
+    one = f'{{"name": "get_weather", "arguments": {OSLO}}}'
+    grammar = answer_grammar(ids("[TOOL_CALLS]"), calls=calls(format, several=True))
+    assert matches(grammar, f"{first}[{one}]")
+    assert matches(grammar, f"{first}[{one}, {one}]")
+    assert not matches(grammar, f"{first}[]")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "good", "bad"),
+    [
+        (WEATHER["parameters"], ['{"city": "x"}'], ["{}", '{"city": 1}', '{"city": "x", "other": 1}', "[]"]),
+        ({}, ["{}"], ['{"a": 1}']),
+        (
+            {"properties": {"a": {"$ref": "#/$defs/x"}}, "$defs": {"x": {"enum": ["b"]}}},
+            ['{"a": "b"}'],
+            ['{"a": "c"}'],
+        ),
+        ({"anyOf": [{"required": ["a"]}, {"required": ["b"]}]}, ['{"a": 1}'], ["{}"]),
+        ({"additionalProperties": {"type": "integer"}}, ['{"a": 1}', "{}"], ['{"a": "b"}']),
+        (
+            {"properties": {"a": {"type": "integer"}}, "x-guidance": {"whitespace_flexible": True}},
+            ['{"a": 1}', '{\n  "a": 1\n}'],
+            ['{"a":' + " " * 33 + "1}"],
+        ),
+    ],
+)
+def test_arguments_follow_their_schema(parameters: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    function = {"name": "f", "parameters": parameters}
+    grammar = answer_grammar({}, calls=calls("llama3", function))
+    for text in good:
+        assert matches(grammar, f'{{"name": "f", "parameters": {text}}}'), text
+    for text in bad:
+        assert not matches(grammar, f'{{"name": "f", "parameters": {text}}}'), text
+
+
+def test_text_or_calls() -> None:
+    call = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
+    markers = ids("<tool_call>", "</tool_call>")
+    grammar = answer_grammar(markers, calls=calls(forced=False))
+    for answer in ("", "Hello, {world}.\n", call, "Let me see.\n" + call):
+        assert matches(grammar, answer)
+    for answer in (call.replace("now", "then"), call + call, "<tool_call>"):
+        assert not matches(grammar, answer)
+
+
+def test_a_schema_or_calls() -> None:
+    schema = schema_of(
+        Grammar(kind=GrammarKind.SCHEMA, text='{"type": "array", "items": {"type": "integer"}}')
+    )
+    grammar = answer_grammar({}, schema=schema, calls=calls("llama3", forced=False))
+    assert matches(grammar, "[1, 2]")
+    assert matches(grammar, '{"name": "now", "parameters": {}}')
+    assert not matches(grammar, "Hello")
+    anything = schema_of(Grammar(kind=GrammarKind.JSON))
+    assert matches(answer_grammar({}, schema=anything), '{"a": [1, {}]}')
+    assert not matches(answer_grammar({}, schema=anything), "[]")
+
+
+@pytest.mark.parametrize("as_tokens", [True, False])
+def test_thoughts_come_first(as_tokens: bool) -> None:
+    format = REASONING["think"] if as_tokens else REASONING["magistral"]
+    markers = ids(*format.tokens) if as_tokens else {}
+    call = '{"name": "now", "parameters": {}}'
+    thought = f"Hm, {{or}} <b>?\n{format.close}"
+    for opened, before in ((True, ""), (False, format.open + "\n")):
+        grammar = answer_grammar(markers, thoughts=Thoughts(format, opened), calls=calls("llama3"))
+        assert matches(grammar, before + thought + call)
+        assert matches(grammar, f"{before}{thought}\n\n{call}")
+        assert not matches(grammar, f"{before}{thought}Hello")
+        assert matches(grammar, call) is not opened
