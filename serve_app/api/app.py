@@ -7,11 +7,8 @@ from __future__ import annotations
 
 import logging
 
-from starlette.applications import Starlette
-from starlette.middleware import Middleware
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
+from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from serve_app.api.dialects.databricks import routes as databricks
 from serve_app.api.dialects.extensions import routes as extensions
@@ -21,12 +18,13 @@ from serve_app.api.dialects.openai import routes as openai
 from serve_app.api.dialects.ovms import routes as ovms
 from serve_app.api.dialects.triton import routes as triton
 from serve_app.api.dialects.v2 import routes as v2
-from serve_app.api.edge.auth import Authentication, Scoped
+from serve_app.api.edge.auth import Authentication
 from serve_app.api.edge.middleware import Edge
 from serve_app.api.edge.route_guide import RouteGuide
 from serve_app.api.error_renderers import RENDERERS
+from serve_app.api.ingress import Ingress
 from serve_app.api.pages import routes as pages
-from serve_app.api.route import Entry, Path, paths_of
+from serve_app.api.route import Entry, paths_of
 from serve_app.api.services import Services
 
 logger = logging.getLogger(__name__)
@@ -47,7 +45,7 @@ def entries(services: Services) -> list[Entry]:
     ]
 
 
-def build_app(services: Services, *, ids_are_echoed: bool = False) -> Starlette:
+def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     """The gateway's HTTP interface.
 
     `ids_are_echoed`: whatever serves the app repeats a request's `X-Request-Id` itself, so a sound
@@ -56,29 +54,15 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> Starlette:
     config = services.config
     logger.info("the protocol of /v1 is %s", config.v1_dialect)
     paths = paths_of(entries(services))
-    app = Starlette(
-        routes=[_route(path) for path in paths],
-        middleware=[
-            Middleware(
-                Edge,
-                metrics=services.metrics,
-                guide=RouteGuide((path.method, path.template) for path in paths),
-                renderers=RENDERERS,
-                v1=Family(config.v1_dialect),
-                ids_are_echoed=ids_are_echoed,
-            ),
-            Middleware(Authentication, accounts=services.accounts, peer_of=services.peer_of),
-        ],
-        # Starlette would answer these itself, in its own shape: `Edge` answers everything.
-        exception_handlers={404: _reraise, 405: _reraise},
-    )
-    app.router.redirect_slashes = False  # a redirect would be built from the Host header
-    return app
 
+    def layers(router: ASGIApp) -> ASGIApp:
+        return Edge(
+            Authentication(router, services.accounts, services.peer_of),
+            services.metrics,
+            RouteGuide((path.method, path.template) for path in paths),
+            RENDERERS,
+            v1=Family(config.v1_dialect),
+            ids_are_echoed=ids_are_echoed,
+        )
 
-def _route(path: Path) -> Route:
-    return Route(path.template, Scoped(path.app, path.scope, path.template), methods=[path.method])
-
-
-async def _reraise(request: Request, error: Exception) -> Response:
-    raise error
+    return Ingress(paths, layers)

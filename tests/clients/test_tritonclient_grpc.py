@@ -21,7 +21,7 @@ import pytest
 import pytest_asyncio
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
-from starlette.applications import Starlette
+from fastapi import FastAPI
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
@@ -41,7 +41,7 @@ STREAMS = 32
 class Asked:
     """A server, and both clients of it."""
 
-    app: Starlette
+    app: FastAPI
     url: str
     client: triton_aio.InferenceServerClient
     blocking: triton.InferenceServerClient

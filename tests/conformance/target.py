@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import httpx
 import pytest
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from serve_app.config import EngineConfig, ModelConfig
 from tests.support.gateway import directory_of, fake_app
@@ -74,7 +74,7 @@ class Target:
 @asynccontextmanager
 async def demo_app(
     endpoints: Sequence[dict[str, Any]] | None = None, model: str = DEMO, window: int | None = 512
-) -> AsyncIterator[Starlette]:
+) -> AsyncIterator[FastAPI]:
     """A gateway with a demo model behind it, all in this process; by default under its own name."""
     # Not on import: to ask a running server takes no engine.
     from serve_app.replica.served import start

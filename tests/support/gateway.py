@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import uvicorn
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
@@ -59,7 +59,7 @@ def filled(path: str) -> str:
 class Gateway:
     """An app over a fake backend, and a client for it."""
 
-    app: Starlette
+    app: FastAPI
     backend: FakeBackend
     directory: Directory
     journal: ListJournal
@@ -124,7 +124,7 @@ def fake_app(
     directory: Directory | None = None,
     journal: Journal | None = None,
     **options: Any,
-) -> Starlette:
+) -> FastAPI:
     """The app over `backend`; `options` are `build_app`'s, or settings of the gateway.
 
     Its services are in `app.state.services`.
@@ -147,7 +147,7 @@ def fake_app(
 
 
 @asynccontextmanager
-async def served(app: Starlette) -> AsyncIterator[tuple[str, int]]:
+async def served(app: FastAPI) -> AsyncIterator[tuple[str, int]]:
     """`app` behind a real server on a free loopback port."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical", lifespan="off"))
     task = asyncio.ensure_future(server.serve())

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import tritonclient.grpc as triton
-from starlette.applications import Starlette
+from fastapi import FastAPI
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.config import GatewayConfig
@@ -23,7 +23,7 @@ TYPES = {bool: ("BOOL", np.bool_), int: ("INT32", np.int32), float: ("FP32", np.
 
 
 @asynccontextmanager
-async def rpc_served(app: Starlette, keys: str = "", host: str = "127.0.0.1") -> AsyncIterator[str]:
+async def rpc_served(app: FastAPI, keys: str = "", host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of a server over what `app` answers with."""
     accounts = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS": keys})
     server = RpcServer(replace(app.state.services, accounts=accounts))
@@ -63,7 +63,7 @@ def is_final(result: triton.InferResult) -> bool:
     return bool(parameter.bool_param)
 
 
-async def idle(app: Starlette) -> EngineStats:
+async def idle(app: FastAPI) -> EngineStats:
     """The engine's numbers once it holds no sequence and no block. Raises TimeoutError."""
     async with asyncio.timeout(IDLE_S):
         while True:

@@ -147,4 +147,4 @@ def public_error(error: Exception) -> ServeError:
 def _http_headers(error: Exception) -> dict[str, str]:
     """`Allow` of a 405, which the router knows."""
     allow = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
-    return {} if allow is None else {"allow": allow}
+    return {} if allow is None else {"allow": ", ".join(sorted(allow.split(", ")))}

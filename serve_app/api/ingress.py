@@ -1,0 +1,58 @@
+"""FastAPI at the door: it has the table of routes and describes them, and requests pass it by.
+
+Nothing of FastAPI runs for a request. Bodies stay raw until a dialect reads them, capped and strict, and
+errors of every kind have the shape of the request's protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from importlib.metadata import version
+
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.edge.auth import Scoped
+from serve_app.api.route import Path
+
+
+class RawRoute(APIRoute):
+    """A route that is answered by an ASGI app of ours."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path.template, _answered_by_app, methods=[path.method], response_model=None)
+        self.methods = {"GET", "HEAD"} if path.method == "GET" else {path.method}
+        self.app = Scoped(path.app, path.scope, path.template)
+        self.entries = path.entries
+
+    # Starlette's own: FastAPI's look for routers that include one another, once a route and request.
+    matches = Route.matches
+    handle = Route.handle
+
+
+class Ingress(FastAPI):
+    """The app of a gateway."""
+
+    def __init__(self, paths: Iterable[Path], layers: Callable[[ASGIApp], ASGIApp]) -> None:
+        """`layers` puts what every request passes around the router."""
+        super().__init__(
+            title="serve-app",
+            version=version("serve-app"),
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+        )
+        self.router.routes.extend(RawRoute(path) for path in paths)
+        # A redirect to the path with a slash, or without, would be built from the Host header.
+        self._layers = layers(Router(self.routes, redirect_slashes=False))
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        scope["app"] = self  # the router then raises where it would answer in a shape of its own
+        await self._layers(scope, receive, send)
+
+
+async def _answered_by_app() -> None:
+    """Stands where FastAPI wants a function to describe; no request comes here."""
