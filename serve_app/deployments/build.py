@@ -29,17 +29,13 @@ from ray.serve import Application, Deployment
 from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.deployments.defaults import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S, SURGE_PERCENT
 from serve_app.deployments.limiter import limiter_deployment
 from serve_app.deployments.model.replica import ModelReplica
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
 
-# Serve's defaults would kill long answers on shutdown and notice a dead engine late.
-DRAIN_S: Final = 600.0
-HEALTH_PERIOD_S: Final = 5.0
-HEALTH_TIMEOUT_S: Final = 15.0
-# Changed code or `args` start new replicas beside the old ones, which answer until those are up.
-SURGE_PERCENT: Final = 100
+DRAIN_S: Final = 600.0  # Serve's default would kill long answers on shutdown
 BY_LOAD: Final = "serve_app.deployments.model.scaling:ByLoad"
 UPSCALE_DELAY_S: Final = 10.0
 DOWNSCALE_DELAY_S: Final = 300.0

@@ -35,6 +35,7 @@ from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.quota import Buckets, add, check, returned
 from serve_app.accounts.reservations import Reservations
+from serve_app.deployments.defaults import HEALTH_PERIOD_S, HEALTH_TIMEOUT_S, SURGE_PERCENT
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
@@ -123,16 +124,14 @@ def _undone(taken: Sequence[Draw]) -> list[Draw]:
 
 def limiter_deployment() -> Deployment:
     """The limiter, to be bound to the gateway of the `system` application."""
-    from serve_app.deployments import build  # it imports this module
-
     return serve.deployment(Limiter).options(
         name="Limiter",
         num_replicas=1,
         max_ongoing_requests=MAX_ONGOING,
         graceful_shutdown_timeout_s=2 * WAIT_S,
-        max_surge_percent=build.SURGE_PERCENT,
-        health_check_period_s=build.HEALTH_PERIOD_S,
-        health_check_timeout_s=build.HEALTH_TIMEOUT_S,
+        max_surge_percent=SURGE_PERCENT,
+        health_check_period_s=HEALTH_PERIOD_S,
+        health_check_timeout_s=HEALTH_TIMEOUT_S,
         ray_actor_options={"num_cpus": 0.05},
     )
 

@@ -1,0 +1,11 @@
+"""Numbers that all our deployments have in common; `deployments:` in a deploy file overrides each of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# With Serve's own a dead engine would be noticed late.
+HEALTH_PERIOD_S: Final = 5.0
+HEALTH_TIMEOUT_S: Final = 15.0
+# Changed code or `args` start new replicas beside the old ones, which answer until those are up.
+SURGE_PERCENT: Final = 100
