@@ -53,7 +53,7 @@ COPY deploy /opt/serve-app/deploy
 WORKDIR /opt/serve-app
 USER 1000:1000
 # KubeRay brings its own command. Alone: docker run --network host serve-app:0.1.0-cpu
-CMD ["python", "-m", "serve_app.deployments.serve", "deploy/local.yaml"]
+CMD ["serve-app", "serve", "deploy/local.yaml"]
 
 FROM runtime AS cuda
 # The driver comes with the node (NVIDIA's container toolkit), CUDA's libraries with torch.

@@ -28,7 +28,7 @@ RAY := ray and not full and not gpu
 .PHONY: serve test test-all test-gpu lint lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
-	@exec $(BIN)/python -m serve_app.deployments.serve $(FILE) $(SERVE_FLAGS)
+	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait

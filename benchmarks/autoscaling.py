@@ -198,7 +198,7 @@ async def cluster(key: str) -> AsyncIterator[str]:
     from ray.cluster_utils import Cluster
     from ray.serve.schema import ServeDeploySchema
 
-    from serve_app.deployments.launcher.rollout import roll_out
+    from serve_app.deployments.launcher.deploy import roll_out
 
     port = free_port()
     node = {"num_cpus": 8, "num_gpus": 1, "object_store_memory": 100 * 2**20}

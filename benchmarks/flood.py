@@ -83,7 +83,7 @@ def served() -> Iterator[str]:
         catalogue["endpoints"].append({"name": UNLIMITED, "served_entities": [{"model": "demo-chat"}]})
         file = Path(folder) / "provisioned.yaml"
         file.write_text(yaml.safe_dump(deploy))
-        command = [sys.executable, "-m", "serve_app.deployments.serve", str(file)]
+        command = [sys.executable, "-m", "serve_app.cli", "serve", str(file)]
         process = subprocess.Popen(command, stdout=sys.stderr)
         try:
             wait_ready(f"http://127.0.0.1:{port}", process)

@@ -216,7 +216,7 @@ def main() -> int:
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        command = [sys.executable, "-m", "serve_app.deployments.serve", str(deploy_file(folder))]
+        command = [sys.executable, "-m", "serve_app.cli", "serve", str(deploy_file(folder))]
         server = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
         try:
             wait_until_ready(server)

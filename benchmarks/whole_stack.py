@@ -91,7 +91,7 @@ def served(config: ModelConfig, *flags: str) -> Iterator[str]:
         yaml.safe_dump(deploy, file)
         file.flush()
         process = subprocess.Popen(
-            [sys.executable, "-m", "serve_app.deployments.serve", file.name, *flags], stdout=sys.stderr
+            [sys.executable, "-m", "serve_app.cli", "serve", file.name, *flags], stdout=sys.stderr
         )
         try:
             url = f"http://127.0.0.1:{PORT}"

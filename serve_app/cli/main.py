@@ -9,8 +9,8 @@ from serve_app.cli.deploy import deploy
 from serve_app.cli.endpoints import endpoints
 from serve_app.cli.health import health
 from serve_app.cli.keys import keys
+from serve_app.cli.measure_throughput import measure_throughput
 from serve_app.cli.serve import serve
-from serve_app.cli.throughput import measure_throughput
 from serve_app.cli.usage import usage
 from serve_app.cli.validate import validate
 

@@ -1,12 +1,23 @@
-"""`serve-app serve`: the launcher behind `make serve`."""
+"""`serve-app serve` (and `make serve`): a deploy file on a private cluster, in the foreground."""
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
+from typing import Final
 
 import click
 
 from serve_app.cli.files import DEPLOY_FILE
+
+MAX_GRACE_S: Final = 86_400.0
+
+
+def _number(context: click.Context, parameter: click.Parameter, value: float | None) -> float | None:
+    """`nan` passes click's own check of the range."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter(f"nan is not in the range 0<=x<={MAX_GRACE_S:g}.")
+    return value
 
 
 @click.command()
@@ -14,8 +25,9 @@ from serve_app.cli.files import DEPLOY_FILE
 @click.option("--no-haproxy", is_flag=True, help="Use Ray Serve's own Python proxy, several times slower.")
 @click.option(
     "--grace",
-    type=click.FloatRange(0, 86_400),
+    type=click.FloatRange(0, MAX_GRACE_S),
     metavar="SECONDS",
+    callback=_number,
     help="How long running answers may take to finish after a stop.  [default: the Gateway's "
     "graceful_shutdown_timeout_s in FILE, or 600]",
 )
@@ -24,11 +36,12 @@ def serve(context: click.Context, file: Path, no_haproxy: bool, grace: float | N
     """Serve a deploy file, until Ctrl-C.
 
     Starts a private one-node Ray cluster for FILE and says what happens while it loads.
-    deploy/local.yaml serves the bundled demo model and is a good start for a file of your own.
+    deploy/local.yaml serves the bundled demo models and is a good start for a file of your own.
     Ctrl-C or SIGTERM lets running answers finish and refuses new ones; a second one stops at once.
-    """
-    from serve_app.deployments.serve import main
 
-    flags = ["--no-haproxy"] if no_haproxy else []
-    flags += [] if grace is None else ["--grace", str(grace)]
-    context.exit(main([str(file), *flags]))
+    Exits with 0 when it was asked to stop, and with 1 when it could not serve or go on.
+    """
+    from serve_app.deployments.launcher.launcher import Launcher
+    from serve_app.deployments.launcher.server import Options
+
+    context.exit(Launcher(Options(file, use_haproxy=not no_haproxy, grace_s=grace)).run())

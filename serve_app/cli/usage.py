@@ -14,8 +14,8 @@ import msgspec
 
 from serve_app.accounts.journal_reader import read
 from serve_app.accounts.totals import FIELDS, Total, summarise
-from serve_app.cli.moment import METAVAR, moment
 from serve_app.cli.output import number, table
+from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
 from serve_app.types import UsageRecord
 
@@ -38,8 +38,10 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
     type=click.Path(file_okay=False, path_type=Path),
     help="The gateway's usage_dir.  [default: $XDG_STATE_HOME/serve-app/usage]",
 )
-@click.option("--since", metavar=METAVAR, callback=moment, help="Requests that began then or later.")
-@click.option("--until", metavar=METAVAR, callback=moment, help="Requests that began earlier than that.")
+@click.option("--since", metavar=METAVAR, callback=unix_seconds, help="Requests that began then or later.")
+@click.option(
+    "--until", metavar=METAVAR, callback=unix_seconds, help="Requests that began earlier than that."
+)
 @click.option(
     "--by",
     default="endpoint,entity",

@@ -55,7 +55,7 @@ class Command:
         self._said: list[bytes] = []
         self._terminal, inner = pty.openpty()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _SHELL, "-m", "serve_app.deployments.serve", str(self.file), *flags],
+            [sys.executable, "-c", _SHELL, "-m", "serve_app.cli", "serve", str(self.file), *flags],
             env=self.environ,
             cwd=folder,
             stdin=inner,

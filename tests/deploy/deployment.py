@@ -26,7 +26,7 @@ import yaml
 
 from serve_app.accounts.journal_reader import read
 from serve_app.config import ModelConfig
-from serve_app.deployments.deploy_file.rollout import rollout
+from serve_app.deployments.rollout.rollout import rollout
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
 from tests.support.invariants import WAIT_S, Served, children
@@ -227,7 +227,7 @@ async def deployed(cluster: Cluster, raw: Raw, usage: Path, model: str = DEMO) -
 
 def _deploy(raw: Raw, usage: Path) -> None:
     """As `serve deploy` does it: all at once."""
-    from serve_app.deployments.deploy_file.rollout_cluster import ServeCluster
+    from serve_app.deployments.rollout.cluster import ServeCluster
 
     ServeCluster().deploy(_own(raw, usage))
 
@@ -243,8 +243,8 @@ def _own(raw: Raw, usage: Path) -> Raw:
 
 
 def _wait(port: int, apps: list[str]) -> None:
-    from serve_app.deployments.deploy_file.rollout_cluster import ServeCluster
-    from serve_app.deployments.launcher.rollout import until_ready
+    from serve_app.deployments.launcher.deploy import until_ready
+    from serve_app.deployments.rollout.cluster import ServeCluster
 
     cluster, deadline = ServeCluster(), time.monotonic() + WAIT_S
     while any(cluster.states().get(app, ("", ""))[0] != "RUNNING" for app in apps):

@@ -81,7 +81,7 @@ def server(group: MemoryGroup, tmp_path: Path) -> Iterator[Server]:
     environ["RAY_memory_usage_threshold"] = f"{min(full, 0.94):.3f}"
     with said.open("w") as out:
         process = subprocess.Popen(
-            group.command(sys.executable, "-m", "serve_app.deployments.serve", str(file)),
+            group.command(sys.executable, "-m", "serve_app.cli", "serve", str(file)),
             env=environ,
             cwd=tmp_path,
             stdout=out,

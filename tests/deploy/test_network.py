@@ -92,7 +92,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Machine]:
     environ |= {"XDG_STATE_HOME": str(folder), "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
     environ |= {"SERVE_APP_API_KEYS": f"alice:inference,metrics:{hashlib.sha256(KEY.encode()).hexdigest()}"}
     with two_networks() as (inside, outside), said.open("w") as out:
-        command = inside.command(sys.executable, "-m", "serve_app.deployments.serve", str(file), *flags)
+        command = inside.command(sys.executable, "-m", "serve_app.cli", "serve", str(file), *flags)
         process = subprocess.Popen(command, env=environ, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
         try:
             made = Machine(inside, outside, said)

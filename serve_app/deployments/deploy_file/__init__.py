@@ -1,1 +1,1 @@
-"""Deploy files: what they may say, what is wrong in one, and how a change of one is rolled out."""
+"""Deploy files: what they may say, and everything that is wrong in one."""

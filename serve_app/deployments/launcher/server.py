@@ -86,7 +86,7 @@ class Server:
         from ray.serve.schema import ServeDeploySchema
 
         from serve_app.deployments.launcher import ray_cluster
-        from serve_app.deployments.launcher.rollout import roll_out
+        from serve_app.deployments.launcher.deploy import roll_out
 
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
@@ -108,7 +108,7 @@ class Server:
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
         """Another file over this one. Runs beside `_watch`. Raises CannotServe."""
         from serve_app.deployments.deploy_file.file import DeployFileError, parse
-        from serve_app.deployments.launcher.rollout import roll_out
+        from serve_app.deployments.launcher.deploy import roll_out
 
         def told(words: str) -> None:
             say(words)

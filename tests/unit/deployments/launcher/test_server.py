@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.deployments import serve
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.say import CannotServe
@@ -59,11 +58,3 @@ def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(tmp_path: Path, 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match=r"none\.yaml"):
         read(tmp_path / "none.yaml")
-
-
-@pytest.mark.parametrize("value", ["-1", "soon", "nan", "86401"])
-def test_a_grace_that_is_no_time_is_refused(value: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        serve.main(["a.yaml", "--grace", value])
-    assert caught.value.code == 2
-    assert "0 to 86400" in capsys.readouterr().err

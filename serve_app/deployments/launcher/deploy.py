@@ -25,7 +25,7 @@ def roll_out(
 
     `say` hears of every change; `cancelled` tells why to give up. Raises CannotServe.
     """
-    from serve_app.deployments.deploy_file.rollout import RolloutFailed, rollout
+    from serve_app.deployments.rollout.rollout import RolloutFailed, rollout  # Ray comes with it
 
     started = time.monotonic()
 

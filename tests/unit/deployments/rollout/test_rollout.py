@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.deployments.deploy_file.rollout import File, RolloutFailed, apply, plan
+from serve_app.deployments.rollout.plan import File, plan
+from serve_app.deployments.rollout.rollout import RolloutFailed, apply
 
 App = dict[str, Any]
 
@@ -152,7 +153,14 @@ def test_a_model_that_fails_leaves_gateways_and_old_models_as_they_are() -> None
         apply(plan(running, wanted), cluster, said.append, poll_s=0.0, settle_s=0.0)
     (only,) = cluster.deployed[1:]
     assert only["applications"] == [gateway("a"), model("a"), model("b")]
-    assert said == ["1 of 3: starting b", "b: deploying", "b: deploying: no room"]
+    assert said == ["step 1 of 3: starting b", "b: deploying", "b: deploying: no room"]
+
+
+def test_a_first_deployment_that_fails_does_not_speak_of_what_served_before() -> None:
+    cluster = FakeCluster(file(), fails="a")
+    with pytest.raises(RolloutFailed) as caught:
+        apply(plan(file(), file(gateway("a"), model("a"))), cluster, lambda line: None, poll_s=0.0)
+    assert str(caught.value) == "starting system, a: application a failed.\nValueError: no such folder"
 
 
 def test_models_that_gateways_still_route_to_are_not_removed() -> None:

@@ -1,4 +1,4 @@
-"""Points in time on a command line: `7d` (ago), or an ISO date or time."""
+"""Options that name a point in time: `7d` (ago), or an ISO date or time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhdw])")
 _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400, "w": 604_800}
 
 
-def moment(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
-    """An option's callback: Unix seconds. An ISO time without an offset is local, a date its first moment."""
+def unix_seconds(context: click.Context, parameter: click.Parameter, value: str | None) -> float | None:
+    """An option's callback: the time as Unix seconds.
+
+    An ISO time without an offset is local time; a date means its first moment.
+    """
     if value is None:
         return None
     if ago := _AGO.fullmatch(value):

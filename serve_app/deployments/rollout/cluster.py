@@ -1,4 +1,4 @@
-"""The Serve of this driver, as `rollout` needs it. Nothing but Ray."""
+"""The Serve of this driver, as a rollout needs it. Nothing but Ray."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
-from serve_app.deployments.deploy_file.rollout import File
+from serve_app.deployments.rollout.plan import File
 
 logger = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ ASK_S: Final = 10.0  # all gateways answer at once, or are asked again
 
 
 class ServeCluster:
-    """A `rollout.Cluster` over Serve's controller. For plain code, not for use on an event loop."""
+    """A `rollout.Cluster` over Serve's controller. Its calls block: not for use on an event loop."""
 
     def running(self) -> File:
-        """The applications that a deploy file brought; those of `serve.run` are left alone by all files."""
+        """The applications that came with a deploy file. Deploy files leave those of `serve.run` alone."""
         found = _get_global_client().get_serve_details()["applications"].values()
         configs = [app["deployed_app_config"] for app in found if app["status"] != "DELETING"]
         return {"applications": [config for config in configs if config is not None]}
@@ -40,11 +40,11 @@ class ServeCluster:
         routed: set[str] = set()
         try:
             for name in gateways:
-                told = _handle(name).broadcast("routes").results(timeout_s=ASK_S)
-                if not told:
+                answers = _handle(name).broadcast("routes").results(timeout_s=ASK_S)
+                if not answers:
                     return None
-                routed |= {app for apps in told for app in apps}
-        except (RayError, RayServeException, TimeoutError) as error:  # such as a gateway that just went
+                routed |= {app for apps in answers for app in apps}
+        except (RayError, RayServeException, TimeoutError) as error:  # a gateway may just have ended
             logger.debug("the gateways do not tell where they route: %s", error)
             return None
         return frozenset(routed)
@@ -58,13 +58,13 @@ def _handle(app: str) -> DeploymentHandle:
 
 
 def as_ray_has_it(file: File) -> File:
-    """The file after Ray's schema: comparable to what `running` tells."""
+    """The file after Ray's schema, so that it can be compared with `ServeCluster.running`."""
     dumped: File = ServeDeploySchema.model_validate(file).model_dump(exclude_unset=True)
     return dumped
 
 
 def reason(app: Any) -> str:
-    """The last line of what went wrong with an application's status: ours says what to do."""
+    """Why an application's status is bad: the last line with an error, since our errors say what to do."""
     texts = [app.message, *(d.message for d in app.deployments.values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
     return lines[-1] if lines else "\n".join(text for text in texts if text)

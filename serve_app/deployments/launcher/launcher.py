@@ -1,25 +1,22 @@
-"""`make serve`: one command from a deploy file to an endpoint that answers.
+"""The foreground process of `serve-app serve`: from a deploy file to an endpoint that answers.
 
-    python -m serve_app.deployments.serve deploy/local.yaml [--no-haproxy] [--grace SECONDS]
+    Launcher(Options(Path("deploy/local.yaml"))).run()
 
-This process stays in the foreground and does nothing but watch and relay: it alone hears the
-terminal. Ctrl-C or SIGTERM lets running answers finish; a second one ends all at once. Ray and
-all else are descendants of the guardian, which ends them when this process dies, however it does.
-`serve run deploy/local.yaml` works as well; then the environment is the caller's.
+This process only watches and relays signals: it alone hears the terminal. Ctrl-C or SIGTERM lets
+running answers finish; a second one ends everything at once. Ray and all else are descendants of
+the guardian, which ends them when this process dies, however it dies. `serve run deploy/local.yaml`
+works as well; then the environment is the caller's.
 """
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import select
 import shutil
 import signal
 import socket
-import sys
 import time
-from pathlib import Path
 from typing import Final
 
 from serve_app.deployments import environment
@@ -31,22 +28,6 @@ from serve_app.deployments.launcher.server import Options, Server
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S: Final = 0.25  # `make` and `timeout` pass on a signal that the whole group has got already
 SLACK_S: Final = 60.0  # beyond the grace, for a server that does not come to its end
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Serve until told to stop. 0: ended on request; 1: could not serve or go on, said why."""
-    parser = argparse.ArgumentParser(prog="python -m serve_app.deployments.serve", description=__doc__)
-    parser.add_argument("file", type=Path, help="deploy file, such as deploy/local.yaml")
-    parser.add_argument("--no-haproxy", action="store_true", help="use Ray Serve's own Python proxy")
-    parser.add_argument(
-        "--grace",
-        type=_seconds,
-        metavar="SECONDS",
-        help="how long running answers may take to finish after a stop; by default as long as the "
-        "Gateway's graceful_shutdown_timeout_s in the file, or 600",
-    )
-    options = parser.parse_args(argv)
-    return Launcher(Options(options.file, not options.no_haproxy, options.grace)).run()
 
 
 class Launcher:
@@ -134,17 +115,3 @@ class Launcher:
         if self._lifeline >= 0:
             os.close(self._lifeline)
             self._lifeline = -1
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 86_400:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of seconds from 0 to 86400")
-    return value
-
-
-if __name__ == "__main__":
-    sys.exit(main())
