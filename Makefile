@@ -24,30 +24,54 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
+TEST_JOBS ?= 4
+PYTEST := $(BIN)/python -m pytest
+SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)
+GIVING_WAY := nice -n 10
+COVERED := build/coverage
 
-.PHONY: serve test test-all test-gpu lint lock bench soak bench-gpu protocol clean
+.PHONY: serve test check test-unit test-ray test-deploy test-all test-gpu coverage lint lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
 
+# Three parts side by side: one computes while the clusters of the others start, wait and stop. It gives way to
+# them. A part's output comes when it is done; TEST_JOBS=1 runs one after the other.
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
-	$(BIN)/python -m pytest -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
+	@$(SIDE_BY_SIDE) test-unit test-ray test-deploy
 
+# What a change must pass.
+check: $(STAMP)
+	@$(SIDE_BY_SIDE) lint test-unit test-ray test-deploy
+
+test-unit: $(STAMP)
+	$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
+
+test-ray: $(STAMP)
+	$(PYTEST) -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
+
+test-deploy: $(STAMP)
+	$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
+
+# With the full counts, which need the machine for themselves: one part after the other.
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
 test-all: $(STAMP) $(LITELLM)
-	$(BIN)/python -m pytest -n 3 -m "not ray and not gpu" $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m "ray and not gpu" --ignore tests/deploy $(PYTEST_FLAGS)
-	$(BIN)/python -m pytest -m "ray and not gpu" $(PYTEST_FLAGS) tests/deploy
+	$(MAKE) -j1 test-unit test-ray test-deploy UNIT="not ray and not gpu" RAY="ray and not gpu"
 
 test-gpu: $(STAMP)
-	$(BIN)/python -m pytest -m gpu $(PYTEST_FLAGS)
+	$(PYTEST) -m gpu $(PYTEST_FLAGS)
+
+# Lines of serve_app that `make test` runs, in whichever process: gateways, replicas and commands too.
+coverage: $(STAMP)
+	@rm -rf $(COVERED) && mkdir -p $(COVERED)
+	@$(MAKE) test PYTEST="$(BIN)/python -m coverage run -m pytest"
+	@$(BIN)/python -m coverage combine --quiet
+	$(BIN)/python -m coverage report
 
 lint: $(STAMP)
-	$(BIN)/ruff check serve_app tests benchmarks recipes
-	$(BIN)/ruff format --check serve_app tests benchmarks recipes
-	$(BIN)/mypy
+	$(GIVING_WAY) $(BIN)/ruff check serve_app tests benchmarks recipes
+	$(GIVING_WAY) $(BIN)/ruff format --check serve_app tests benchmarks recipes
+	$(GIVING_WAY) $(BIN)/mypy
 
 # After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).
 lock: $(LOCK_TOOL)

@@ -1,33 +1,8 @@
-"""The shape of MindIE's errors, and the rows of their table that a model causes."""
+"""The shape of MindIE's errors."""
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-from serve_app.errors import (
-    DeadlineExceeded,
-    EngineRefused,
-    GenerationFailed,
-    NumericalError,
-    Overloaded,
-    PromptTooLong,
-    QuotaExceeded,
-    ServeError,
-    Unavailable,
-)
-
-MALFORMED: Final = (b"", b"{", b"[]", b"null", b'\xef\xbb\xbf{"model":"demo"}', b'{"x":NaN}')
-
-ROWS: Final[dict[str, tuple[ServeError, int, str]]] = {
-    "e5": (PromptTooLong("prompt: too long", param="prompt"), 422, "Input Validation Error"),
-    "e7": (QuotaExceeded("too much"), 429, "Overloaded"),
-    "e8": (Overloaded("full"), 429, "Overloaded"),
-    "e9": (Unavailable("loading"), 503, "Service Unavailable"),
-    "e10": (DeadlineExceeded("timeout"), 500, "Incomplete Generation"),
-    "e11": (EngineRefused("no"), 424, "Generation Error"),
-    "e12": (GenerationFailed("failed"), 500, "Incomplete Generation"),
-    "e12-numbers": (NumericalError("failed"), 500, "Incomplete Generation"),
-}
+from typing import Any
 
 
 def told(answer: Any, status: int, kind: str, *words: str) -> None:

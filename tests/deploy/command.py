@@ -28,7 +28,12 @@ START_S: Final = 180.0
 READY: Final = "Ctrl-C stops it."
 # What a shell gives a command: a session, a group and a terminal.
 _SHELL: Final = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+_TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+_LISTEN: Final = "0A"  # the kernel's number of that state
 _MARK: Final = "SERVE_APP_TEST_COMMAND"  # in the environment of all that descends from one command
+
+Address = tuple[str, int]
+Listening = dict[str, Address]  # socket, by the name that the kernel gives it -> where it listens
 
 
 class Command:
@@ -111,32 +116,35 @@ class Command:
 
     def named(self, part: str) -> psutil.Process:
         """The one process of the family that has `part` in its command line."""
-        found = [each for each in self.family() if part in " ".join(each.cmdline())]
-        assert len(found) == 1, [each.cmdline() for each in found]
-        return found[0]
+        found = {each: line for each in self.family() if part in (line := line_of(each))}
+        assert len(found) == 1, found
+        (process,) = found
+        return process
 
-    def ports(self) -> set[tuple[str, int]]:
-        """Addresses that the family listens at now."""
+    def ports(self) -> Listening:
+        """Where the family listens now."""
         pids = {each.pid for each in self.family()}
-        found = psutil.net_connections("tcp")
-        return {
-            (each.laddr.ip, each.laddr.port)
-            for each in found
-            if each.pid in pids and each.status == psutil.CONN_LISTEN
-        }
+        found: Listening = {}
+        for each in psutil.net_connections("tcp"):
+            if each.pid in pids and each.status == psutil.CONN_LISTEN:
+                with contextlib.suppress(FileNotFoundError):  # its process has just ended
+                    found[os.readlink(f"/proc/{each.pid}/fd/{each.fd}")] = (each.laddr.ip, each.laddr.port)
+        return found
 
-    async def leaves_nothing(self, ports: set[tuple[str, int]]) -> None:
-        """Within the usual time no process, and nobody at any of `ports`: another server may have its own."""
+    async def leaves_nothing(self, ports: Listening) -> None:
+        """Within the usual time no process, and none of `ports` is listened at by the same socket.
+
+        A server beside it may have the same port by then.
+        """
         own = {("127.0.0.1", self.port), ("127.0.0.1", self.grpc_port)}
         try:
             async with asyncio.timeout(WAIT_S):
-                while self.family() or not all(map(_can_be_had, own)) or any(map(_answers, ports)):
+                while self.family() or not all(map(_can_be_had, own)) or ports.keys() & _listening():
                     await asyncio.sleep(0.05)
         except TimeoutError:
-            left = [(each.pid, each.cmdline()) for each in self.family()]
-            taken = [each for each in own if not _can_be_had(each)] + [
-                each for each in ports if _answers(each)
-            ]
+            left = [(each.pid, line_of(each)) for each in self.family()]
+            taken = [each for each in own if not _can_be_had(each)]
+            taken += [ports[each] for each in ports.keys() & _listening()]
             raise AssertionError(f"left behind: {left}, {taken}\n{self.said}") from None
 
     async def cli(self, *arguments: str) -> tuple[int, str]:
@@ -178,8 +186,16 @@ def command(raw: Raw, folder: Path, *flags: str, **environ: str) -> Iterator[Com
         started.clean_up()
 
 
-def _can_be_had(address: tuple[str, int]) -> bool:
-    with _socket(address) as sock:
+def line_of(process: psutil.Process) -> str:
+    """Its command line; "" of one that has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _can_be_had(address: Address) -> bool:
+    with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as every server does
         try:
             sock.bind(address)
@@ -188,11 +204,7 @@ def _can_be_had(address: tuple[str, int]) -> bool:
         return True
 
 
-def _answers(address: tuple[str, int]) -> bool:
-    """Binding would tell of closed connections, too: Serve's inner ports are without SO_REUSEADDR."""
-    with _socket(address) as sock:
-        return sock.connect_ex(address) == 0
-
-
-def _socket(address: tuple[str, int]) -> socket.socket:
-    return socket.socket(socket.AF_INET6 if ":" in address[0] else socket.AF_INET)
+def _listening() -> set[str]:
+    """Every socket that listens, as `/proc/PID/fd` names it."""
+    lines = [line.split() for each in _TABLES for line in each.read_text().splitlines()]
+    return {f"socket:[{fields[9]}]" for fields in lines if fields[3] == _LISTEN}

@@ -29,6 +29,7 @@ class Request:
     """One request of the load, as its client saw it."""
 
     is_stream: bool
+    user: str  # the name that chooses the entity, or ""
     started: float  # seconds since the load began
     ended: float = 0.0
     status: int = 0
@@ -53,6 +54,13 @@ class Log:
     def longest_s(self) -> float:
         return max(request.ended - request.started for request in self.requests)
 
+    def by_user(self) -> dict[str, list[str]]:
+        """User -> the entities that answered, in order."""
+        entities: dict[str, list[str]] = {}
+        for request in self.requests:
+            entities.setdefault(request.user, []).append(request.entity)
+        return entities
+
     def since(self, number: int) -> set[str]:
         """The entities that answered, from the request of that number on."""
         return {request.entity for request in self.requests[number:]}
@@ -63,21 +71,29 @@ class Log:
 
 
 @asynccontextmanager
-async def constant_load(server: Deployed, model: str = DEMO) -> AsyncIterator[Log]:
-    """CLIENTS that ask `model` all the time, each at once after its last answer, until the block ends."""
+async def constant_load(server: Deployed, model: str = DEMO, users: int = 0) -> AsyncIterator[Log]:
+    """CLIENTS that ask `model` all the time, each at once after its last answer, until the block ends.
+
+    `users`: of each client, which asks for them in turn; without any, every request is drawn anew.
+    """
     log, stop = Log(), asyncio.Event()
     clock = asyncio.get_running_loop().time
     began = clock()
 
+    async def ask(number: int, user: str) -> None:
+        request = Request(is_stream=bool(number % 2), user=user, started=clock() - began)
+        try:
+            await _ask(server.client, model, request)
+        except httpx.HTTPError as error:
+            request.end = type(error).__name__
+        request.ended = clock() - began
+        log.requests.append(request)
+
     async def client(number: int) -> None:
+        names = [f"user-{number}-{each}" for each in range(users)] or [""]
         while not stop.is_set():
-            request = Request(is_stream=bool(number % 2), started=clock() - began)
-            try:
-                await _ask(server.client, model, request)
-            except httpx.HTTPError as error:
-                request.end = type(error).__name__
-            request.ended = clock() - began
-            log.requests.append(request)
+            for user in names:
+                await ask(number, user)
 
     async with asyncio.TaskGroup() as group:
         for number in range(CLIENTS):
@@ -89,10 +105,10 @@ async def constant_load(server: Deployed, model: str = DEMO) -> AsyncIterator[Lo
 
 
 @asynccontextmanager
-async def nothing_is_lost(server: Deployed) -> AsyncIterator[Log]:
+async def nothing_is_lost(server: Deployed, users: int = 0) -> AsyncIterator[Log]:
     """A constant load around the block: every answer is whole, and each left one record."""
     before = len(await settled(server))
-    async with constant_load(server) as log:
+    async with constant_load(server, users=users) as log:
         await more(log)
         yield log
         await more(log)
@@ -110,9 +126,20 @@ async def more(log: Log, count: int = 4 * CLIENTS) -> None:
             await asyncio.sleep(0.05)
 
 
+async def a_round(log: Log, users: int) -> None:
+    """Wait until each of the clients' users was answered twice from now on: the second question is new."""
+    wanted = {user: len(answers) + 2 for user, answers in log.by_user().items()}
+    async with asyncio.timeout(WAIT_S):
+        while len(seen := log.by_user()) < CLIENTS * users or any(
+            len(seen[u]) < n for u, n in wanted.items()
+        ):
+            await asyncio.sleep(0.05)
+
+
 async def _ask(client: httpx.AsyncClient, model: str, request: Request) -> None:
     body = completion(model, max_tokens=TOKENS, stream=request.is_stream)
-    async with client.stream("POST", COMPLETIONS, json=body) as response:
+    headers = {"X-Routing-Key": request.user} if request.user else {}
+    async with client.stream("POST", COMPLETIONS, json=body, headers=headers) as response:
         request.status = response.status_code
         request.entity = response.headers.get("served-model-name", "")
         request.retry_after = response.headers.get("retry-after")
@@ -128,6 +155,8 @@ def _end(raw: bytes, request: Request) -> str:
         return raw.decode(errors="replace")
     if not request.is_stream:
         answer = json.loads(raw)
+        if answer["model"] != request.entity:
+            return "of another entity"
         return DONE if answer["usage"]["completion_tokens"] == TOKENS else "short"
     lines = [line.removeprefix("data: ") for line in raw.decode().splitlines() if line]
     if not lines or lines[-1] != "[DONE]":
@@ -135,5 +164,7 @@ def _end(raw: bytes, request: Request) -> str:
     events: list[dict[str, Any]] = [json.loads(line) for line in lines[:-1]]
     if any("error" in event for event in events):
         return "error event"
+    if {event["model"] for event in events} != {request.entity}:
+        return "of another entity"
     finishes = [choice["finish_reason"] for event in events for choice in event["choices"]]
     return DONE if [each for each in finishes if each] == ["length"] else "unfinished"

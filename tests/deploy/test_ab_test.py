@@ -6,7 +6,6 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
@@ -16,7 +15,7 @@ import pytest_asyncio
 
 from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.endpoints.split import candidates
-from tests.deploy.answers import completion, every_endpoint_answers, settled, streamed, whole
+from tests.deploy.answers import completion, every_endpoint_answers, whole
 from tests.deploy.deployment import (
     COMPLETIONS,
     DEMO,
@@ -29,7 +28,7 @@ from tests.deploy.deployment import (
     endpoints_of,
     gateway_of,
 )
-from tests.deploy.load import nothing_is_lost
+from tests.deploy.load import a_round, nothing_is_lost
 from tests.support.invariants import WAIT_S, unharmed
 from tests.support.ray_cluster import Cluster
 
@@ -39,8 +38,7 @@ OLD: Final = "demo-chat-1"
 NEW: Final = "demo-chat-2"
 AT_ONCE: Final = 16
 SIGMAS: Final = 4.5
-CLIENTS: Final = 6
-USERS: Final = 12  # of each client
+USERS: Final = 9  # of each client of a load
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -111,56 +109,21 @@ async def test_a_caller_stays_with_its_entity(server: Deployed) -> None:
             watch.sent += 10
 
 
-@asynccontextmanager
-async def load(server: Deployed) -> AsyncIterator[dict[str, list[str]]]:
-    """CLIENTS that ask all the time, half of them for streams. User -> the entities that answered, in order.
-
-    Every answer must be complete. Users belong to one client, which asks for them in turn.
-    """
-    seen: dict[str, list[str]] = {}
-    stop = asyncio.Event()
-
-    async def client(number: int) -> None:
-        ask = streamed if number % 2 else whole
-        while not stop.is_set():
-            for user in (f"user-{number}-{each}" for each in range(USERS)):
-                answer = await ask(server.client, completion(DEMO), **{"X-Routing-Key": user})
-                seen.setdefault(user, []).append(answer.entity)
-
-    async with asyncio.TaskGroup() as group:
-        for number in range(CLIENTS):
-            group.create_task(client(number))
-        try:
-            yield seen
-        finally:
-            stop.set()
-
-
-async def a_round(seen: dict[str, list[str]]) -> None:
-    """Wait until every user was answered twice from now on: the second question came later than now."""
-    wanted = {user: len(answers) + 2 for user, answers in seen.items()}
-    async with asyncio.timeout(WAIT_S):
-        while len(seen) < CLIENTS * USERS or any(len(seen[user]) < n for user, n in wanted.items()):
-            await asyncio.sleep(0.05)
-
-
 async def test_f11_new_shares_under_load_lose_no_request(server: Deployed) -> None:
     gateways = await server.gateways()
     files = {new: shared(server.raw, new) for new in (10, 50, 100)}
-    async with load(server) as seen:
-        await a_round(seen)
+    async with nothing_is_lost(server, USERS) as log:
+        await a_round(log, USERS)
         for new, raw in files.items():
             await server.deploy(raw)
             await server.until_traffic(DEMO, {OLD: 100 - new, NEW: new})
-            await a_round(seen)
-            assert {user: answers[-1] for user, answers in seen.items()} == {
-                user: drawn(raw, user) for user in seen
-            }
-    for user, answers in seen.items():  # nobody came back: only the share that moved saw a change
+            await a_round(log, USERS)
+            for user, answers in log.by_user().items():
+                assert answers[-1] == drawn(raw, user)
+    for user, answers in log.by_user().items():  # nobody came back: only the share that moved saw a change
         changes = sum(before != after for before, after in pairwise(answers))
         assert changes == (drawn(files[10], user) == OLD), user
     assert await server.gateways() == gateways
-    await settled(server)
 
 
 @pytest.mark.full
@@ -171,21 +134,19 @@ async def test_f11_a_wrong_catalogue_is_refused_and_the_old_one_serves(server: D
     def mistake(raw: Raw) -> None:
         endpoints_of(raw)[0]["traffic"] = {OLD: 40, NEW: 40}
 
-    async with load(server) as seen:
-        await a_round(seen)
+    async with nothing_is_lost(server, USERS) as log:
+        await a_round(log, USERS)
         await server.deploy(edited(right, mistake))
         await until_refused(server, 1.0)
-        await a_round(seen)
-        assert {user: answers[-1] for user, answers in seen.items()} == {
-            user: drawn(right, user) for user in seen
-        }
+        await a_round(log, USERS)
+        for user, answers in log.by_user().items():
+            assert answers[-1] == drawn(right, user)
         await server.deploy(half)
         await server.until_traffic(DEMO, {OLD: 50, NEW: 50})
         await until_refused(server, 0.0)
-        await a_round(seen)
-        assert {answers[-1] for answers in seen.values()} == {OLD, NEW}
+        await a_round(log, USERS)
+        assert {answers[-1] for answers in log.by_user().values()} == {OLD, NEW}
     assert await server.gateways() == gateways
-    await settled(server)
 
 
 async def test_f11_all_that_can_change_changes_under_load(server: Deployed) -> None:

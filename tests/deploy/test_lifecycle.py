@@ -3,123 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import signal
-import socket
-import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import httpx
 import psutil
 import pytest
-import tritonclient.grpc.aio as triton
-from tritonclient.utils import InferenceServerException
 
 from serve_app.accounts.journal_reader import read
-from tests.deploy.answers import completion
-from tests.deploy.command import START_S, Command, command
-from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO, Raw, alone, deploy_file
+from tests.deploy.command import START_S, Command, command, line_of
+from tests.deploy.deployment import DEMO, Raw, alone, deploy_file
+from tests.deploy.stopping import LONG, STREAMS, check_stop, stream, streams
 from tests.support.invariants import WAIT_S
-from tests.support.rpc_server import tensors
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
-STREAMS: Final = 16
-LONG: Final = 400  # tokens; sixteen such streams take seconds
 ENDS: Final = ("ctrl-c", "term", "term-group", "kill", "kill-in-start")
-QUICK_END_S: Final = 20.0  # of a server that has nothing to finish; a grace would take longer
 
 
 def demo() -> Raw:
     return alone(deploy_file("local"), DEMO)
 
 
-async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int:
-    """Tokens of one long stream that came to its proper end."""
-    body = {
-        **completion(DEMO, max_tokens=LONG, **fields),
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
-    last = ""
-    usage = None
-    async with client.stream("POST", COMPLETIONS, json=body) as response:
-        assert response.status_code == 200, await response.aread()
-        async for line in response.aiter_lines():
-            begun.set()
-            if line:
-                last = line.removeprefix("data: ")
-            if last.startswith("{"):
-                usage = json.loads(last).get("usage") or usage
-    assert last == "[DONE]"
-    assert usage is not None
-    return int(usage["completion_tokens"])
-
-
-async def streams(client: httpx.AsyncClient) -> list[asyncio.Task[int]]:
-    """Sixteen of them, once each has its first event."""
-    begun = [asyncio.Event() for _ in range(STREAMS)]
-    tasks = [asyncio.create_task(stream(client, each, seed=index)) for index, each in enumerate(begun)]
-    await asyncio.wait_for(asyncio.gather(*(each.wait() for each in begun)), WAIT_S)
-    return tasks
-
-
-async def refusals(served: Command, client: httpx.AsyncClient) -> None:
-    """Readiness is gone and new work is refused, in the words of each protocol; life goes on."""
-    async with asyncio.timeout(WAIT_S):
-        while (await client.get("/readyz")).status_code != 503:
-            await asyncio.sleep(0.01)
-    assert (await client.get("/livez")).status_code == 200
-    assert (await client.get("/v2/health/ready")).status_code == 400
-    bodies = {
-        CHAT: {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
-        "/v1/embeddings": {"model": DEMO, "input": "Hi!"},
-        "/serving-endpoints/demo-chat/invocations": {"messages": [{"role": "user", "content": "Hi!"}]},
-        "/mindie/v1/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
-        "/v3/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
-        "/v2/models/demo-chat/generate": {"text_input": "Hi!", "max_tokens": 4},
-    }
-    shapes = []
-    for path, body in bodies.items():
-        answer = await client.post(path, json=body)
-        assert answer.status_code == 503, (path, answer.text)
-        assert int(answer.headers["retry-after"]) >= 1, path
-        assert "stopping" in answer.text, path
-        shapes.append(sorted(answer.json()))
-    assert len({tuple(shape) for shape in shapes}) > 2  # each protocol has its own
-    async with triton.InferenceServerClient(f"127.0.0.1:{served.grpc_port}") as rpc:
-        assert not await rpc.is_server_ready()
-        with pytest.raises(InferenceServerException) as caught:
-            await rpc.infer(DEMO, tensors([5, 6, 7], 4))
-        assert "UNAVAILABLE" in caught.value.status()
-
-
+@pytest.mark.full  # Ctrl-C is in test_serve_command.py
 async def test_a_stop_lets_running_answers_finish_and_refuses_new_ones(tmp_path: Path) -> None:
     """SIGTERM to the whole group of the launcher, under a load of sixteen streams."""
     with command(demo(), tmp_path) as served:
         await served.until_ready()
-        limits = httpx.Limits(max_connections=None)
-        idle = socket.create_connection(("127.0.0.1", served.port))  # a keep-alive connection
-        idle.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
-        assert b"200" in await asyncio.to_thread(idle.recv, 4096)
-        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S, limits=limits) as client:
-            ports = served.ports()
-            assert ("127.0.0.1", served.port) in ports
-            running = await streams(client)
-            served.signal_group(signal.SIGTERM)
-            await refusals(served, client)
-            assert await asyncio.gather(*running) == [LONG] * STREAMS
-        done = time.monotonic()
-        assert await served.ended() == 0
-        assert time.monotonic() - done < QUICK_END_S  # by far less than the idle connection lasts
-        idle.close()
-        assert f"finishing {STREAMS} answers; Ctrl-C again stops at once" in served.said
-        assert served.said.rstrip().endswith("serve: stopped")
-        await served.leaves_nothing(ports)
-        records = list(read(served.usage))
-        assert [record.outcome for record in records] == ["finished"] * STREAMS
+        await check_stop(served, lambda: served.signal_group(signal.SIGTERM))
+        assert [record.outcome for record in read(served.usage)] == ["finished"] * STREAMS
 
 
 async def ends(served: Command, how: str) -> int | None:
@@ -144,7 +58,7 @@ async def start_and_end(folder: Path, how: str, delay_s: float) -> None:
             await asyncio.sleep(delay_s)
         else:
             await served.until_ready()
-        ports = served.ports() | {("127.0.0.1", served.port), ("127.0.0.1", served.grpc_port)}
+        ports = served.ports()
         assert await ends(served, how) in (0, None), served.said
         await served.leaves_nothing(ports)
 
@@ -234,7 +148,7 @@ async def test_a_server_recovers_from_the_death_of_its_controller(tmp_path: Path
         first.kill()
         async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
             async with asyncio.timeout(WAIT_S):
-                while not any("ray::ServeController" in " ".join(each.cmdline()) for each in served.family()):
+                while not any("ray::ServeController" in line_of(each) for each in served.family()):
                     await asyncio.sleep(0.2)
             running = await streams(client)
             served.ctrl_c()
@@ -250,7 +164,7 @@ async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
         assert f"Ray cannot use {tmp_path}/file/ray (Not a directory)" in served.said
         assert "RAY_TMPDIR" in served.said
         assert "Traceback" not in served.said
-        await served.leaves_nothing(set())
+        await served.leaves_nothing({})
 
 
 @pytest.mark.full
@@ -263,7 +177,7 @@ async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> No
         await served.until_said("Ray did not start in time")
         assert await served.ended() == 1
         assert "Traceback" not in served.said
-        await served.leaves_nothing(set())
+        await served.leaves_nothing({})
 
 
 @pytest.mark.full

@@ -1,4 +1,4 @@
-"""`make serve`: one command from a deploy file to an answer, and back to nothing on Ctrl-C."""
+"""`make serve`: one command from a deploy file to answers, and back to nothing on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.deploy.deployment import (
     edited,
     endpoints_of,
 )
+from tests.deploy.stopping import check_stop
 from tests.support.invariants import WAIT_S
 from tests.support.rpc_server import output_ids, tensors
 
@@ -50,11 +51,7 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
             assert listening_on(port) == {"127.0.0.1"}, kind
         assert len(served.family()) > 5  # Ray, HAProxy and the replicas
         await deploys(served)
-        ports = served.ports()
-        served.ctrl_c()
-        assert await served.ended() == 0
-        assert served.said.rstrip().endswith("serve: stopped")
-        await served.leaves_nothing(ports)
+        await check_stop(served, served.ctrl_c)
         assert {record.outcome for record in read(served.usage)} == {"finished"}
 
 

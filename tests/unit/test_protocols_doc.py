@@ -44,8 +44,8 @@ CHAT_TESTS: Final = "openai_chat/test_chat.py::test_what_is_inside_its_bounds_is
     [
         (missing_tests, CHAT_TESTS, CHAT_TESTS + "_not", "has no test"),
         (missing_tests, CHAT_TESTS, "openai_chat/test_nothing.py::test_x", "there is no file"),
-        (missing_tests, "::TestShared::test_e3_an", "::TestShared::test_e3_no", "has no test"),
-        (missing_tests, "::TestShared::test_e3_an", "::TestNobody::test_e3_an", "no class"),
+        (missing_tests, "::TestShared::test_the_words", "::TestShared::test_no_words", "has no test"),
+        (missing_tests, "::TestShared::test_the_words", "::TestNobody::test_the_words", "no class"),
         (missing_tests, "| bounds, defaults |", "| nonsense |", "nothing is called nonsense"),
         (missing_tests, "| bounds, defaults |", "| |", "names no test"),
         (unrelated_tests, "| `reasoning_effort` |", "| `reasoning_strength` |", "does not mention"),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from serve_app.errors import GenerationFailed, Overloaded, PromptTooLong
 from serve_app.types import EmbedRequest
 from tests.conformance import fields
 from tests.conformance.fields import Bounds
@@ -130,21 +129,6 @@ async def test_encoding_format_base64_holds_the_same_numbers() -> None:
         (plain,) = (await post(g)).json()["data"]
         (packed,) = (await post(g, encoding_format="base64")).json()["data"]
     assert np.frombuffer(base64.b64decode(packed["embedding"]), "<f4").tolist() == plain["embedding"]
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "code"),
-    [
-        (PromptTooLong("input: too long", param="input"), 400, "BAD_REQUEST"),
-        (Overloaded("full"), 429, "REQUEST_LIMIT_EXCEEDED"),
-        (GenerationFailed("failed"), 500, "INTERNAL_ERROR"),
-    ],
-)
-async def test_errors_of_the_model(error: Any, status: int, code: str) -> None:
-    async with gateway(embedder(refuse=error), endpoints=ENDPOINTS) as g:
-        answer = await post(g)
-        assert (answer.status_code, answer.json()["error_code"]) == (status, code)
-        await g.check()
 
 
 # --- a real model ------------------------------------------------------------------------------

@@ -18,11 +18,7 @@ from tests.support.gateway import CHAT, chat_body, events, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
-ROUTE = Route(
-    CHAT,
-    {"messages": [{"role": "user", "content": "Tell me!"}]},
-    {"messages": [{"role": "user", "content": "%"}]},
-)
+ROUTE = Route(CHAT, {"messages": [{"role": "user", "content": "Tell me!"}]})
 
 FUNCTION = {"name": "f", "parameters": {"type": "object"}}
 TOOL = {"type": "function", "function": FUNCTION}

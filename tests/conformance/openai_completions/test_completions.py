@@ -18,7 +18,7 @@ from tests.support.gateway import COMPLETIONS, completion_body, gateway
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
-ROUTE = Route(COMPLETIONS, {"prompt": "The sea is"}, {"prompt": "%"})
+ROUTE = Route(COMPLETIONS, {"prompt": "The sea is"})
 
 BOUNDS: Bounds = {
     "prompt": (

@@ -184,21 +184,6 @@ async def test_error_of_an_input_beyond_the_window_names_it(embedder: httpx.Asyn
     assert f"at most {WINDOW}" in error["message"]
 
 
-async def test_error_of_an_unknown_model(embedder: httpx.AsyncClient) -> None:
-    reply = await ask(embedder, model="nobody")
-    assert (reply.status_code, reply.json()["error"]["code"]) == (404, "model_not_found")
-
-
-async def test_error_of_a_body_that_is_no_json(embedder: httpx.AsyncClient) -> None:
-    reply = await embedder.post(PATH, content=b"{")
-    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
-
-
-async def test_error_of_another_method(embedder: httpx.AsyncClient) -> None:
-    reply = await embedder.get(PATH)
-    assert reply.status_code == 405
-
-
 async def test_error_of_a_chat_with_an_embedder(embedder: httpx.AsyncClient) -> None:
     reply = await embedder.post("/v1/chat/completions", json={**chat_body(), "model": MODEL})
     assert (reply.status_code, reply.json()["error"]["param"]) == (400, "model")

@@ -1,0 +1,107 @@
+"""A server of the command that is told to stop while streams run: they finish, and new work is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+import httpx
+import pytest
+import tritonclient.grpc.aio as triton
+from tritonclient.utils import InferenceServerException
+
+from tests.deploy.answers import completion
+from tests.deploy.command import Command
+from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO
+from tests.support.invariants import WAIT_S
+from tests.support.rpc_server import tensors
+
+STREAMS: Final = 16
+LONG: Final = 400  # tokens; sixteen such streams take seconds
+QUICK_END_S: Final = 20.0  # of a server that has nothing to finish; a grace would take longer
+
+
+async def check_stop(served: Command, stop: Callable[[], None]) -> None:
+    """`stop` under sixteen streams: those end well, and the command soon after them."""
+    idle = socket.create_connection(("127.0.0.1", served.port))  # a keep-alive connection
+    idle.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
+    assert b"200" in await asyncio.to_thread(idle.recv, 4096)
+    limits = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S, limits=limits) as client:
+        ports = served.ports()
+        assert ("127.0.0.1", served.port) in ports.values()
+        running = await streams(client)
+        stop()
+        await refusals(served, client)
+        assert await asyncio.gather(*running) == [LONG] * STREAMS
+    done = time.monotonic()
+    assert await served.ended() == 0
+    assert time.monotonic() - done < QUICK_END_S  # by far less than the idle connection lasts
+    idle.close()
+    assert f"finishing {STREAMS} answers; Ctrl-C again stops at once" in served.said
+    assert served.said.rstrip().endswith("serve: stopped")
+    await served.leaves_nothing(ports)
+
+
+async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int:
+    """Tokens of one long stream that came to its proper end."""
+    body = {
+        **completion(DEMO, max_tokens=LONG, **fields),
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    last = ""
+    usage = None
+    async with client.stream("POST", COMPLETIONS, json=body) as response:
+        assert response.status_code == 200, await response.aread()
+        async for line in response.aiter_lines():
+            begun.set()
+            if line:
+                last = line.removeprefix("data: ")
+            if last.startswith("{"):
+                usage = json.loads(last).get("usage") or usage
+    assert last == "[DONE]"
+    assert usage is not None
+    return int(usage["completion_tokens"])
+
+
+async def streams(client: httpx.AsyncClient) -> list[asyncio.Task[int]]:
+    """Sixteen of them, once each has its first event."""
+    begun = [asyncio.Event() for _ in range(STREAMS)]
+    tasks = [asyncio.create_task(stream(client, each, seed=index)) for index, each in enumerate(begun)]
+    await asyncio.wait_for(asyncio.gather(*(each.wait() for each in begun)), WAIT_S)
+    return tasks
+
+
+async def refusals(served: Command, client: httpx.AsyncClient) -> None:
+    """Readiness is gone and new work is refused, in the words of each protocol; life goes on."""
+    async with asyncio.timeout(WAIT_S):
+        while (await client.get("/readyz")).status_code != 503:
+            await asyncio.sleep(0.01)
+    assert (await client.get("/livez")).status_code == 200
+    assert (await client.get("/v2/health/ready")).status_code == 400
+    bodies = {
+        CHAT: {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v1/embeddings": {"model": DEMO, "input": "Hi!"},
+        "/serving-endpoints/demo-chat/invocations": {"messages": [{"role": "user", "content": "Hi!"}]},
+        "/mindie/v1/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v3/chat/completions": {"model": DEMO, "messages": [{"role": "user", "content": "Hi!"}]},
+        "/v2/models/demo-chat/generate": {"text_input": "Hi!", "max_tokens": 4},
+    }
+    shapes = []
+    for path, body in bodies.items():
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 503, (path, answer.text)
+        assert int(answer.headers["retry-after"]) >= 1, path
+        assert "stopping" in answer.text, path
+        shapes.append(sorted(answer.json()))
+    assert len({tuple(shape) for shape in shapes}) > 2  # each protocol has its own
+    async with triton.InferenceServerClient(f"127.0.0.1:{served.grpc_port}") as rpc:
+        assert not await rpc.is_server_ready()
+        with pytest.raises(InferenceServerException) as caught:
+            await rpc.infer(DEMO, tensors([5, 6, 7], 4))
+        assert "UNAVAILABLE" in caught.value.status()
