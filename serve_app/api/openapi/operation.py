@@ -11,12 +11,42 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.errors import ServeError
+from serve_app.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    EngineRefused,
+    InvalidBody,
+    InvalidField,
+    LargerThanQuota,
+    ModelNotFound,
+    Overloaded,
+    PromptTooLong,
+    QuotaExceeded,
+    ReadTimeout,
+    ServeError,
+    Unavailable,
+    VersionNotFound,
+)
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 TEXT: Final = "text/plain"
 BINARY: Final = "application/octet-stream"
+
+Conditions = tuple[type[ServeError], ...]
+
+NAMES_MODEL: Final[Conditions] = (ModelNotFound, VersionNotFound)  # of a path that names a model
+READS_BODY: Final[Conditions] = (InvalidBody, InvalidField, BodyTooLarge, ReadTimeout, Overloaded)
+ASKS_MODEL: Final[Conditions] = (
+    *READS_BODY,
+    *NAMES_MODEL,
+    PromptTooLong,
+    QuotaExceeded,
+    LargerThanQuota,
+    Unavailable,
+    DeadlineExceeded,
+    EngineRefused,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +69,7 @@ class Body:
     media: str = JSON
     examples: Mapping[str, Any] = field(default_factory=dict)  # a name in a few words -> a whole body
     is_required: bool = True
+    required: tuple[str, ...] = ()  # fields that this route needs, where others of the same body do not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,4 +103,4 @@ class Operation:
     bodies: tuple[Body, ...] = ()  # empty: the route reads none
     answers: tuple[Answer, ...]
     errors: Errors
-    conditions: tuple[type[ServeError], ...] = ()  # beside those that every route may meet
+    conditions: Conditions = ()  # beside those that every route may meet
