@@ -16,8 +16,9 @@ import msgspec
 
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of
 from serve_app.api.openapi.headers import REQUEST_HEADERS, RESPONSE_HEADERS, answer_names, header_names
-from serve_app.api.openapi.operation import EVENTS, Answer, Body, Operation, Parameter
+from serve_app.api.openapi.operation import EVENTS, JSON, Answer, Body, Errors, Operation, Parameter
 from serve_app.api.openapi.schemas import any_of, schemas
+from serve_app.api.route import Path
 from serve_app.errors import (
     GenerationFailed,
     InvalidField,
@@ -28,30 +29,11 @@ from serve_app.errors import (
     Unauthenticated,
 )
 from serve_app.limits import MAX_BODY_BYTES, MAX_MODEL_NAME_CHARS
-from serve_app.types import Scope
 
 OPENAPI: Final = "3.2.0"  # the first version that describes the events of a stream
 KEY: Final = "key"  # the security scheme's name
 
 _PLACE: Final = re.compile(r"\{(?P<name>\w+)(?::(?P<kind>\w+))?\}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Described:
-    """What one protocol, or None for all of them, makes of a path."""
-
-    family: Family | None
-    operation: Operation
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathItem:
-    """One method and path, with everything that answers there."""
-
-    method: str
-    template: str  # Starlette's
-    scope: Scope | None
-    described: tuple[Described, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +46,17 @@ class About:
     tags: Mapping[str, str] = field(default_factory=dict)  # a protocol's name -> a sentence
 
 
-def document(items: Sequence[PathItem], about: About, v1: Family) -> dict[str, Any]:
+def document(
+    routes: Sequence[Path], about: About, errors: Mapping[Family, Errors], v1: Family
+) -> dict[str, Any]:
     """The document; `v1` is the protocol of /v1 unless a request says which."""
-    types: dict[Hashable, Any] = {repr(each): each for each in _types(items)}
-    by_key, components = schemas(types)
-    writer = _Writer(by_key, v1)
+    types = [*_types(routes), *(each.type for each in errors.values())]
+    by_key, components = schemas({repr(each): each for each in types})
+    writer = _Writer(by_key, errors, v1)
     paths: dict[str, dict[str, Any]] = {}
-    for item in items:
-        paths.setdefault(plain(item.template), {})[item.method.lower()] = writer.operation(item)
+    for path in routes:
+        if _operations(path):
+            paths.setdefault(plain(path.template), {})[path.method.lower()] = writer.operation(path)
     return {
         "openapi": OPENAPI,
         "info": {"title": about.title, "version": about.version, "description": about.text},
@@ -98,11 +83,16 @@ def plain(template: str) -> str:
     return _PLACE.sub(r"{\g<name>}", template)
 
 
-def _types(items: Iterable[PathItem]) -> Iterator[Any]:
-    for item in items:
-        for each in item.described:
-            operation = each.operation
-            yield operation.errors.type
+def _operations(path: Path) -> list[tuple[Family | None, Operation]]:
+    """What each protocol makes of a path; None: it is the same for all."""
+    return [(each.family, each.operation) for each in path.entries if each.operation is not None]
+
+
+def _types(routes: Iterable[Path]) -> Iterator[Any]:
+    for path in routes:
+        for _, operation in _operations(path):
+            if operation.errors is not None:
+                yield operation.errors.type
             yield from (body.type for body in operation.bodies)
             yield from (answer.type for answer in operation.answers if answer.type is not None)
             yield from (parameter.type for parameter in operation.parameters)
@@ -124,49 +114,50 @@ def _used(paths: Any, components: dict[str, Any]) -> dict[str, Any]:
 class _Writer:
     """Writes operations. Knows the schema of every type."""
 
-    def __init__(self, schemas: Mapping[Hashable, dict[str, Any]], v1: Family) -> None:
+    def __init__(
+        self, schemas: Mapping[Hashable, dict[str, Any]], errors: Mapping[Family, Errors], v1: Family
+    ) -> None:
         self._schemas = schemas
+        self._errors = errors  # of a protocol, where a route has none of its own
         self._v1 = v1
 
     def _schema(self, type_: Any) -> dict[str, Any]:
         return self._schemas[repr(type_)]
 
-    def operation(self, item: PathItem) -> dict[str, Any]:
-        operations = [each.operation for each in item.described]
+    def operation(self, path: Path) -> dict[str, Any]:
+        operations = [operation for _, operation in _operations(path)]
         found: dict[str, Any] = {
-            "operationId": _id(item),
+            "operationId": _id(path),
             "tags": list(dict.fromkeys(each.tag for each in operations)),
             "summary": "; ".join(dict.fromkeys(each.summary for each in operations)),
-            "description": self._text(item),
-            "parameters": list(self._parameters(item)),
-            "responses": self._responses(item),
+            "description": self._text(path),
+            "parameters": list(self._parameters(path)),
+            "responses": self._responses(path),
         }
-        if item.scope is None:
+        if path.scope is None:
             found["security"] = []
         if any(each.bodies for each in operations):
             found["requestBody"] = self._body(operations)
         return found
 
-    def _text(self, item: PathItem) -> str:
-        needs = "Open to everyone." if item.scope is None else f"Needs a key with the scope `{item.scope}`."
-        several = len(item.described) > 1
-        told = [
-            f"**{each.operation.tag}**: {each.operation.what}" if several else each.operation.what
-            for each in item.described
-            if each.operation.what
-        ]
+    def _text(self, path: Path) -> str:
+        needs = "Open to everyone." if path.scope is None else f"Needs a key with the scope `{path.scope}`."
+        operations = [operation for _, operation in _operations(path)]
+        several = len(operations) > 1
+        told = [f"**{each.tag}**: {each.what}" if several else each.what for each in operations if each.what]
         return "\n\n".join([*told, needs])
 
-    def _parameters(self, item: PathItem) -> Iterator[dict[str, Any]]:
-        known = {each.name: each for one in item.described for each in one.operation.parameters}
-        for place in _PLACE.finditer(item.template):
+    def _parameters(self, path: Path) -> Iterator[dict[str, Any]]:
+        operations = [operation for _, operation in _operations(path)]
+        known = {each.name: each for operation in operations for each in operation.parameters}
+        for place in _PLACE.finditer(path.template):
             given = known.pop(place["name"], None)
             yield self._parameter(given) if given else _path_parameter(place["name"], place["kind"])
-        families = [each.family for each in item.described if each.family is not None]
+        families = [family for family, _ in _operations(path) if family is not None]
         if len(families) > 1:
-            yield self._family_parameter(item, families)
+            yield self._family_parameter(path, families)
         yield from (self._parameter(each) for each in known.values())
-        asks = any(each.operation.bodies for each in item.described)
+        asks = any(operation.bodies for operation in operations)
         yield from (each for name, each in REQUEST_HEADERS.items() if name in header_names(asks))
 
     def _parameter(self, parameter: Parameter) -> dict[str, Any]:
@@ -179,8 +170,8 @@ class _Writer:
             **({} if parameter.example is None else {"example": parameter.example}),
         }
 
-    def _family_parameter(self, item: PathItem, families: Sequence[Family]) -> dict[str, Any]:
-        usual = family_of(None, None, item.template, self._v1)
+    def _family_parameter(self, path: Path, families: Sequence[Family]) -> dict[str, Any]:
+        usual = family_of(None, None, path.template, self._v1)
         listed = [word for word, family in WORDS.items() if family in families]
         return {
             "name": HEADER,
@@ -212,7 +203,7 @@ class _Writer:
         schema = self._schema(body.type)
         return {"allOf": [schema, {"required": list(body.required)}]} if body.required else schema
 
-    def _responses(self, item: PathItem) -> dict[str, Any]:
+    def _responses(self, path: Path) -> dict[str, Any]:
         told: dict[int, list[str]] = {}
         content: dict[int, dict[str, list[dict[str, Any]]]] = {}
         examples: dict[int, dict[str, dict[str, Any]]] = {}
@@ -223,16 +214,16 @@ class _Writer:
             if schema is not None:
                 by_media.setdefault(media, []).append(schema)
 
-        several = len(item.described) > 1
-        for each in item.described:
-            operation = each.operation
+        operations = [operation for _, operation in _operations(path)]
+        several = len(operations) > 1
+        for operation in operations:
             for answer in operation.answers:
                 what = f"{operation.tag}: {answer.what}" if several else answer.what
                 add(answer.status, what, answer.media, self._answer_schema(answer))
-            for error in _conditions(item, operation):
-                reply = operation.errors.render(error(_MESSAGES[error.condition]))
+            for error, errors in self._told_errors(path, operation):
+                reply = errors.render(error(_MESSAGES[error.condition]))
                 name = f"{operation.tag}: {error.__name__}" if several else error.__name__
-                add(reply.status, "", "application/json", self._schema(operation.errors.type))
+                add(reply.status, "", JSON, self._schema(errors.type))
                 example = {"value": msgspec.json.decode(reply.body)}
                 examples.setdefault(reply.status, {})[name] = example
         return {
@@ -244,6 +235,13 @@ class _Writer:
             )
             for status, what in sorted(told.items())
         }
+
+    def _told_errors(self, path: Path, operation: Operation) -> Iterator[tuple[type[ServeError], Errors]]:
+        """What may go wrong, each with the shape in which it is told."""
+        usual = self._errors[family_of(None, None, path.template, self._v1)]
+        yield from ((error, operation.errors or usual) for error in _conditions(path, operation))
+        if len(path.entries) > 1:  # a header that names no protocol at all
+            yield InvalidField, self._errors[Family.OPENAI]
 
     def _answer_schema(self, answer: Answer) -> dict[str, Any] | None:
         return None if answer.type is None else self._schema(answer.type)
@@ -259,7 +257,7 @@ def _response(
     for media, listed in content.items():
         schema = any_of(listed)
         entry = {"itemSchema": _event(schema)} if media == EVENTS else {"schema": schema}
-        if examples and media == "application/json":
+        if examples and media == JSON:
             entry["examples"] = dict(examples)
         found.setdefault("content", {})[media] = entry
     return found
@@ -281,15 +279,15 @@ def _event(data: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": {"data": any_of([as_json, *done])}, "required": ["data"]}
 
 
-def _conditions(item: PathItem, operation: Operation) -> Iterator[type[ServeError]]:
+def _conditions(path: Path, operation: Operation) -> Iterator[type[ServeError]]:
     """What may go wrong: what the operation says, and what may go wrong everywhere."""
     found: list[type[ServeError]] = [*operation.conditions]
-    if item.scope is not None:
+    if path.scope is not None:
         found += [Unauthenticated, PermissionDenied]
-    if ":" in item.template:  # a name with slashes may look like another path
+    if ":" in path.template:  # a name with slashes may look like another path
         found += [RouteNotFound, MethodNotAllowed]
-    if len(item.described) > 1:  # the header may name a protocol that has no such route, or none at all
-        found += [RouteNotFound, InvalidField]
+    if len(path.entries) > 1:  # the header may name a protocol that has no such route
+        found.append(RouteNotFound)
     yield from dict.fromkeys([*found, GenerationFailed])
 
 
@@ -304,10 +302,10 @@ def _path_parameter(name: str, kind: str | None) -> dict[str, Any]:
     }
 
 
-def _id(item: PathItem) -> str:
+def _id(path: Path) -> str:
     """A name for the operation, of which clients are generated: get_v1_models."""
-    words = re.findall(r"[A-Za-z0-9]+", plain(item.template))
-    return "_".join([item.method.lower(), *words])
+    words = re.findall(r"[A-Za-z0-9]+", plain(path.template))
+    return "_".join([path.method.lower(), *words])
 
 
 # What the example of each condition says.

@@ -102,5 +102,5 @@ class Operation:
     parameters: tuple[Parameter, ...] = ()  # those of the path only where more is known than the name
     bodies: tuple[Body, ...] = ()  # empty: the route reads none
     answers: tuple[Answer, ...]
-    errors: Errors
+    errors: Errors | None = None  # None: those of the path's protocol
     conditions: Conditions = ()  # beside those that every route may meet

@@ -19,7 +19,7 @@ from serve_app.api.edge.body import WireModel
 REF: Final = "#/components/schemas/{model}"
 
 _DEFAULT: Final = re.compile(r"default (true|false|-?[0-9]+(?:\.[0-9]+)?)\b(?!, with)")
-_LONG: Final = re.compile(r"serve_app__api__dialects__(?P<protocol>[a-z0-9]+)__(?:\w+__)?(?P<name>\w+)")
+_LONG: Final = re.compile(r"serve_app__api__(?:dialects__)?(?P<protocol>[a-z0-9]+)__(?:\w+__)?(?P<name>\w+)")
 _PREFIX: Final = {"openai": "OpenAI", "mindie": "MindIE", "ovms": "OpenVINO"}  # else the capitalised folder
 
 
