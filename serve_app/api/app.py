@@ -10,6 +10,7 @@ import logging
 from fastapi import FastAPI
 from starlette.types import ASGIApp
 
+from serve_app.api.describe import describe
 from serve_app.api.dialects.databricks import routes as databricks
 from serve_app.api.dialects.extensions import routes as extensions
 from serve_app.api.dialects.family import Family
@@ -23,6 +24,7 @@ from serve_app.api.edge.middleware import Edge
 from serve_app.api.edge.route_guide import RouteGuide
 from serve_app.api.error_renderers import RENDERERS
 from serve_app.api.ingress import Ingress
+from serve_app.api.openapi import routes as docs
 from serve_app.api.pages import routes as pages
 from serve_app.api.route import Entry, paths_of
 from serve_app.api.services import Services
@@ -33,7 +35,7 @@ logger = logging.getLogger(__name__)
 def entries(services: Services) -> list[Entry]:
     """The table of routes. The first that matches answers, so `/v2/models/stats` of Triton comes before
     MindIE's page of a model that has any name."""
-    return [
+    table = [
         *pages.routes(services),
         *openai.routes(services),
         *triton.routes(services),
@@ -43,6 +45,8 @@ def entries(services: Services) -> list[Entry]:
         *ovms.routes(services),
         *extensions.routes(services),
     ]
+    table += docs.routes(lambda: describe(paths_of(table), services.config))
+    return table
 
 
 def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
@@ -15,6 +14,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.context import context_of
 from serve_app.api.dialects.family import Family
 from serve_app.api.edge.route_guide import asked
+from serve_app.api.openapi.operation import Operation
 from serve_app.errors import RouteNotFound
 from serve_app.types import Scope
 
@@ -28,7 +28,7 @@ class Entry:
     app: ASGIApp
     scope: Scope | None  # that a key needs; None: the path is open to everyone
     family: Family | None = None  # the only protocol of this entry; None: the same for all
-    operation: Any = None  # describes the entry in the OpenAPI document
+    operation: Operation | None = None  # describes the entry in the OpenAPI document
 
 
 class ByFamily:

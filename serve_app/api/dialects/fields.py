@@ -1,17 +1,25 @@
 """Types of wire fields: strict about types and ranges, uniform in what they say.
 
-Every type takes null for "absent" and keeps it as None. A message names the accepted
-range and never the value it refused. Knows no dialect.
+Every type takes null for "absent" and keeps it as None. A message names the accepted range and
+never the value that it refused. Each type carries the JSON Schema of what it accepts, with the same
+bounds, for the OpenAPI document. Knows no dialect.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeAlias
 
-from pydantic import PlainValidator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, GetJsonSchemaHandler, PlainValidator, TypeAdapter, WithJsonSchema
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError
+
+# What pydantic makes a schema of. Its own `Any` would accept everything and say nothing.
+Shape: TypeAlias = Any
+
+MAX_TOKEN_ID: Final = 2**31 - 1
 
 
 def refusal(message: str) -> PydanticCustomError:
@@ -28,8 +36,28 @@ def as_integer(value: Any) -> int | None:
     return None
 
 
-def _optional(check: Callable[[Any], Any]) -> PlainValidator:
-    return PlainValidator(lambda value: None if value is None else check(value))
+@dataclass(frozen=True, slots=True)
+class Described:
+    """The schema of a field whose own parser checks it later: that of `shape`. Checks nothing."""
+
+    shape: Shape
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return handler(TypeAdapter(self.shape | None).core_schema)
+
+
+def words(listed: Iterable[str]) -> WithJsonSchema:
+    """The schema of a string that is one of `listed`."""
+    return WithJsonSchema({"type": "string", "enum": list(dict.fromkeys(listed))})
+
+
+def checked(check: Callable[[Any], Any], shape: Shape) -> PlainValidator:
+    """The values that `check` returns, and null. `shape` is what `check` accepts."""
+    return PlainValidator(
+        lambda value: None if value is None else check(value), json_schema_input_type=shape | None
+    )
 
 
 def Integer(low: int, high: int) -> PlainValidator:
@@ -41,12 +69,12 @@ def Integer(low: int, high: int) -> PlainValidator:
             raise refusal(f"must be an integer from {low} to {high}")
         return number
 
-    return _optional(check)
+    return checked(check, Annotated[int, Field(ge=low, le=high)])
 
 
 def Number(low: float, high: float, *, above: bool = False) -> PlainValidator:
     """A finite number from `low` to `high`; `above`: greater than `low`."""
-    words = (
+    told = (
         f"must be a number above {low:g} and up to {high:g}"
         if above
         else f"must be a number from {low:g} to {high:g}"
@@ -55,10 +83,11 @@ def Number(low: float, high: float, *, above: bool = False) -> PlainValidator:
     def check(value: Any) -> float:
         # Compared before the conversion: an integer may be too large for a float.
         if type(value) not in (int, float) or not low <= value <= high or (above and value == low):
-            raise refusal(words)
+            raise refusal(told)
         return float(value)
 
-    return _optional(check)
+    bounds = Field(gt=low, le=high) if above else Field(ge=low, le=high)
+    return checked(check, Annotated[float, bounds])
 
 
 def _boolean(value: Any) -> bool:
@@ -67,7 +96,7 @@ def _boolean(value: Any) -> bool:
     return value
 
 
-Boolean = _optional(_boolean)
+Boolean = checked(_boolean, bool)
 
 
 def Text(low: int, high: int) -> PlainValidator:
@@ -78,23 +107,25 @@ def Text(low: int, high: int) -> PlainValidator:
             raise refusal(f"must be a string of {low} to {high} characters")
         return value
 
-    return _optional(check)
+    return checked(check, Annotated[str, Field(min_length=low, max_length=high)])
 
 
 def Texts(count: int, chars: int, *, single: bool = False) -> PlainValidator:
     """Up to `count` strings of 1 to `chars` characters; `single`: or one bare string."""
     one = "a string or " if single else ""
-    words = f"must be {one}a list of up to {count} strings of 1 to {chars} characters"
+    told = f"must be {one}a list of up to {count} strings of 1 to {chars} characters"
 
     def check(value: Any) -> tuple[str, ...]:
         items = [value] if single and type(value) is str else value
         if type(items) is not list or len(items) > count:
-            raise refusal(words)
+            raise refusal(told)
         if not all(type(item) is str and 1 <= len(item) <= chars for item in items):
-            raise refusal(words)
+            raise refusal(told)
         return tuple(items)
 
-    return _optional(check)
+    text = Annotated[str, Field(min_length=1, max_length=chars)]
+    texts = Annotated[list[text], Field(max_length=count)]  # type: ignore[valid-type]
+    return checked(check, text | texts if single else texts)
 
 
 def Integers(count: int, low: int, high: int) -> PlainValidator:
@@ -108,23 +139,26 @@ def Integers(count: int, low: int, high: int) -> PlainValidator:
             raise refusal(f"must be a list of up to {count} integers from {low} to {high}")
         return tuple(number for number in numbers if number is not None)
 
-    return _optional(check)
+    number = Annotated[int, Field(ge=low, le=high)]
+    return checked(check, Annotated[list[number], Field(max_length=count)])  # type: ignore[valid-type]
 
 
 def Biases(count: int, high_id: int, bound: float) -> PlainValidator:
     """A map of up to `count` token ids, as decimal strings, to numbers of at most `bound` in size."""
-    words = f"must map up to {count} token ids, as strings, to numbers from {-bound:g} to {bound:g}"
+    told = f"must map up to {count} token ids, as strings, to numbers from {-bound:g} to {bound:g}"
 
     def check(value: Any) -> tuple[tuple[int, float], ...]:
         if type(value) is not dict or len(value) > count:
-            raise refusal(words)
+            raise refusal(told)
         found: dict[int, float] = {}
         for key, bias in value.items():
             if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) <= high_id):
-                raise refusal(words)
+                raise refusal(told)
             if type(bias) not in (int, float) or not -bound <= bias <= bound or math.isnan(bias):
-                raise refusal(words)
+                raise refusal(told)
             found[int(key)] = float(bias)
         return tuple(found.items())
 
-    return _optional(check)
+    token = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
+    bias = Annotated[float, Field(ge=-bound, le=bound)]
+    return checked(check, Annotated[dict[token, bias], Field(max_length=count)])  # type: ignore[valid-type]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
 
@@ -38,12 +38,33 @@ class WireModel(BaseModel):
     free_form: ClassVar[tuple[str, ...]] = ()  # fields in which unchecked values may hide
     may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers somebody else checks
 
+    # For the OpenAPI document and the tables of fields; a subclass has those of its bases too.
+    fields_required: ClassVar[tuple[str, ...]] = ()
+    fields_told: ClassVar[Mapping[str, str]] = {}  # name of a field, or a path into it -> what it does
+    fields_beside: ClassVar[Mapping[str, Any]] = {}  # name of an unknown field that is read -> its type
+
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
+
+    @classmethod
+    def about(cls) -> dict[str, str]:
+        """What each field does, in words: its default first."""
+        return {name: told for base in reversed(cls.__mro__) for name, told in _own(base, "fields_told")}
+
+    @classmethod
+    def beside(cls) -> dict[str, Any]:
+        """Fields of the body that are no attributes, each with a type that tells its shape."""
+        return {name: shape for base in reversed(cls.__mro__) for name, shape in _own(base, "fields_beside")}
 
     def without(self, *names: str) -> Self:
         """A copy that has neither those fields nor unknown ones: what may live as long as an answer."""
         kept = {name: value for name, value in self.__dict__.items() if name not in names}
         return cast(Self, type(self).model_construct(**kept))
+
+
+def _own(base: type, name: str) -> Iterable[tuple[str, Any]]:
+    """The entries of a mapping that a class has by itself, and not from its bases."""
+    found: Mapping[str, Any] = vars(base).get(name, {})
+    return found.items()
 
 
 Wire = TypeVar("Wire", bound=WireModel)

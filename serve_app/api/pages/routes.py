@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from serve_app.api.pages import operations
 from serve_app.api.pages.health import Live, MetricsPage, Ready
 from serve_app.api.pages.models import ModelList, ModelPage
 from serve_app.api.route import Entry
@@ -18,10 +19,10 @@ def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     ready = Ready(services)
     models, model = (page(services.directory, services.backend) for page in (ModelList, ModelPage))
-    yield Entry("GET", "/livez", Live(), None)
-    yield Entry("GET", "/readyz", ready, None)
-    yield Entry("GET", "/health", ready, None)
-    yield Entry("GET", "/metrics", MetricsPage(services.metrics), Scope.METRICS)
+    yield Entry("GET", "/livez", Live(), None, operation=operations.LIVE)
+    yield Entry("GET", "/readyz", ready, None, operation=operations.READY)
+    yield Entry("GET", "/health", ready, None, operation=operations.READY)
+    yield Entry("GET", "/metrics", MetricsPage(services.metrics), Scope.METRICS, operation=operations.METRICS)
     for base in _BASES:
-        yield Entry("GET", f"{base}/models", models, Scope.INFERENCE)
-        yield Entry("GET", f"{base}/models/{{name:path}}", model, Scope.INFERENCE)
+        yield Entry("GET", f"{base}/models", models, Scope.INFERENCE, operation=operations.MODELS)
+        yield Entry("GET", f"{base}/models/{{name:path}}", model, Scope.INFERENCE, operation=operations.MODEL)

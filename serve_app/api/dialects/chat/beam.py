@@ -6,12 +6,10 @@ best hypotheses are returned. Without the switch the other fields have no meanin
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
-
-from pydantic import PlainValidator
+from typing import Annotated, Any, Final, Literal
 
 from serve_app import limits
-from serve_app.api.dialects.fields import Boolean, Integer, Number, refusal
+from serve_app.api.dialects.fields import Boolean, Integer, Number, checked, refusal
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping
@@ -23,12 +21,13 @@ _EARLY_STOPPING: Final = {
 }
 
 
-def _early_stopping(value: Any) -> EarlyStopping | None:
-    if value is None:
-        return None
+def _early_stopping(value: Any) -> EarlyStopping:
     if type(value) not in (bool, str) or value not in _EARLY_STOPPING:
         raise refusal('must be true, false or "never"')
     return _EARLY_STOPPING[value]
+
+
+EarlyStoppingField: Final = checked(_early_stopping, bool | Literal["never"])
 
 
 class BeamFields(WireModel):
@@ -38,7 +37,7 @@ class BeamFields(WireModel):
     length_penalty: Annotated[float | None, Number(-limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)] = (
         None
     )
-    early_stopping: Annotated[EarlyStopping | None, PlainValidator(_early_stopping)] = None
+    early_stopping: Annotated[EarlyStopping | None, EarlyStoppingField] = None
     num_beam_groups: Annotated[int | None, Integer(1, limits.MAX_BEAM_WIDTH)] = None
     diversity_penalty: Annotated[float | None, Number(0, limits.MAX_DIVERSITY_PENALTY)] = None
 

@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 
 from serve_app import limits
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS
-from serve_app.api.dialects.fields import Integer, Text, as_integer
+from serve_app.api.dialects.fields import MAX_TOKEN_ID, Described, Integer, Text, as_integer
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Embeddings
@@ -36,8 +36,8 @@ class EmbeddingFields(WireModel):
     free_form: ClassVar[tuple[str, ...]] = ("input",)
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    input: Any = None
-    encoding_format: Any = None
+    input: Annotated[Any, Described(shapes.EmbedInputs)] = None
+    encoding_format: Annotated[Any, Described(Encoding)] = None
     dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
@@ -9,12 +10,12 @@ from serve_app.api.dialects.chat.beam import BeamFields, beam_names
 from serve_app.api.dialects.chat.grammar import FIELDS as GRAMMAR_FIELDS
 from serve_app.api.dialects.chat.grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.chat.processors import Processors
+from serve_app.api.dialects.chat.shapes import GUIDES
+from serve_app.api.dialects.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
 from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import LEFT_TO_MODEL, Grammar, ProcessorCall, SamplingParams
-
-MAX_TOKEN_ID = 2**31 - 1
 
 # Fields of `SamplingParams` under the same name, with the same default.
 _SAME = (
@@ -55,6 +56,7 @@ class SharedFields(BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
     free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
+    fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None

@@ -7,12 +7,13 @@ processor of a name, and whether it likes its arguments, only the model's engine
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
-from pydantic import PlainValidator
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
 
 from serve_app import limits
-from serve_app.api.dialects.fields import refusal
+from serve_app.api.dialects.fields import checked, refusal
 from serve_app.types import ProcessorCall
 
 MAX_NAME_CHARS: Final = 256
@@ -24,9 +25,7 @@ _WORDS: Final = (
 )
 
 
-def _calls(value: Any) -> tuple[ProcessorCall, ...] | None:
-    if value is None:
-        return None
+def _calls(value: Any) -> tuple[ProcessorCall, ...]:
     if type(value) is not list or len(value) > limits.MAX_PROCESSORS:
         raise refusal(_WORDS)
     return tuple(map(_call, value))
@@ -50,4 +49,18 @@ def _call(item: Any) -> ProcessorCall:
     return ProcessorCall(name=name, arguments=text)
 
 
-Processors: Final = PlainValidator(_calls)
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+
+
+@with_config(extra="forbid")
+class Processor(TypedDict):
+    """A processor and its arguments by name."""
+
+    qualname: Name
+    args: NotRequired[Annotated[list[Any], Field(max_length=0)] | None]
+    kwargs: NotRequired[dict[str, Any] | None]
+
+
+Processors: Final = checked(
+    _calls, Annotated[list[Name | Processor], Field(max_length=limits.MAX_PROCESSORS)]
+)

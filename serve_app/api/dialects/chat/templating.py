@@ -11,7 +11,8 @@ import re
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.dialects.fields import Boolean
+from serve_app.api.dialects.chat.shapes import TemplateVariables
+from serve_app.api.dialects.fields import Boolean, Described
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
@@ -49,7 +50,7 @@ class TemplatingFields(WireModel):
 
     free_form: ClassVar[tuple[str, ...]] = (FIELD,)
 
-    chat_template_kwargs: Any = None
+    chat_template_kwargs: Annotated[Any, Described(TemplateVariables)] = None
     add_generation_prompt: Annotated[bool | None, Boolean] = None
     continue_final_message: Annotated[bool | None, Boolean] = None
 

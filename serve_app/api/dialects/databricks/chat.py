@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.grammar import parse_form
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.databricks import wire as wire
@@ -15,7 +16,7 @@ from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, ReasoningEffort, Target, parse_fields
 from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.tools import parse_offer
-from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
@@ -34,12 +35,12 @@ class ChatBody(GenerationFields):
         "metadata",
     )
 
-    messages: Any = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
     max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    response_format: Any = None
+    response_format: Annotated[Any, Described(shapes.ResponseFormat)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     reasoning_effort: ReasoningEffort | None = None

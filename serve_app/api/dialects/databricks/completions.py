@@ -13,12 +13,13 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, Target, parse_fields
-from serve_app.api.dialects.fields import Boolean, Integer, Text
+from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
@@ -32,7 +33,7 @@ class CompletionBody(GenerationFields):
     task: ClassVar[Task] = Task.COMPLETIONS
     free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
 
-    prompt: Any = None
+    prompt: Annotated[Any, Described(shapes.PromptTexts)] = None
     error_behavior: Literal["truncate", "error"] | None = None
     suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
     echo: Annotated[bool | None, Boolean] = None

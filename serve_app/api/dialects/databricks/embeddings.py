@@ -8,11 +8,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import Target, TaskFields, parse_fields
 from serve_app.api.dialects.embed_call import EmbedCall
-from serve_app.api.dialects.fields import Integer, Text
+from serve_app.api.dialects.fields import Described, Integer, Text
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -24,7 +25,7 @@ class EmbeddingBody(TaskFields):
     task: ClassVar[Task] = Task.EMBEDDINGS
     free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "input")
 
-    input: Any = None
+    input: Annotated[Any, Described(shapes.EmbedTexts)] = None
     instruction: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None

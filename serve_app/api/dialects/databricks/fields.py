@@ -10,14 +10,24 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
 
 import pydantic_core
-from pydantic import PlainValidator
+from pydantic import ConfigDict, Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.dialects.fields import Biases, Boolean, Integer, Number, Text, Texts, refusal
+from serve_app.api.dialects.fields import (
+    Biases,
+    Boolean,
+    Described,
+    Integer,
+    Number,
+    Text,
+    Texts,
+    checked,
+    refusal,
+)
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidBody, InvalidField
@@ -54,15 +64,14 @@ class Target:
     accepts_events: bool  # the client asks for a stream by its header `Accept`
 
 
-def _text_map(value: Any) -> dict[str, str] | None:
-    if value is not None and not (
-        isinstance(value, dict) and all(isinstance(item, str) for item in value.values())
-    ):
+def _text_map(value: Any) -> dict[str, str]:
+    if not (isinstance(value, dict) and all(isinstance(item, str) for item in value.values())):
         raise refusal("must map names to strings")
     return value
 
 
-TextMap: Final = PlainValidator(_text_map)
+TextMap: Final = checked(_text_map, dict[str, str])
+ModelName: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_MODEL_NAME_CHARS)]
 
 
 class TaskFields(WireModel):
@@ -71,7 +80,9 @@ class TaskFields(WireModel):
     task: ClassVar[Task]
     free_form: ClassVar[tuple[str, ...]] = ("model",)
 
-    model: Any = None  # names the endpoint, where the path does not
+    model_config = ConfigDict(json_schema_extra={"additionalProperties": False})
+
+    model: Annotated[Any, Described(ModelName)] = None  # names the endpoint, where the path does not
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     client_request_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     usage_context: Annotated[dict[str, str] | None, TextMap] = None

@@ -9,7 +9,9 @@ from starlette.types import ASGIApp
 
 from serve_app.api.dialects.chat.paths import BASES
 from serve_app.api.dialects.databricks.invocations import InvocationRoute, TaskRoute
+from serve_app.api.dialects.databricks.operations import INVOCATION, task_operation
 from serve_app.api.dialects.family import Family
+from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Task
@@ -20,14 +22,17 @@ ROOT: Final = "/serving-endpoints"
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
+    chat, completions, embeddings = map(task_operation, (Task.CHAT, Task.COMPLETIONS, Task.EMBEDDINGS))
     for base in (*BASES, ROOT):
-        yield _entry(f"{base}/chat/completions", TaskRoute(Task.CHAT, services))
-        yield _entry(f"{base}/completions", TaskRoute(Task.COMPLETIONS, services))
-        yield _entry(f"{base}/embeddings", TaskRoute(Task.EMBEDDINGS, services))
+        yield _entry(f"{base}/chat/completions", TaskRoute(Task.CHAT, services), chat)
+        yield _entry(f"{base}/completions", TaskRoute(Task.COMPLETIONS, services), completions)
+        yield _entry(f"{base}/embeddings", TaskRoute(Task.EMBEDDINGS, services), embeddings)
     invocations = InvocationRoute(services)
-    yield _entry(f"{ROOT}/{{endpoint:path}}/served-models/{{entity:path}}/invocations", invocations)
-    yield _entry(f"{ROOT}/{{endpoint:path}}/invocations", invocations)
+    yield _entry(
+        f"{ROOT}/{{endpoint:path}}/served-models/{{entity:path}}/invocations", invocations, INVOCATION
+    )
+    yield _entry(f"{ROOT}/{{endpoint:path}}/invocations", invocations, INVOCATION)
 
 
-def _entry(path: str, app: ASGIApp) -> Entry:
-    return Entry("POST", path, app, Scope.INFERENCE, Family.DATABRICKS)
+def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.DATABRICKS, operation)

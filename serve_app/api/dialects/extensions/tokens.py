@@ -11,11 +11,12 @@ from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.admission.metering import prompt_tokens
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
-from serve_app.api.dialects.fields import Boolean, Integers, Text
+from serve_app.api.dialects.fields import Boolean, Described, Integers, Text
 from serve_app.api.edge.body import WireModel, parse_body
 from serve_app.api.exchange.ask import Inquiry
 from serve_app.errors import InvalidField
@@ -36,8 +37,8 @@ class TokenizeBody(TemplatingFields):
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     prompt: Annotated[str | None, Text(0, limits.MAX_QUESTION_CHARS)] = None
-    messages: Any = None
-    tools: Any = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
     add_special_tokens: Annotated[bool | None, Boolean] = None
     return_token_strs: Annotated[bool | None, Boolean] = None
 

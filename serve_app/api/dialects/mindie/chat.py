@@ -9,13 +9,14 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
 from serve_app.api.dialects.chat.fields import StreamOptions
 from serve_app.api.dialects.chat.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields
-from serve_app.api.dialects.fields import Boolean, Integer, Number, Text
+from serve_app.api.dialects.fields import Boolean, Described, Integer, Number, Text
 from serve_app.api.dialects.mindie.errors import broken, render_body_error
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, MODEL_NAME, SharedFields, fit_output
 from serve_app.api.dialects.mindie.messages import parse_messages
@@ -54,7 +55,7 @@ class ChatBody(SharedFields):
     )
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
-    messages: Any = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     presence_penalty: Annotated[float | None, Number(-2, 2)] = None
     frequency_penalty: Annotated[float | None, Number(-2, 2)] = None
@@ -71,11 +72,11 @@ class ChatBody(SharedFields):
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     stream_options: StreamOptions | None = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    response_format: Any = None
-    chat_template_kwargs: Any = None
+    response_format: Annotated[Any, Described(shapes.ResponseFormat)] = None
+    chat_template_kwargs: Annotated[Any, Described(shapes.TemplateVariables)] = None
     timeout: Annotated[float | None, Number(0, MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:

@@ -11,10 +11,11 @@ from starlette.types import ASGIApp
 
 from serve_app.api.dialects.chat.paths import BASES
 from serve_app.api.dialects.family import Family
-from serve_app.api.dialects.mindie import pages
+from serve_app.api.dialects.mindie import operations, pages
 from serve_app.api.dialects.mindie.chat import ChatDialect
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.kserve.paths import MODELS, PAGES
+from serve_app.api.openapi.operation import Operation
 from serve_app.api.pages.health import Live, Ready
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -25,17 +26,17 @@ def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
     for base in BASES:
-        yield _entry("POST", f"{base}/chat/completions", chat)
-    yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect))
-    yield _entry("GET", "/v2/health/live", Live())
-    yield _entry("GET", "/v2/health/ready", Ready(services))
+        yield _entry("POST", f"{base}/chat/completions", chat, operations.chat(services.config.mindie))
+    yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect), operations.SERVER)
+    yield _entry("GET", "/v2/health/live", Live(), operations.LIVE)
+    yield _entry("GET", "/v2/health/ready", Ready(services), operations.READY)
     for model in MODELS:
-        yield _entry("POST", f"{model}/stopInfer", pages.StopRoute(services))
-        yield _entry("GET", f"{model}/ready", pages.ReadyPage(services))
-        yield _entry("GET", f"{model}/config", pages.ConfigPage(services))
+        yield _entry("POST", f"{model}/stopInfer", pages.StopRoute(services), operations.STOP)
+        yield _entry("GET", f"{model}/ready", pages.ReadyPage(services), operations.MODEL_READY)
+        yield _entry("GET", f"{model}/config", pages.ConfigPage(services), operations.CONFIG)
     for model in PAGES:
-        yield _entry("GET", model, pages.ModelPage(services))
+        yield _entry("GET", model, pages.ModelPage(services), operations.MODEL)
 
 
-def _entry(method: str, path: str, app: ASGIApp) -> Entry:
-    return Entry(method, path, app, Scope.INFERENCE, Family.MINDIE)
+def _entry(method: str, path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry(method, path, app, Scope.INFERENCE, Family.MINDIE, operation)

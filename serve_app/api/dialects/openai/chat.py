@@ -8,12 +8,12 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.chat import wire
+from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
-from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
@@ -44,16 +44,16 @@ class ChatBody(SharedFields, TemplatingFields):
         *TemplatingFields.free_form,
     )
 
-    messages: Any = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    functions: Any = None
-    function_call: Any = None
+    functions: Annotated[Any, Described(shapes.Functions)] = None
+    function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
 
     def check(self) -> None:
         super().check()

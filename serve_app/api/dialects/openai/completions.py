@@ -8,11 +8,11 @@ from typing import Annotated, Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.chat import wire
+from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.fields import Boolean, Integer, Text
+from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
@@ -23,7 +23,7 @@ DEFAULT_MAX_TOKENS: Final = 16
 
 
 class CompletionBody(SharedFields):
-    prompt: Any = None
+    prompt: Annotated[Any, Described(shapes.Prompts)] = None
     suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
     logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None

@@ -8,11 +8,13 @@ from starlette.types import ASGIApp
 
 from serve_app.api.dialects.chat.paths import BASES
 from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.openai import operations
 from serve_app.api.dialects.openai.chat import ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
@@ -24,10 +26,10 @@ def routes(services: Services) -> Iterator[Entry]:
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
     for base in BASES:
-        yield _entry(f"{base}/chat/completions", chat)
-        yield _entry(f"{base}/completions", completions)
-        yield _entry(f"{base}/embeddings", embeddings)
+        yield _entry(f"{base}/chat/completions", chat, operations.CHAT)
+        yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
+        yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
 
 
-def _entry(path: str, app: ASGIApp) -> Entry:
-    return Entry("POST", path, app, Scope.INFERENCE, Family.OPENAI)
+def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.OPENAI, operation)

@@ -8,10 +8,11 @@ from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
-from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import wire as wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
@@ -34,14 +35,14 @@ class ChatBody(SharedFields):
         "function_call",
     )
 
-    messages: Any = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    tools: Any = None
-    tool_choice: Any = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    functions: Any = None
-    function_call: Any = None
+    functions: Annotated[Any, Described(shapes.Functions)] = None
+    function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
 
     def check(self, config: OvmsConfig) -> None:
         super().check(config)

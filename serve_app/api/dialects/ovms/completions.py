@@ -8,10 +8,11 @@ from typing import Annotated, Any
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
+from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
-from serve_app.api.dialects.fields import Boolean, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import wire as wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
@@ -25,7 +26,7 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class CompletionBody(SharedFields):
     """A completion request. Answers are numbered by choice, so it holds one prompt."""
 
-    prompt: Any = None
+    prompt: Annotated[Any, Described(shapes.PromptText | shapes.TokenIds)] = None
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
     echo: Annotated[bool | None, Boolean] = None
     logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None

@@ -7,9 +7,9 @@ samples, of which the `n` of the best mean log-probability are the answer.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
 
-from pydantic import PlainValidator
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
@@ -19,15 +19,17 @@ from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.fields import (
     Biases,
     Boolean,
+    Described,
     Integer,
     Integers,
     Number,
     Text,
     Texts,
     as_integer,
+    checked,
     refusal,
 )
-from serve_app.api.dialects.ovms.formats import parse_response_format
+from serve_app.api.dialects.ovms.formats import ResponseFormat, parse_response_format
 from serve_app.config import OvmsConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping, Grammar, Overflow, ProcessorCall, SamplingParams
@@ -54,11 +56,14 @@ _SAME: Final = (
 )
 
 
-def _truncation(value: Any) -> int | None:
+def _truncation(value: Any) -> int:
     number = as_integer(value)
-    if value is not None and (number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS)):
+    if number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS):
         raise refusal(f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
     return number
+
+
+Truncation: Final = checked(_truncation, Literal[-1] | Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)])
 
 
 class SharedFields(BeamFields):
@@ -99,12 +104,12 @@ class SharedFields(BeamFields):
     seed: Annotated[int | None, Integer(0, MAX_SEED)] = None
 
     prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    truncate_prompt_tokens: Annotated[int | None, PlainValidator(_truncation)] = None
+    truncate_prompt_tokens: Annotated[int | None, Truncation] = None
     detokenize: Annotated[bool | None, Boolean] = None
     skip_special_tokens: Annotated[bool | None, Boolean] = None
     # Changes nothing: texts are the tokens' own bytes, and no space is ever put between them.
     spaces_between_special_tokens: Annotated[bool | None, Boolean] = None
-    response_format: Any = None
+    response_format: Annotated[Any, Described(ResponseFormat)] = None
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
 
     def check(self, config: OvmsConfig) -> None:

@@ -13,31 +13,55 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from llguidance import regex_to_lark
 from llguidance.gbnf_to_lark import any_to_lark
+from pydantic import with_config
+from typing_extensions import TypedDict
 
 from serve_app import limits
 from serve_app.api.dialects.chat.grammar import Form, parse_form
+from serve_app.api.dialects.fields import words
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.types import Grammar, GrammarKind
 
 FIELD: Final = "response_format"
+STRUCTURAL: Final = "structural_tag"
 OPENAIS: Final = ("text", "json_object", "json_schema")
 MAX_DEPTH: Final = 16
 MAX_PARTS: Final = 256  # formats in one tree
 
+KINDS: Final = (
+    "const_string",
+    "any_text",
+    "regex",
+    "grammar",
+    "json_schema",
+    "sequence",
+    "or",
+    "tag",
+    "triggered_tags",
+    "tags_with_separator",
+)
+
 _NAME: Final = "answer"  # of a schema whose client gave it none
 _HEAD: Final = ("%llguidance {}", "TEXT: /(.|\\n)*/")
+
+
+@with_config(extra="allow")
+class ResponseFormat(TypedDict):
+    """One of OpenAI's forms, or one of XGrammar's formats, whose other members depend on its type."""
+
+    type: Annotated[str, words((*OPENAIS, STRUCTURAL, *KINDS))]
 
 
 def parse_response_format(value: Any) -> Form:
     """What an answer must match. Raises InvalidField, which names the place in the format."""
     if not isinstance(value, dict) or value.get("type") in OPENAIS:
         return parse_form({FIELD: _with_name(value)})
-    if value.get("type") == "structural_tag":
+    if value.get("type") == STRUCTURAL:
         value = value.get("format")
     translator = _Translator()
     start = translator.format(value, "", last=True)
@@ -63,18 +87,19 @@ class _Translator:
         self.rules: list[str] = []
         self.lost: list[str] = []
         self._parts = 0
-        self._kinds: dict[str, Callable[[dict[str, Any], str, bool], str]] = {
-            "const_string": self._constant,
-            "any_text": self._any_text,
-            "regex": self._regex,
-            "grammar": self._grammar,
-            "json_schema": self._json_schema,
-            "sequence": self._sequence,
-            "or": self._or,
-            "tag": lambda value, at, last: self._tag(value, at),
-            "triggered_tags": self._triggered_tags,
-            "tags_with_separator": self._tags_with_separator,
-        }
+        readers: tuple[Callable[[dict[str, Any], str, bool], str], ...] = (
+            self._constant,
+            self._any_text,
+            self._regex,
+            self._grammar,
+            self._json_schema,
+            self._sequence,
+            self._or,
+            lambda value, at, last: self._tag(value, at),
+            self._triggered_tags,
+            self._tags_with_separator,
+        )
+        self._kinds = dict(zip(KINDS, readers, strict=True))
 
     def format(self, value: Any, at: str, *, last: bool) -> str:
         """The expression of a format, which lies `at` some place; `last`: the answer ends with it."""

@@ -8,12 +8,14 @@ from starlette.types import ASGIApp
 
 from serve_app.api.dialects.chat.paths import BASES, OVMS_BASES
 from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.ovms import operations
 from serve_app.api.dialects.ovms.chat import ChatDialect
 from serve_app.api.dialects.ovms.completions import CompletionDialect
 from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms.rerank import RerankDialect
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
+from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
@@ -27,12 +29,12 @@ def routes(services: Services) -> Iterator[Entry]:
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
     for base in BASES:
-        yield _entry(f"{base}/chat/completions", chat)
-        yield _entry(f"{base}/completions", completions)
-        yield _entry(f"{base}/embeddings", embeddings)
+        yield _entry(f"{base}/chat/completions", chat, operations.chat(config))
+        yield _entry(f"{base}/completions", completions, operations.completions(config))
+        yield _entry(f"{base}/embeddings", embeddings, operations.embeddings(config))
     for base in OVMS_BASES:
-        yield _entry(f"{base}/rerank", rerank)
+        yield _entry(f"{base}/rerank", rerank, operations.rerank(config))
 
 
-def _entry(path: str, app: ASGIApp) -> Entry:
-    return Entry("POST", path, app, Scope.INFERENCE, Family.OVMS)
+def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
+    return Entry("POST", path, app, Scope.INFERENCE, Family.OVMS, operation)

@@ -10,9 +10,11 @@ import asyncio
 from typing import Annotated, Any, ClassVar, NoReturn
 
 import msgspec
+from pydantic import with_config
 from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
 
-from serve_app.api.dialects.fields import Boolean
+from serve_app.api.dialects.fields import Boolean, Described
 from serve_app.api.dialects.triton.pages import JSON, Found, find
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply, while_connected
@@ -26,10 +28,17 @@ class IndexBody(WireModel):
     ready: Annotated[bool | None, Boolean] = None  # only what is ready
 
 
+@with_config(extra="forbid")
+class NoParameters(TypedDict, total=False):
+    """The deploy file configures models: only what changes nothing may be here."""
+
+    unload_dependents: Any
+
+
 class ControlBody(WireModel):
     free_form: ClassVar[tuple[str, ...]] = ("parameters",)
 
-    parameters: Any = None
+    parameters: Annotated[Any, Described(NoParameters)] = None
 
 
 class IndexRoute:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.mindie.operations import text
 from serve_app.api.dialects.v2.either import SharedRoute
 from serve_app.api.kserve.paths import MODELS
 from serve_app.api.route import Entry
@@ -17,4 +18,4 @@ def routes(services: Services) -> Iterator[Entry]:
     for model in MODELS:
         for name, stream in (("generate", False), ("generate_stream", True)):
             app = SharedRoute(services, stream=stream)
-            yield Entry("POST", f"{model}/{name}", app, Scope.INFERENCE, Family.MINDIE)
+            yield Entry("POST", f"{model}/{name}", app, Scope.INFERENCE, Family.MINDIE, text(stream=stream))

@@ -1,0 +1,125 @@
+"""The shapes of what answers of chats, completions and embeddings have in common, for the OpenAPI document.
+
+`wire` beside this module writes them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.wire import FINISH, LEGACY_TOOL_CALLS
+from serve_app.api.dialects.fields import words
+
+FinishWord: TypeAlias = Annotated[str, words(FINISH.values())]
+LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOOL_CALLS))]
+
+
+class TokenLogprob(TypedDict):
+    """A token and its log-probability."""
+
+    token: str
+    logprob: float | None
+    bytes: list[int]
+
+
+class ListedToken(TokenLogprob):
+    """A token with its likeliest alternatives."""
+
+    top_logprobs: list[TokenLogprob]
+
+
+class Logprobs(TypedDict):
+    """Log-probabilities of a chat's output, a token each."""
+
+    content: list[ListedToken]
+
+
+class LegacyLogprobs(TypedDict):
+    """Log-probabilities of a completion: four lists, an entry a token."""
+
+    tokens: list[str]
+    token_logprobs: list[float | None]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class PromptLogprob(TypedDict):
+    """One token at its place in the prompt."""
+
+    logprob: float
+    rank: int | None
+    decoded_token: str
+
+
+PromptLogprobs: TypeAlias = list[dict[str, PromptLogprob] | None]
+
+
+class FunctionCall(TypedDict):
+    """A function and its arguments, as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(TypedDict):
+    """A call of a tool."""
+
+    id: str
+    type: Literal["function"]
+    function: FunctionCall
+
+
+class FunctionPiece(TypedDict):
+    """A piece of a call; the name comes with the first."""
+
+    name: NotRequired[str]
+    arguments: str
+
+
+class ToolCallPiece(TypedDict):
+    """A piece of a call in a stream; id and type come with the first."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["function"]]
+    function: FunctionPiece
+
+
+class TotalUsage(TypedDict):
+    """Tokens of the prompt, of the output and of both."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+class CachedTokens(TypedDict):
+    """Tokens of the prompt that were found in the cache."""
+
+    cached_tokens: int
+
+
+class EmbeddingUsage(TypedDict):
+    """Tokens of the texts."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embedding(TypedDict):
+    """A text's vector: numbers, or base64 of little-endian float32."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class EmbeddingList(TypedDict):
+    """The vectors in the order of the texts."""
+
+    object: Literal["list"]
+    model: str
+    data: list[Embedding]
+    usage: EmbeddingUsage

@@ -1,0 +1,235 @@
+"""The shapes of what a chat's body holds, for the OpenAPI document: messages, tools, forms of the answer.
+
+Nothing is checked by these types: the parsers beside them do that, and tell more than a schema can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
+
+from serve_app import limits
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
+from serve_app.api.dialects.chat.tools import MAX_NAME_CHARS as MAX_TOOL_NAME_CHARS
+from serve_app.api.dialects.fields import MAX_TOKEN_ID
+
+Name: TypeAlias = Annotated[str, Field(min_length=1, max_length=MAX_NAME_CHARS)]
+ToolName: TypeAlias = Annotated[str, Field(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_TOOL_NAME_CHARS}}}$")]
+JsonSchema: TypeAlias = dict[str, Any]
+TokenId: TypeAlias = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+TokenIds: TypeAlias = Annotated[list[TokenId], Field(min_length=1)]
+
+
+@with_config(extra="allow")
+class TextPart(TypedDict):
+    """A piece of a message's text."""
+
+    type: Literal["text"]
+    text: str
+
+
+@with_config(extra="allow")
+class RefusalPart(TypedDict):
+    """An assistant's refusal, which counts as text."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+
+Content: TypeAlias = str | Annotated[list[TextPart | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
+
+
+@with_config(extra="allow")
+class SystemMessage(TypedDict):
+    """What the model is to be like."""
+
+    role: Literal["system", "developer"]
+    content: Content
+    name: NotRequired[Name | None]
+
+
+@with_config(extra="allow")
+class UserMessage(TypedDict):
+    """What the user says."""
+
+    role: Literal["user"]
+    content: Content
+    name: NotRequired[Name | None]
+
+
+@with_config(extra="allow")
+class EarlierFunction(TypedDict):
+    """A function that was called, with its arguments as JSON text."""
+
+    name: Name
+    arguments: str
+
+
+@with_config(extra="allow")
+class EarlierCall(TypedDict):
+    """A call of a tool in an earlier answer."""
+
+    id: NotRequired[Name | None]
+    type: NotRequired[Literal["function"]]
+    function: EarlierFunction
+
+
+@with_config(extra="allow")
+class AssistantMessage(TypedDict):
+    """An earlier answer. Its content may be absent beside calls."""
+
+    role: Literal["assistant"]
+    content: NotRequired[Content | None]
+    name: NotRequired[Name | None]
+    reasoning_content: NotRequired[str | None]
+    tool_calls: NotRequired[Annotated[list[EarlierCall], Field(max_length=MAX_TOOL_CALLS)] | None]
+    function_call: NotRequired[EarlierFunction | None]
+
+
+@with_config(extra="allow")
+class ToolMessage(TypedDict):
+    """What a tool answered."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: Name
+
+
+@with_config(extra="allow")
+class FunctionMessage(TypedDict):
+    """The deprecated form of a tool's answer."""
+
+    role: Literal["function"]
+    name: Name
+    content: NotRequired[Content | None]
+
+
+Messages: TypeAlias = Annotated[
+    list[
+        Annotated[
+            SystemMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage,
+            Field(discriminator="role"),
+        ]
+    ],
+    Field(min_length=1, max_length=limits.MAX_MESSAGES),
+]
+
+
+@with_config(extra="allow")
+class Function(TypedDict):
+    """What the model may call."""
+
+    name: ToolName
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonSchema | None]
+    strict: NotRequired[bool | None]
+
+
+@with_config(extra="allow")
+class Tool(TypedDict):
+    """A tool, which is a function."""
+
+    type: Literal["function"]
+    function: Function
+
+
+@with_config(extra="allow")
+class NamedFunction(TypedDict):
+    """The function that must be called."""
+
+    name: ToolName
+
+
+@with_config(extra="allow")
+class NamedTool(TypedDict):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+Tools: TypeAlias = Annotated[list[Tool], Field(max_length=limits.MAX_TOOLS)]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedTool
+Functions: TypeAlias = Annotated[list[Function], Field(max_length=limits.MAX_TOOLS)]
+FunctionCallChoice: TypeAlias = Literal["auto", "none"] | NamedFunction
+
+TemplateVariables: TypeAlias = Annotated[dict[str, Any], Field(max_length=limits.MAX_TEMPLATE_VARIABLES)]
+
+
+@with_config(extra="allow")
+class NamedSchema(TypedDict):
+    """A JSON Schema with a name."""
+
+    name: ToolName
+    schema: JsonSchema
+    strict: NotRequired[bool | None]
+    description: NotRequired[str | None]
+
+
+@with_config(extra="allow")
+class PlainFormat(TypedDict):
+    """Any text, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+@with_config(extra="allow")
+class SchemaFormat(TypedDict):
+    """JSON that matches a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+ResponseFormat: TypeAlias = Annotated[PlainFormat | SchemaFormat, Field(discriminator="type")]
+SchemaOrText: TypeAlias = JsonSchema | Annotated[str, Field(max_length=limits.MAX_SCHEMA_BYTES)]
+Regex: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_REGEX_CHARS)]
+Choices: TypeAlias = Annotated[list[str], Field(min_length=1, max_length=limits.MAX_GRAMMAR_CHOICES)]
+GrammarText: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_GRAMMAR_CHARS)]
+
+
+class StructuredOutputs(TypedDict, total=False):
+    """vLLM's container. One of the first five members says what the answer must match."""
+
+    json: SchemaOrText | None
+    json_object: bool | None
+    regex: Regex | None
+    choice: Choices | None
+    grammar: GrammarText | None
+    disable_any_whitespace: bool | None
+    whitespace_pattern: str | None
+    disable_additional_properties: Any
+    disable_fallback: Any
+
+
+GUIDES: Final[Mapping[str, Any]] = {
+    "response_format": ResponseFormat,
+    "guided_json": SchemaOrText,
+    "guided_regex": Regex,
+    "guided_choice": Choices,
+    "guided_grammar": GrammarText,
+    "structured_outputs": StructuredOutputs,
+    "guided_whitespace_pattern": str,
+}
+
+PromptText: TypeAlias = Annotated[str, Field(max_length=limits.MAX_PROMPT_CHARS)]
+Prompts: TypeAlias = (
+    PromptText
+    | TokenIds
+    | Annotated[list[PromptText], Field(min_length=1, max_length=limits.MAX_PROMPTS)]
+    | Annotated[list[TokenIds], Field(min_length=1, max_length=limits.MAX_PROMPTS)]
+)
+PromptTexts: TypeAlias = (
+    PromptText | Annotated[list[PromptText], Field(min_length=1, max_length=limits.MAX_PROMPTS)]
+)
+
+EmbedText: TypeAlias = Annotated[str, Field(min_length=1, max_length=limits.MAX_PROMPT_CHARS)]
+EmbedTexts: TypeAlias = (
+    EmbedText | Annotated[list[EmbedText], Field(min_length=1, max_length=limits.MAX_EMBED_INPUTS)]
+)
+EmbedInputs: TypeAlias = (
+    EmbedTexts | TokenIds | Annotated[list[TokenIds], Field(min_length=1, max_length=limits.MAX_EMBED_INPUTS)]
+)

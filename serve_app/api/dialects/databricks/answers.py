@@ -1,0 +1,132 @@
+"""The shapes of Databricks' answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.answers import (
+    CachedTokens,
+    EmbeddingList,
+    FinishWord,
+    LegacyLogprobs,
+    Logprobs,
+    ToolCall,
+    ToolCallPiece,
+    TotalUsage,
+)
+from serve_app.api.dialects.databricks.errors import TABLE
+from serve_app.api.dialects.fields import words
+
+ErrorCode: TypeAlias = Annotated[str, words(row.code for row in TABLE.values())]
+
+
+class ErrorBody(TypedDict):
+    """An error in Databricks' shape."""
+
+    error_code: ErrorCode
+    message: str
+
+
+class ErrorEvent(ErrorBody):
+    """An error after the first byte; also under `error`, where OpenAI's packages look."""
+
+    error: ErrorBody
+
+
+class Usage(TotalUsage):
+    """Tokens of the prompt, of the output and of both."""
+
+    prompt_tokens_details: NotRequired[CachedTokens]
+
+
+class Head(TypedDict):
+    """What every answer begins with."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Message(TypedDict):
+    """What the assistant says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class ChatChoice(TypedDict):
+    """One answer of several."""
+
+    index: int
+    message: Message
+    logprobs: NotRequired[Logprobs]
+    finish_reason: FinishWord | None
+
+
+class ChatCompletion(Head):
+    """The whole answer to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+
+
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ToolCallPiece]
+
+
+class ChatChunkChoice(TypedDict):
+    """A piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: NotRequired[Logprobs | None]
+    finish_reason: FinishWord | None
+
+
+class ChatChunk(Head):
+    """A piece of a streamed answer to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | None]
+
+
+class CompletionChoice(TypedDict):
+    """One continuation of one prompt, or a piece of it."""
+
+    index: int
+    text: str
+    logprobs: NotRequired[LegacyLogprobs | None]
+    finish_reason: FinishWord | None
+
+
+class Completion(Head):
+    """The whole answer to a completion."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionChunk(Head):
+    """A piece of a streamed completion."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: NotRequired[Usage | None]
+
+
+class Embeddings(EmbeddingList):
+    """The vectors in the order of the texts."""
+
+    id: str

@@ -1,0 +1,175 @@
+"""The shapes of MindIE's answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.answers import Logprobs, ToolCall, ToolCallPiece, TotalUsage
+from serve_app.api.dialects.fields import words
+from serve_app.api.dialects.mindie.errors import TYPE
+from serve_app.api.dialects.mindie.wire import FINISH
+
+FinishWord: TypeAlias = Annotated[str, words(FINISH.values())]
+ErrorType: TypeAlias = Annotated[str, words(TYPE.values())]
+
+
+class ErrorBody(TypedDict):
+    """An error in MindIE's shape."""
+
+    error: str
+    error_type: ErrorType
+
+
+class Head(TypedDict):
+    """What every answer of a chat begins with."""
+
+    id: str
+    created: int
+    model: str
+
+
+class Message(TypedDict):
+    """What the assistant says."""
+
+    role: Literal["assistant"]
+    content: str
+    tool_calls: NotRequired[list[ToolCall]]
+
+
+class ChatChoice(TypedDict):
+    """One answer of several."""
+
+    index: int
+    message: Message
+    logprobs: NotRequired[Logprobs]
+    finish_reason: FinishWord | None
+
+
+class ChatCompletion(Head):
+    """The whole answer to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: TotalUsage
+
+
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds; the last of a choice adds nothing."""
+
+    role: Literal["assistant"]
+    content: str
+    tool_calls: list[ToolCallPiece]
+
+
+class ChatChunkChoice(TypedDict):
+    """A piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: NotRequired[Logprobs]
+    finish_reason: FinishWord | None
+
+
+class ChatChunk(Head):
+    """A piece of a streamed answer to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[TotalUsage]
+
+
+class Timed(TypedDict):
+    """What an answer begins with, and its times in milliseconds."""
+
+    id: str
+    model_name: str
+    model_version: str | None
+    text_output: str
+    prefill_time: NotRequired[int | None]
+    decode_time: NotRequired[int | None]
+
+
+class Counted(TypedDict):
+    """What both forms of details tell. Costs are in milliseconds; `perf_stat` has token ids and costs."""
+
+    finish_reason: NotRequired[FinishWord]
+    generated_tokens: int
+    first_token_cost: int | None
+    decode_cost: int | None
+    perf_stat: NotRequired[list[tuple[int, int]]]
+
+
+class Details(Counted):
+    """Of a whole answer, lists with an entry a token; waits are in microseconds."""
+
+    batch_size: list[int]
+    queue_wait_time: list[int]
+
+
+class EventDetails(Counted):
+    """Of one event, the numbers of its token; the wait is in microseconds."""
+
+    batch_size: int
+    queue_wait_time: int
+
+
+class Text(Timed):
+    """The whole continuation of a text."""
+
+    details: NotRequired[Details]
+
+
+class TextEvent(Timed):
+    """A token of a streamed continuation."""
+
+    details: NotRequired[EventDetails]
+
+
+class Stopped(TypedDict):
+    """The request that was ended."""
+
+    id: str
+
+
+class ServerPage(TypedDict):
+    """Who answers, and what it can."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+class TextTensor(TypedDict):
+    """A text that goes in or comes out."""
+
+    name: str
+    datatype: Literal["BYTES"]
+    shape: list[int]
+
+
+class ModelPage(TypedDict):
+    """A model, its versions, and what goes in and comes out."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TextTensor]
+    outputs: list[TextTensor]
+
+
+class ReadyPage(TypedDict):
+    """A model that answers."""
+
+    name: str
+    ready: Literal[True]
+
+
+class ConfigPage(TypedDict):
+    """The limits of a model, in tokens."""
+
+    modelName: str
+    maxSeqLen: int
+    maxOutputLen: int
+    worldSize: int

@@ -1,0 +1,108 @@
+"""MindIE's routes as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+from serve_app.api.dialects.chat.examples import CHAT
+from serve_app.api.dialects.mindie import answers
+from serve_app.api.dialects.mindie.chat import ChatBody, GreedyChatBody
+from serve_app.api.dialects.mindie.errors import render_body_error, render_error
+from serve_app.api.dialects.mindie.generate import TextBody
+from serve_app.api.dialects.mindie.pages import StopBody
+from serve_app.api.openapi.operation import (
+    ASKS_MODEL,
+    EVENTS,
+    NAMES_MODEL,
+    READS_BODY,
+    Answer,
+    Body,
+    Conditions,
+    Errors,
+    Operation,
+)
+from serve_app.api.pages.answers import Live, NotReady, Ready
+from serve_app.config import MindieConfig
+from serve_app.errors import RouteNotFound, Unavailable
+
+TAG: Final = "MindIE"
+ERRORS: Final = Errors(type=answers.ErrorBody, render=render_error)
+_BODY_ERRORS: Final = Errors(type=answers.ErrorBody, render=render_body_error)
+_Done = Literal["[DONE]"]
+_TEXT: Final[dict[str, Any]] = {
+    "a continuation": {
+        "id": "a1",
+        "text_input": "2 + 2 =",
+        "parameters": {"max_new_tokens": 8, "details": True},
+    }
+}
+_UNKNOWN: Final = "Unknown fields are ignored."
+
+
+def chat(config: MindieConfig) -> Operation:
+    """The chat, with the range of temperatures that the operator chose."""
+    body = GreedyChatBody if config.allow_zero_temperature else ChatBody
+    chunks = answers.ChatChunk | answers.ErrorBody | _Done
+    return Operation(
+        summary="Chat",
+        tag=TAG,
+        what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
+        bodies=(Body(type=body, examples=CHAT),),
+        answers=(
+            Answer(what="The whole answer.", type=answers.ChatCompletion),
+            Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),
+        ),
+        errors=_BODY_ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def text(*, stream: bool) -> Operation:
+    """The continuation of a text."""
+    events = Answer(what="An event a token.", type=answers.TextEvent | answers.ErrorBody, media=EVENTS)
+    return Operation(
+        summary="Generate, an event a token" if stream else "Generate",
+        tag=TAG,
+        what=f"A text in, its continuation out. {_UNKNOWN}",
+        bodies=(Body(type=TextBody, examples=_TEXT),),
+        answers=(events if stream else Answer(what="The whole continuation.", type=answers.Text),),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def _page(summary: str, what: str, type_: Any, *conditions: Conditions) -> Operation:
+    return Operation(
+        summary=summary,
+        tag=TAG,
+        answers=(Answer(what=what, type=type_),),
+        errors=ERRORS,
+        conditions=tuple(each for some in conditions for each in some),
+    )
+
+
+STOP: Final = Operation(
+    summary="End a request",
+    tag=TAG,
+    what="Ends the caller's newest request of this id.",
+    bodies=(Body(type=StopBody, examples={"by id": {"id": "a1"}}),),
+    answers=(Answer(what="The request is ended.", type=answers.Stopped),),
+    errors=ERRORS,
+    conditions=(*READS_BODY, *NAMES_MODEL, RouteNotFound),
+)
+SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
+LIVE: Final = _page("Whether the server lives", "It does.", Live)
+READY: Final = Operation(
+    summary="Whether the server is ready",
+    tag=TAG,
+    answers=(
+        Answer(what="Every endpoint is answered.", type=Ready),
+        Answer(what="An endpoint has nobody who can answer.", type=NotReady, status=503),
+    ),
+    errors=ERRORS,
+)
+MODEL: Final = _page("A model", "The model.", answers.ModelPage, NAMES_MODEL)
+MODEL_READY: Final = _page(
+    "Whether a model is ready", "It is.", answers.ReadyPage, NAMES_MODEL, (Unavailable,)
+)
+CONFIG: Final = _page("A model's limits", "The limits.", answers.ConfigPage, NAMES_MODEL, (Unavailable,))

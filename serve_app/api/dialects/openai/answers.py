@@ -1,0 +1,185 @@
+"""The shapes of OpenAI's answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, NotRequired, TypeAlias
+
+from typing_extensions import TypedDict
+
+from serve_app.api.dialects.chat.answers import (
+    CachedTokens,
+    FunctionCall,
+    FunctionPiece,
+    LegacyFinishWord,
+    LegacyLogprobs,
+    Logprobs,
+    PromptLogprobs,
+    ToolCall,
+    ToolCallPiece,
+    TotalUsage,
+)
+from serve_app.api.dialects.fields import words
+from serve_app.api.dialects.openai.errors import TABLE
+
+ErrorType: TypeAlias = Annotated[str, words(row.type for row in TABLE.values())]
+
+
+class Error(TypedDict):
+    """What went wrong."""
+
+    message: str
+    type: ErrorType
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(TypedDict):
+    """An error in OpenAI's shape."""
+
+    error: Error
+
+
+class Usage(TotalUsage):
+    """Tokens of the prompt, of the output and of both, and how many were found in the cache."""
+
+    prompt_tokens_details: CachedTokens
+
+
+class Head(TypedDict):
+    """What every answer begins with."""
+
+    id: str
+    created: int
+    model: str
+    system_fingerprint: str
+
+
+class ChatLogprobs(Logprobs):
+    """Log-probabilities of a chat's output."""
+
+    refusal: None
+
+
+class Message(TypedDict):
+    """What the assistant says."""
+
+    role: Literal["assistant"]
+    content: str | None
+    refusal: None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCall]]
+    function_call: NotRequired[FunctionCall]
+
+
+class ChatChoice(TypedDict):
+    """One answer of several."""
+
+    index: int
+    message: Message
+    logprobs: ChatLogprobs | None
+    finish_reason: LegacyFinishWord | None
+    token_ids: NotRequired[list[int]]
+
+
+class ChatCompletion(Head):
+    """The whole answer to a chat."""
+
+    object: Literal["chat.completion"]
+    choices: list[ChatChoice]
+    usage: Usage
+    prompt_logprobs: NotRequired[PromptLogprobs]
+    prompt_token_ids: NotRequired[list[int] | None]
+
+
+class ChatDelta(TypedDict, total=False):
+    """What a chunk adds."""
+
+    role: Literal["assistant"]
+    content: str
+    reasoning_content: str
+    tool_calls: list[ToolCallPiece]
+    function_call: FunctionPiece
+
+
+class ChatChunkChoice(TypedDict):
+    """A piece of one answer."""
+
+    index: int
+    delta: ChatDelta
+    logprobs: ChatLogprobs | None
+    finish_reason: LegacyFinishWord | None
+    token_ids: NotRequired[list[int]]
+
+
+class ChatChunk(Head):
+    """A piece of a streamed answer to a chat."""
+
+    object: Literal["chat.completion.chunk"]
+    choices: list[ChatChunkChoice]
+    usage: NotRequired[Usage | TotalUsage | None]
+    prompt_token_ids: NotRequired[list[int]]
+
+
+class CompletionChunkChoice(TypedDict):
+    """A piece of one continuation."""
+
+    index: int
+    text: str
+    logprobs: LegacyLogprobs | None
+    finish_reason: LegacyFinishWord | None
+    prompt_token_ids: NotRequired[list[int] | None]
+    token_ids: NotRequired[list[int]]
+
+
+class CompletionChoice(CompletionChunkChoice):
+    """One continuation of one prompt."""
+
+    prompt_logprobs: NotRequired[PromptLogprobs]
+
+
+class Completion(Head):
+    """The whole answer to a completion."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChoice]
+    usage: Usage
+
+
+class CompletionChunk(Head):
+    """A piece of a streamed completion."""
+
+    object: Literal["text_completion"]
+    choices: list[CompletionChunkChoice]
+    usage: NotRequired[Usage | TotalUsage | None]
+
+
+class ServedEntity(TypedDict):
+    """One model of an endpoint, and its share of the requests in percent."""
+
+    name: str
+    model: str
+    version: str | None
+    traffic: int
+    ready: bool
+    generation_config: dict[str, float]
+
+
+class ModelEntry(TypedDict):
+    """An endpoint, or an adapter of its model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: NotRequired[int]
+    task: str
+    kind: str
+    served_entities: list[ServedEntity]
+    parent: NotRequired[str]
+
+
+class ModelList(TypedDict):
+    """The endpoints that can answer."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]

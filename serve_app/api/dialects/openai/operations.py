@@ -1,0 +1,60 @@
+"""OpenAI's routes as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from serve_app.api.dialects.chat import examples
+from serve_app.api.dialects.chat.answers import EmbeddingList
+from serve_app.api.dialects.openai.answers import (
+    ChatChunk,
+    ChatCompletion,
+    Completion,
+    CompletionChunk,
+    ErrorBody,
+)
+from serve_app.api.dialects.openai.chat import ChatBody
+from serve_app.api.dialects.openai.completions import CompletionBody
+from serve_app.api.dialects.openai.embeddings import EmbeddingBody
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+
+TAG: Final = "OpenAI"
+ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+_Done = Literal["[DONE]"]
+
+_UNKNOWN: Final = "Unknown fields are ignored, and named in the header `X-Ignored-Fields`."
+
+CHAT: Final = Operation(
+    summary="Chat",
+    tag=TAG,
+    what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
+    bodies=(Body(type=ChatBody, examples=examples.CHAT),),
+    answers=(
+        Answer(what="The whole answer.", type=ChatCompletion),
+        Answer(what="With `stream`: its pieces.", type=ChatChunk | ErrorBody | _Done, media=EVENTS),
+    ),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+COMPLETIONS: Final = Operation(
+    summary="Completions",
+    tag=TAG,
+    what=f"Prompts in, their continuations out. {_UNKNOWN}",
+    bodies=(Body(type=CompletionBody, examples=examples.COMPLETION),),
+    answers=(
+        Answer(what="The whole answer.", type=Completion),
+        Answer(what="With `stream`: its pieces.", type=CompletionChunk | ErrorBody | _Done, media=EVENTS),
+    ),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+EMBEDDINGS: Final = Operation(
+    summary="Embeddings",
+    tag=TAG,
+    what=f"Texts in, a vector each out. {_UNKNOWN}",
+    bodies=(Body(type=EmbeddingBody, examples=examples.EMBEDDING),),
+    answers=(Answer(what="The vectors.", type=EmbeddingList),),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)

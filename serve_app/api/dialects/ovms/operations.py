@@ -1,0 +1,90 @@
+"""OpenVINO Model Server's routes as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final, Literal
+
+from serve_app.api.dialects.chat.answers import EmbeddingList
+from serve_app.api.dialects.chat.embeddings import EmbeddingFields
+from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK
+from serve_app.api.dialects.ovms import answers
+from serve_app.api.dialects.ovms.chat import ChatBody
+from serve_app.api.dialects.ovms.completions import CompletionBody
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.rerank import RerankBody
+from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+from serve_app.config import OvmsConfig
+
+TAG: Final = "OpenVINO Model Server"
+_Done = Literal["[DONE]"]
+
+
+def errors(config: OvmsConfig) -> Errors:
+    """Errors, with the status of malformed JSON that the operator chose."""
+    render = partial(render_error, malformed_json=config.malformed_json_status)
+    return Errors(type=answers.ErrorBody, render=render)
+
+
+def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: Answer) -> Operation:
+    return Operation(
+        summary=summary,
+        tag=TAG,
+        what=f"{what} Unknown fields are ignored.",
+        bodies=(body,),
+        answers=told,
+        errors=errors(config),
+        conditions=ASKS_MODEL,
+    )
+
+
+def _streamed(whole: Any, chunk: Any) -> tuple[Answer, Answer]:
+    chunks = chunk | answers.ErrorBody | _Done
+    return (
+        Answer(what="The whole answer.", type=whole),
+        Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),
+    )
+
+
+def chat(config: OvmsConfig) -> Operation:
+    """Messages in, messages out."""
+    return _operation(
+        config,
+        "Chat",
+        "Messages in, the assistant's next message out.",
+        Body(type=ChatBody, examples=CHAT),
+        *_streamed(answers.ChatCompletion, answers.ChatChunk),
+    )
+
+
+def completions(config: OvmsConfig) -> Operation:
+    """A prompt in, continuations out."""
+    return _operation(
+        config,
+        "Completions",
+        "A prompt in, its continuations out.",
+        Body(type=CompletionBody, examples=COMPLETION),
+        *_streamed(answers.Completion, answers.CompletionChunk),
+    )
+
+
+def embeddings(config: OvmsConfig) -> Operation:
+    """Texts in, vectors out."""
+    return _operation(
+        config,
+        "Embeddings",
+        "Texts in, a vector each out.",
+        Body(type=EmbeddingFields, examples=EMBEDDING),
+        Answer(what="The vectors.", type=EmbeddingList),
+    )
+
+
+def rerank(config: OvmsConfig) -> Operation:
+    """Documents in the order of their likeness to a query."""
+    return _operation(
+        config,
+        "Rerank",
+        "Documents in the order of their likeness to a query.",
+        Body(type=RerankBody, examples=RERANK),
+        Answer(what="The documents, the likest first.", type=answers.Ranking),
+    )

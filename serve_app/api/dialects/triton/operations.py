@@ -1,0 +1,150 @@
+"""Triton's routes as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from serve_app.api.dialects.ovms.answers import ErrorBody
+from serve_app.api.dialects.triton import answers, shapes
+from serve_app.api.dialects.triton.errors import probe_error, render_error
+from serve_app.api.dialects.triton.repository import ControlBody, IndexBody
+from serve_app.api.kserve.http_body import HEADER, InferBody
+from serve_app.api.openapi.operation import (
+    ASKS_MODEL,
+    BINARY,
+    EVENTS,
+    NAMES_MODEL,
+    READS_BODY,
+    Answer,
+    Body,
+    Conditions,
+    Errors,
+    Operation,
+    Parameter,
+)
+from serve_app.errors import DeadlineExceeded, InvalidField, Unavailable
+
+TAG: Final = "Triton"
+ERRORS: Final = Errors(type=ErrorBody, render=render_error)
+_PROBE_ERRORS: Final = Errors(type=ErrorBody, render=probe_error)
+
+_VALUES: Final = Annotated[dict[str, Any], answers.Values]
+_TEXT: Final[dict[str, Any]] = {
+    "a text": {"text_input": "2 + 2 =", "max_tokens": 8},
+    "token ids": {"input_ids": [1, 2, 3], "request_output_len": 8},
+}
+_TENSORS: Final[dict[str, Any]] = {
+    "token ids": {
+        "inputs": [
+            {"name": "input_ids", "datatype": "INT32", "shape": [1, 3], "data": [1, 2, 3]},
+            {"name": "request_output_len", "datatype": "INT32", "shape": [1, 1], "data": [8]},
+        ]
+    }
+}
+_ENSEMBLE: Final = (
+    "The names of TensorRT-LLM's ensemble (settings below `trtllm`) mean texts in and out, or the steps "
+    "between texts and tensors."
+)
+
+INFER: Final = Operation(
+    summary="Infer",
+    tag=TAG,
+    what=f"Tensors in, tensors out, as JSON or with binary data behind it. {_ENSEMBLE}",
+    parameters=(
+        Parameter(
+            name=HEADER,
+            place="header",
+            type=int,
+            what="Bytes of JSON at the beginning of the body, where binary tensors follow it.",
+        ),
+    ),
+    bodies=(
+        Body(type=InferBody, examples=_TENSORS),
+        Body(type=bytes, media=BINARY),
+    ),
+    answers=(
+        Answer(what="The outputs.", type=answers.Inference),
+        Answer(
+            what="With `binary_data`: JSON, and the outputs as bytes behind it.", type=bytes, media=BINARY
+        ),
+    ),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)
+
+
+def generate(*, stream: bool) -> Operation:
+    """Values of tensors in, values out."""
+    bodies = (shapes.Values, shapes.PreprocessingValues, shapes.PostprocessingValues)
+    values = Answer(what="The outputs.", type=_VALUES)
+    events = Answer(what="The outputs, with `streaming` of a token.", type=_VALUES | ErrorBody, media=EVENTS)
+    return Operation(
+        summary="Generate, as events" if stream else "Generate",
+        tag=TAG,
+        what=f"Tensors as values in, outputs as values out. {_ENSEMBLE}",
+        bodies=tuple(
+            Body(type=Annotated[dict[str, Any], body], examples=_TEXT if body is shapes.Values else {})
+            for body in bodies
+        ),
+        answers=(events if stream else values,),
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
+def _page(summary: str, what: str, type_: Any, conditions: Conditions = ()) -> Operation:
+    answer = Answer(what=what, type=type_)
+    return Operation(summary=summary, tag=TAG, answers=(answer,), errors=ERRORS, conditions=conditions)
+
+
+SERVER: Final = _page("The server", "Who answers.", answers.ServerPage)
+LIVE: Final = _page("Whether the server lives", "It does.", answers.Live)
+READY: Final = Operation(
+    summary="Whether the server is ready",
+    tag=TAG,
+    answers=(
+        Answer(what="Every endpoint is answered.", type=answers.Ready),
+        Answer(what="An endpoint has nobody who can answer.", type=answers.NotReady, status=400),
+    ),
+    errors=ERRORS,
+)
+MODEL: Final = _page("A model", "The model and its tensors.", answers.ModelPage, NAMES_MODEL)
+MODEL_READY: Final = Operation(
+    summary="Whether a model is ready",
+    tag=TAG,
+    answers=(Answer(what="It is.", type=answers.ModelReady),),
+    errors=_PROBE_ERRORS,
+    conditions=(*NAMES_MODEL, Unavailable),
+)
+CONFIG: Final = _page("A model's configuration", "The configuration.", answers.ModelConfig, NAMES_MODEL)
+STATISTICS: Final = _page(
+    "A model's statistics", "What this gateway counted.", answers.Statistics, NAMES_MODEL
+)
+ALL_STATISTICS: Final = _page("Statistics", "What this gateway counted.", answers.Statistics)
+
+INDEX: Final = Operation(
+    summary="The index of models",
+    tag=TAG,
+    bodies=(Body(type=IndexBody, is_required=False, examples={"what is ready": {"ready": True}}),),
+    answers=(Answer(what="An entry for each version of each model.", type=list[answers.IndexEntry]),),
+    errors=ERRORS,
+    conditions=READS_BODY,
+)
+LOAD: Final = Operation(
+    summary="Load a model",
+    tag=TAG,
+    what="Wakes a model of the deploy file, and answers once it can answer.",
+    bodies=(Body(type=ControlBody, is_required=False),),
+    answers=(Answer(what="The model can answer."),),
+    errors=ERRORS,
+    conditions=(*READS_BODY, Unavailable, DeadlineExceeded),
+)
+UNLOAD: Final = Operation(
+    summary="Unload a model",
+    tag=TAG,
+    what="Always refused: the deploy file says which models there are.",
+    bodies=(Body(type=ControlBody, is_required=False),),
+    answers=(),
+    errors=ERRORS,
+    conditions=(*READS_BODY, InvalidField),
+)

@@ -1,0 +1,106 @@
+"""What a route takes and answers, as its protocol describes it: the data of one OpenAPI operation.
+
+A protocol makes one `Operation` for each of its routes. Types stand for schemas: wire models for bodies,
+typed dictionaries for answers. Knows no protocol, no route and no document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.errors import (
+    BodyTooLarge,
+    DeadlineExceeded,
+    EngineRefused,
+    InvalidBody,
+    InvalidField,
+    LargerThanQuota,
+    ModelNotFound,
+    Overloaded,
+    PromptTooLong,
+    QuotaExceeded,
+    ReadTimeout,
+    ServeError,
+    Unavailable,
+    VersionNotFound,
+)
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+TEXT: Final = "text/plain"
+BINARY: Final = "application/octet-stream"
+
+Conditions = tuple[type[ServeError], ...]
+
+NAMES_MODEL: Final[Conditions] = (ModelNotFound, VersionNotFound)  # of a path that names a model
+READS_BODY: Final[Conditions] = (InvalidBody, InvalidField, BodyTooLarge, ReadTimeout, Overloaded)
+ASKS_MODEL: Final[Conditions] = (
+    *READS_BODY,
+    *NAMES_MODEL,
+    PromptTooLong,
+    QuotaExceeded,
+    LargerThanQuota,
+    Unavailable,
+    DeadlineExceeded,
+    EngineRefused,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One value in the path, the query or the headers."""
+
+    name: str
+    place: Literal["path", "query", "header"]
+    type: Any = str  # any type that pydantic knows, with its bounds
+    what: str = ""  # one sentence
+    is_required: bool = False  # one in the path always is
+    example: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Body:
+    """What a request of one Content-Type holds."""
+
+    type: Any  # a wire model, or any type that pydantic knows
+    media: str = JSON
+    examples: Mapping[str, Any] = field(default_factory=dict)  # a name in a few words -> a whole body
+    is_required: bool = True
+    required: tuple[str, ...] = ()  # fields that this route needs, where others of the same body do not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One shape of an answer. Several of one status, and of one Content-Type, may be."""
+
+    what: str  # one sentence
+    type: Any = None  # of the whole body; of the data of each event in a stream; None: no body
+    media: str = JSON
+    status: int = 200
+    example: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)  # of this answer alone: name -> what it says
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How one protocol tells errors, before the first byte of an answer."""
+
+    type: Any  # of the body
+    render: Callable[[ServeError], ErrorReply]  # gives each condition's status and example
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One route in the words of one protocol."""
+
+    summary: str  # a few words, without a full stop
+    tag: str  # under which the page lists it: the protocol's name
+    what: str = ""  # a paragraph
+    parameters: tuple[Parameter, ...] = ()  # those of the path only where more is known than the name
+    bodies: tuple[Body, ...] = ()  # empty: the route reads none
+    answers: tuple[Answer, ...]
+    errors: Errors | None = None  # None: those of the path's protocol
+    conditions: Conditions = ()  # beside those that every route may meet

@@ -1,0 +1,119 @@
+"""JSON Schemas of wire models and typed dictionaries, as an OpenAPI document has them.
+
+A field that may be absent may be null too, and has no default but the one that its meaning tells.
+Knows types; not routes and not protocols.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+
+from serve_app.api.edge.body import WireModel
+
+REF: Final = "#/components/schemas/{model}"
+
+_DEFAULT: Final = re.compile(r"default (true|false|-?[0-9]+(?:\.[0-9]+)?)\b(?!, with)")
+_LONG: Final = re.compile(r"serve_app__api__(?:dialects__)?(?P<protocol>[a-z0-9]+)__(?:\w+__)?(?P<name>\w+)")
+_PREFIX: Final = {"openai": "OpenAI", "mindie": "MindIE", "ovms": "OpenVINO"}  # else the capitalised folder
+
+
+_NULL: Final = {"type": "null"}
+
+
+class _Schemas(GenerateJsonSchema):
+    """Pydantic's schemas without what only Python has, and with what wire models say of their fields."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+    def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
+        if schema.get("default", ...) is None:  # stands for an absent field, and is no value of its own
+            return self.generate_inner(schema["schema"])
+        return super().default_schema(schema)
+
+    def typed_dict_schema(self, schema: core_schema.TypedDictSchema) -> JsonSchemaValue:
+        """Answers hold what is listed and nothing else."""
+        found = super().typed_dict_schema(schema)
+        found.pop("title", None)
+        found.setdefault("additionalProperties", False)
+        return found
+
+    def model_schema(self, schema: core_schema.ModelSchema) -> JsonSchemaValue:
+        found, model = super().model_schema(schema), schema["cls"]
+        if not issubclass(model, WireModel):
+            return found
+        for word in ("title", "description"):  # a class tells programmers, not clients
+            found.pop(word, None)
+        properties: dict[str, Any] = found.setdefault("properties", {})
+        for name, shape in model.beside().items():
+            properties[name] = self.generate_inner(TypeAdapter(shape | None).core_schema)
+        for name in model.fields_required:
+            properties[name] = any_of([each for each in properties[name]["anyOf"] if each != _NULL])
+        if model.fields_required:
+            found["required"] = list(model.fields_required)
+        for name, told in model.about().items():
+            if name in properties:
+                properties[name] = {**properties[name], **_told(told)}
+        return found
+
+
+def _told(text: str) -> dict[str, Any]:
+    """The description of a field, and the default that its text begins with."""
+    found = _DEFAULT.match(text)
+    told: dict[str, Any] = {"description": text}
+    if found is not None:
+        word = found[1]
+        told["default"] = {"true": True, "false": False}.get(word) if word.isalpha() else _number(word)
+    return told
+
+
+def _number(word: str) -> int | float:
+    return float(word) if "." in word else int(word)
+
+
+def schemas(types: Mapping[Hashable, Any]) -> tuple[dict[Hashable, dict[str, Any]], dict[str, Any]]:
+    """The schema of each of `types` under its key, and the components that they refer to, by name."""
+    adapters = [(key, "validation", TypeAdapter(each)) for key, each in types.items()]
+    found, definitions = TypeAdapter.json_schemas(
+        adapters,  # type: ignore[arg-type]
+        ref_template=REF,
+        schema_generator=_Schemas,
+    )
+    components = definitions.get("$defs", {})
+    names = {name: _short(name) for name in components}
+    by_key = {key: _renamed(schema, names) for (key, _), schema in found.items()}
+    return by_key, {names[name]: _renamed(schema, names) for name, schema in components.items()}
+
+
+def _short(name: str) -> str:
+    """The name of a type that several modules have: with its protocol before it."""
+    found = _LONG.fullmatch(name)
+    if found is None:
+        return name
+    protocol = found["protocol"]
+    return _PREFIX.get(protocol, protocol.capitalize()) + found["name"]
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with its references to components under their new names."""
+    if isinstance(value, dict):
+        renamed = {key: _renamed(each, names) for key, each in value.items()}
+        if isinstance(reference := value.get("$ref"), str):
+            renamed["$ref"] = REF.format(model=names[reference.rpartition("/")[2]])
+        return renamed
+    return [_renamed(each, names) for each in value] if isinstance(value, list) else value
+
+
+def any_of(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The schema of what one of `listed` accepts."""
+    distinct: list[dict[str, Any]] = []
+    for each in listed:
+        if each not in distinct:
+            distinct.append(each)
+    return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
