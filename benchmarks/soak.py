@@ -68,7 +68,7 @@ class Watch:
     def look(self) -> None:
         for process in [self.root, *self.root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error, FileNotFoundError):
-                name = " ".join(Path(word).name for word in process.cmdline()[:2]) or process.name()
+                name = " ".join(Path(word).name for word in process.cmdline()[:3]) or process.name()
                 self.seen[process.pid, name].append(
                     Sample(
                         time.monotonic(), process.memory_info().rss, process.num_threads(), process.num_fds()

@@ -124,7 +124,7 @@ def Texts(count: int, chars: int, *, single: bool = False) -> PlainValidator:
         return tuple(items)
 
     text = Annotated[str, Field(min_length=1, max_length=chars)]
-    texts = Annotated[list[text], Field(max_length=count)]  # type: ignore[valid-type]
+    texts = Annotated[list[text], Field(max_length=count)]
     return checked(check, text | texts if single else texts)
 
 
@@ -140,7 +140,7 @@ def Integers(count: int, low: int, high: int) -> PlainValidator:
         return tuple(number for number in numbers if number is not None)
 
     number = Annotated[int, Field(ge=low, le=high)]
-    return checked(check, Annotated[list[number], Field(max_length=count)])  # type: ignore[valid-type]
+    return checked(check, Annotated[list[number], Field(max_length=count)])
 
 
 def Biases(count: int, high_id: int, bound: float) -> PlainValidator:
@@ -161,4 +161,4 @@ def Biases(count: int, high_id: int, bound: float) -> PlainValidator:
 
     token = Annotated[str, Field(pattern=r"^[0-9]{1,10}$")]
     bias = Annotated[float, Field(ge=-bound, le=bound)]
-    return checked(check, Annotated[dict[token, bias], Field(max_length=count)])  # type: ignore[valid-type]
+    return checked(check, Annotated[dict[token, bias], Field(max_length=count)])
