@@ -24,7 +24,8 @@ from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
-from serve_app.api.exchange.generate import in_words_of, under_way
+from serve_app.api.exchange.frame import admitted
+from serve_app.api.exchange.generate import under_way
 from serve_app.api.exchange.merge import Step
 from serve_app.api.exchange.running import RunKey
 from serve_app.api.exchange.stream import collect, follow
@@ -165,8 +166,8 @@ async def answer(
     """
     context = context_of(scope)
     call = asked.call(endpoint_name(services, asked.answer.model), _no_bytes, stream=asked.streaming)
-    with in_words_of(call.names), services.admission.permits(len(call.requests)):
-        async with under_way(call, None, scope, services, status_of) as (attempt, deadline):
+    with admitted(services, call):
+        async with under_way(call, None, scope, services) as (attempt, deadline):
             begun()
             context.status = 200
             answers = Answers(asked.answer, attempt.info)
@@ -192,7 +193,7 @@ async def answer(
 
 async def answer_text(step: TextStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
     """Ask the tokenizer, and `emit` the response. Raises ServeError."""
-    with services.admission.permits(1):
+    with admitted(services, step):
         async with answer_step(step, endpoint_name(services, model), scope, services) as (_, response):
             context_of(scope).status = 200
             await emit(response)

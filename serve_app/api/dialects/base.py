@@ -132,6 +132,10 @@ class Call:
     # Raises InvalidField.
     fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest] = lambda request, info: request
 
+    @property
+    def num_prompts(self) -> int:
+        return len(self.requests)
+
 
 @dataclass(frozen=True, slots=True)
 class ErrorReply:

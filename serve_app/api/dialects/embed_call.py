@@ -35,6 +35,10 @@ class EmbedCall:
     render: Callable[[str, ModelInfo, Embeddings], Iterator[bytes]]
 
     @property
+    def num_prompts(self) -> int:
+        return 1  # to the gateway: an engine takes all inputs of a body as one
+
+    @property
     def task(self) -> Task:
         return Task.EMBEDDINGS
 

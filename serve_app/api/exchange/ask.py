@@ -1,34 +1,36 @@
 """A POST route that asks a model one question: body, endpoint, permit, entity, answer.
 
-Like `generate`, but nothing streams. A question takes a request and its tokens, as input, from the
-caller's budgets: tokenising is work too. It has no price. Knows no question.
+Like `generate`, but nothing streams. Tokenising is work too: a question draws a request and its tokens,
+as input, from the caller's budgets. A question has no price. Knows no question.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
-from typing import Any, Final, Generic, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.admission.metering import BYTES_PER_TOKEN
-from serve_app.api.admission.permits import deadline_s
+from serve_app.api.admission.metering import BYTES_PER_TOKEN, Metered
 from serve_app.api.context import context_of
-from serve_app.api.edge.body import read_body
-from serve_app.api.edge.connection import reply, while_connected
-from serve_app.api.exchange.dispatch import ANSWERED_BY, choose, first_answer
+from serve_app.api.edge.connection import reply
+from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
+from serve_app.api.exchange.frame import exchange
+from serve_app.api.exchange.target import Target, aim
 from serve_app.api.services import Services
-from serve_app.endpoints.endpoint import ServedEntity, Task
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ServeError
 from serve_app.types import ModelInfo, Question, Usage
 from serve_app.types.question import ReplyT
 
 _JSON: Final = {"content-type": "application/json"}
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +40,13 @@ class Inquiry(Generic[ReplyT]):
     model: str  # name of the endpoint
     question: Question[ReplyT]  # without what only the server knows: its id and deadline
     answer: Callable[[ModelInfo, ReplyT], dict[str, Any]]  # the body of the answer
-    estimate: Callable[[], int]  # tokens in the question, about; may read all of it
-    tokens: Callable[[ReplyT], int]  # and as the answer tells
+    estimate: Callable[[], int]  # about how many tokens the question has; may read all of it
+    tokens: Callable[[ReplyT], int]  # the same, as the answer tells
+    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+
+    @property
+    def num_prompts(self) -> int:
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +56,7 @@ class _Wanted:
     task: Task
     version: str | None = None
     user: None = None
+    timeout_s: None = None
 
 
 class Asked(NamedTuple):
@@ -58,6 +66,38 @@ class Asked(NamedTuple):
     info: ModelInfo
     told: list[Any]  # in the order of the questions
     num_tokens: int  # that were made or read
+
+
+@asynccontextmanager
+async def first_reply(
+    services: Services,
+    scope: AsgiScope,
+    endpoint: Endpoint,
+    target: Target,
+    ask: Callable[[ServedEntity], Awaitable[T]],
+    estimate: Callable[[], Usage],
+    *,
+    has_price: bool,
+) -> AsyncIterator[tuple[T, Metered]]:
+    """What the first entity of `target` says that can answer, and the meter of the request.
+
+    `estimate` tells about what is asked, and may read all of it. The block tells the meter what was
+    used; that is recorded once the block ends. Raises ServeError.
+    """
+    context = context_of(scope)
+    async with services.meter.admit(endpoint, estimate, context) as metered:
+        metered.has_price = has_price
+        patience_s = services.config.restart_wait_s
+        try:
+            found = await first_answer(
+                services.backend, target.entities, ask, target.tries, target.deadline, patience_s
+            )
+        except (ServeError, asyncio.CancelledError) as error:
+            if isinstance(error, ServeError):
+                context.status = context.render_error(error).status
+            metered.give_up(error, estimate)
+            raise
+        yield found, metered
 
 
 @asynccontextmanager
@@ -74,39 +114,26 @@ async def asked_of(
     """The answers to all `questions`, one after the other, of one entity of the endpoint `model`.
 
     Over any transport. `estimate` is of the tokens in all questions and may read them; `tokens` are
-    those that the answers tell of. They are drawn from the caller's budgets, and recorded once the
-    block ends. Raises ServeError.
+    those that the answers tell of. The tokens are drawn from the caller's budgets, and recorded once
+    the block ends. Raises ServeError.
     """
-    context = context_of(scope)
-    limit = deadline_s(None, services.config.request_timeout_s)
-    deadline = asyncio.get_running_loop().time() + limit
+    backend = services.backend
     endpoint = services.directory.find(model)
-    context.endpoint = endpoint.name
-    entities = choose(endpoint, _Wanted(endpoint.task, version), None, scope, context, services.backend)
-    complete = [replace(question, id=context.id, timeout_s=limit) for question in questions]
+    target = aim(endpoint, _Wanted(endpoint.task, version), None, scope, services)
+    complete = [replace(each, id=context_of(scope).id, timeout_s=target.limit_s) for each in questions]
 
     async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, list[Any]]:
-        info = await services.backend.model(entity.app)
-        return entity, info, [await services.backend.ask(entity.app, question) for question in complete]
-
-    def tries(entity: ServedEntity) -> None:
-        context.entity = entity.name
+        info = await backend.model(entity.app)
+        return entity, info, [await backend.ask(entity.app, question) for question in complete]
 
     def asked() -> Usage:
         return Usage(prompt_tokens=estimate())
 
-    tries(entities[0])
-    async with services.meter.admit(endpoint, asked, context) as metered:
-        metered.has_price = False
-        try:
-            entity, info, told = await first_answer(
-                services.backend, entities, ask, tries, deadline, services.config.restart_wait_s
-            )
-        except (ServeError, asyncio.CancelledError) as error:
-            if isinstance(error, ServeError):
-                context.status = context.render_error(error).status
-            metered.give_up(error, asked)
-            raise
+    async with first_reply(services, scope, endpoint, target, ask, asked, has_price=False) as (
+        found,
+        metered,
+    ):
+        entity, info, told = found
         size = tokens(told)
         metered.usage = Usage(prompt_tokens=size)
         yield Asked(entity, info, told, size)
@@ -121,15 +148,11 @@ class QuestionRoute:
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the answer, ClientGone at any time."""
-        services = self._services
-        services.admission.check()
-        with services.bodies.lease() as lease:
-            inquiry = await self._read(await read_body(scope, receive, lease.take))
-            with services.admission.permits(1):
-                await while_connected(receive, self._answer(inquiry, scope, send))
 
-    async def _read(self, raw: bytes) -> Inquiry[Any]:
-        return await self._services.aside(len(raw), self._parse, raw)
+        async def answer(inquiry: Inquiry[Any]) -> None:
+            await self._answer(inquiry, scope, send)
+
+        await exchange(self._services, scope, receive, self._parse, answer)
 
     async def _answer(self, inquiry: Inquiry[Any], scope: AsgiScope, send: Send) -> None:
         asked = asked_of(

@@ -14,16 +14,16 @@ from math import prod
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.metering import tokens_in
-from serve_app.api.admission.permits import deadline_s
-from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
-from serve_app.api.edge.body import read_body
-from serve_app.api.edge.connection import Writer, while_connected
-from serve_app.api.exchange.dispatch import ANSWERED_BY, choose, first_answer
-from serve_app.api.exchange.generate import answer_headers, in_words_of
+from serve_app.api.edge.connection import Writer
+from serve_app.api.exchange.ask import first_reply
+from serve_app.api.exchange.dispatch import ANSWERED_BY
+from serve_app.api.exchange.frame import Exchange
+from serve_app.api.exchange.generate import answer_headers
+from serve_app.api.exchange.target import aim
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
-from serve_app.errors import GenerationFailed, InvalidField, ServeError
+from serve_app.errors import GenerationFailed, InvalidField
 from serve_app.limits import MAX_EMBEDDED_NUMBERS
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo, Usage
 
@@ -40,52 +40,19 @@ class EmbedRoute:
         await EmbedExchange(self._dialect, self._services, scope, receive, send).run()
 
 
-class EmbedExchange:
-    """One request and its answer."""
-
-    def __init__(
-        self, dialect: EmbedDialect, services: Services, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        self._dialect = dialect
-        self._services = services
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._context: RequestContext = context_of(scope)
-        self._context.render_error = dialect.render_error
-
-    async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
-        """Read, answer and account for it; `endpoint` and `entity` where the path names them."""
-        services = self._services
-        services.admission.check()  # a flood is refused before its bodies are read
-        with services.bodies.lease() as lease:
-            call = await self._parse(await read_body(self._scope, self._receive, lease.take), endpoint)
-            with services.admission.permits(1), in_words_of(call.names):
-                await while_connected(self._receive, self._answer(call, entity))
-
-    async def _parse(self, raw: bytes, endpoint: str | None) -> EmbedCall:
-        return await self._services.aside(len(raw), partial(self._dialect.parse, endpoint=endpoint), raw)
+class EmbedExchange(Exchange[EmbedCall]):
+    """One request that embeds, and its answer."""
 
     async def _answer(self, call: EmbedCall, entity: str | None) -> None:
         services, context = self._services, self._context
-        limit = deadline_s(call.timeout_s, services.config.request_timeout_s)
-        deadline = asyncio.get_running_loop().time() + limit
         endpoint = services.directory.find(call.model)
-        context.endpoint = endpoint.name
-        entities = choose(endpoint, call, entity, self._scope, context, services.backend)
-        self._try(entities[0])
-        request = replace(call.request, id=context.id, timeout_s=limit)
-        async with services.meter.admit(endpoint, lambda: _reserved(request), context) as metered:
-            try:
-                ask = partial(self._ask, request)
-                chosen, info, embeddings = await first_answer(
-                    services.backend, entities, ask, self._try, deadline, services.config.restart_wait_s
-                )
-            except (ServeError, asyncio.CancelledError) as error:
-                if isinstance(error, ServeError):
-                    context.status = self._dialect.render_error(error).status
-                metered.give_up(error, lambda: _reserved(request))
-                raise
+        target = aim(endpoint, call, entity, self._scope, services)
+        request = replace(call.request, id=context.id, timeout_s=target.limit_s)
+        ask = partial(self._ask, request)
+        replied = first_reply(
+            services, self._scope, endpoint, target, ask, lambda: _reserved(request), has_price=True
+        )
+        async with replied as ((chosen, info, embeddings), metered):
             metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)
             await self._write(call, chosen, info, embeddings)
@@ -97,9 +64,6 @@ class EmbedExchange:
         info = await backend.model(entity.app)
         _check_size(request, info)
         return entity, info, _checked(await backend.ask(entity.app, request), request)
-
-    def _try(self, entity: ServedEntity) -> None:
-        self._context.entity = entity.name
 
     async def _write(
         self, call: EmbedCall, entity: ServedEntity, info: ModelInfo, embeddings: Embeddings

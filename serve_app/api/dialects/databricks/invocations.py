@@ -15,7 +15,7 @@ from serve_app.api.dialects.databricks.completions import CompletionDialect
 from serve_app.api.dialects.databricks.embeddings import EmbeddingDialect
 from serve_app.api.dialects.databricks.fields import Target
 from serve_app.api.exchange.embed import EmbedExchange
-from serve_app.api.exchange.generate import Exchange
+from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, Task
 
@@ -48,13 +48,13 @@ class TaskRoute:
 
 def _exchange(
     task: Task, services: Services, scope: Scope, receive: Receive, send: Send
-) -> Exchange | EmbedExchange:
+) -> GenerateExchange | EmbedExchange:
     """One request of a task, and its answer."""
     target = Target(partial(_find, services), _accepts_events(header(scope, b"accept")))
     if task is Task.EMBEDDINGS:
         return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
     dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)
-    return Exchange(dialect, services, scope, receive, send)
+    return GenerateExchange(dialect, services, scope, receive, send)
 
 
 def _find(services: Services, name: str) -> Endpoint:

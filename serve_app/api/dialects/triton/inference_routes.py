@@ -15,12 +15,12 @@ from serve_app.api.context import context_of, header
 from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.known_model import KnownModel
 from serve_app.api.dialects.triton.aliases import Meaning, meaning
-from serve_app.api.dialects.triton.ensemble.step_exchange import InferSteps, StepExchange, ValueSteps
+from serve_app.api.dialects.triton.ensemble.step_exchange import InferSteps, ValueSteps, exchange_steps
 from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateDialect
 from serve_app.api.dialects.triton.infer import InferDialect, StopAsked
 from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.connection import reply
-from serve_app.api.exchange.generate import Exchange
+from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.services import Services
@@ -45,8 +45,8 @@ class InferRoute:
         most = MAX_BODY_BYTES if header_length is None else MAX_TENSOR_BODY_BYTES
         if not meant.role.generates:
             steps = InferSteps(meant.role, names["model"], names.get("version"), header_length)
-            await StepExchange(steps, services, _bare(scope), unpacked, send, max_bytes=most).run(
-                meant.endpoint
+            await exchange_steps(
+                steps, meant.endpoint, services, _bare(scope), unpacked, send, max_bytes=most
             )
             return
         dialect = InferDialect(
@@ -57,7 +57,7 @@ class InferRoute:
             role=meant.role,
         )
         known = KnownModel(dialect, partial(find_model, services, meant.endpoint))
-        exchange = Exchange(known, services, _bare(scope), unpacked, send, max_bytes=most)
+        exchange = GenerateExchange(known, services, _bare(scope), unpacked, send, max_bytes=most)
         try:
             await exchange.run(meant.endpoint)
         except StopAsked as asked:
@@ -78,11 +78,13 @@ class ValuesRoute:
         meant = self.meaning(scope)
         if not meant.role.generates:
             steps = ValueSteps(meant.role, names["model"], names.get("version"), stream=self._stream)
-            await StepExchange(steps, services, scope, receive, send).run(meant.endpoint)
+            await exchange_steps(steps, meant.endpoint, services, scope, receive, send)
             return
         dialect = self.dialect(scope, meant)
         try:
-            await Exchange(dialect, services, self.read_as(scope, meant), receive, send).run(meant.endpoint)
+            await GenerateExchange(dialect, services, self.read_as(scope, meant), receive, send).run(
+                meant.endpoint
+            )
         except StopAsked as asked:
             body = msgspec.json.encode(stopped(services, context_of(scope), asked.stop, names.get("version")))
             if self._stream:

@@ -25,6 +25,10 @@ class Step:
     tell: Callable[[ModelInfo, Sequence[Any]], dict[str, Tensor]]  # raises InvalidField
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
 
+    @property
+    def num_prompts(self) -> int:
+        return 1
+
     def response(self, info: ModelInfo, told: Sequence[Any]) -> InferResponse:
         """What follows from the answers, in the order of the questions. Raises InvalidField."""
         request, found = self.request, self.tell(info, told)

@@ -14,9 +14,10 @@ from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateBody, value_object
 from serve_app.api.dialects.triton.request.values import tensors_of_values
 from serve_app.api.dialects.triton.role import Role
-from serve_app.api.edge.body import parse_body, read_body
-from serve_app.api.edge.connection import reply, while_connected
+from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import ANSWERED_BY
+from serve_app.api.exchange.frame import exchange
 from serve_app.api.kserve.http_body import (
     BINARY_TYPE,
     HEADER,
@@ -92,40 +93,26 @@ class ValueSteps:
         return {"content-type": JSON_TYPE}, body
 
 
-class StepExchange:
-    """One request and its answer."""
+async def exchange_steps(
+    steps: Steps,
+    endpoint: str,
+    services: Services,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+) -> None:
+    """One request and its answer. Raises ServeError before the answer, ClientGone at any time."""
+    context_of(scope).render_error = render_error
 
-    def __init__(
-        self,
-        steps: Steps,
-        services: Services,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        *,
-        max_bytes: int = MAX_BODY_BYTES,
-    ) -> None:
-        self._steps = steps
-        self._services = services
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._max_bytes = max_bytes
-        context_of(scope).render_error = render_error
+    def parse(raw: bytes) -> Step:
+        services.directory.find(endpoint)
+        return steps.parse(raw)
 
-    async def run(self, endpoint: str) -> None:
-        """Raises ServeError before the answer, ClientGone at any time."""
-        services = self._services
-        services.admission.check()
-        with services.bodies.lease() as lease:
-            raw = await read_body(self._scope, self._receive, lease.take, max_bytes=self._max_bytes)
-            services.directory.find(endpoint)
-            step = await services.aside(len(raw), self._steps.parse, raw)
-            del raw
-            with services.admission.permits(1):
-                await while_connected(self._receive, self._answer(step, endpoint))
+    async def answer(step: Step) -> None:
+        async with answer_step(step, endpoint, scope, services) as (entity, response):
+            headers, body = steps.render(response)
+            await reply(send, 200, {**headers, ANSWERED_BY: entity.name}, body)
 
-    async def _answer(self, step: Step, endpoint: str) -> None:
-        async with answer_step(step, endpoint, self._scope, self._services) as (entity, response):
-            headers, body = self._steps.render(response)
-            await reply(self._send, 200, {**headers, ANSWERED_BY: entity.name}, body)
+    await exchange(services, scope, receive, parse, answer, max_bytes=max_bytes)

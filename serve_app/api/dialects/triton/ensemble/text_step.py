@@ -21,7 +21,6 @@ from serve_app.api.dialects.triton.ensemble.step import Step
 from serve_app.api.dialects.triton.request.inputs import Input
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.exchange.ask import asked_of
-from serve_app.api.exchange.generate import in_words_of
 from serve_app.api.kserve.message import InferRequest, InferResponse
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
@@ -39,22 +38,18 @@ INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
 async def answer_step(
     step: Step, endpoint: str, scope: Scope, services: Services
 ) -> AsyncIterator[tuple[ServedEntity, InferResponse]]:
-    """Who answered, and the response of what was told; recorded once the block ends.
-
-    Raises ServeError, in the words of the request.
-    """
-    with in_words_of(step.names):
-        asked = asked_of(
-            services,
-            scope,
-            endpoint,
-            step.questions,
-            estimate=lambda: sum(map(_estimate, step.questions)),
-            tokens=lambda told: sum(map(_tokens, step.questions, told)),
-            version=step.request.version,
-        )
-        async with asked as (entity, info, told, _):
-            yield entity, step.response(info, told)
+    """Who answered, and the response of what was told; recorded once the block ends. Raises ServeError."""
+    asked = asked_of(
+        services,
+        scope,
+        endpoint,
+        step.questions,
+        estimate=lambda: sum(map(_estimate, step.questions)),
+        tokens=lambda told: sum(map(_tokens, step.questions, told)),
+        version=step.request.version,
+    )
+    async with asked as (entity, info, told, _):
+        yield entity, step.response(info, told)
 
 
 def _estimate(question: Question[Any]) -> int:

@@ -1,0 +1,137 @@
+"""The frame of every exchange: what happens to a body before its answer, and what is held until its end.
+
+Knows no protocol and no kind of answer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.context import RequestContext, context_of
+from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.edge.body import read_body
+from serve_app.api.edge.connection import while_connected
+from serve_app.api.services import Services
+from serve_app.errors import ServeError, from_info
+from serve_app.limits import MAX_BODY_BYTES
+
+
+class Work(Protocol):
+    """A checked body."""
+
+    @property
+    def num_prompts(self) -> int:
+        """How many prompts it has; each needs a permit."""
+        ...
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        """What the client calls the fields: a replica's name of a field -> the client's."""
+        ...
+
+
+WorkT = TypeVar("WorkT", bound=Work)
+ParsedT = TypeVar("ParsedT", bound=Work, covariant=True)
+
+
+class Parser(Protocol[ParsedT]):
+    """The part of a dialect that reads bodies and tells errors."""
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> ParsedT:
+        """What a body asks for; `endpoint` where the path names it, and not the body. Raises ServeError."""
+        ...
+
+    def render_error(self, error: ServeError) -> ErrorReply: ...
+
+
+class Exchange(ABC, Generic[WorkT]):
+    """One request whose body a dialect reads, and its answer."""
+
+    def __init__(
+        self,
+        dialect: Parser[WorkT],
+        services: Services,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+        *,
+        max_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        """`max_bytes`: of the body."""
+        self._max_bytes = max_bytes
+        self._dialect = dialect
+        self._services = services
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._context: RequestContext = context_of(scope)
+        self._context.render_error = dialect.render_error
+
+    async def run(self, endpoint: str | None = None, entity: str | None = None) -> None:
+        """Read, answer and account for it; `endpoint` and `entity` where the path names them.
+
+        Raises ServeError before the first byte of the answer, ClientGone at any time.
+        """
+        parse = partial(self._dialect.parse, endpoint=endpoint)
+        answer = partial(self._answer, entity=entity)
+        await exchange(self._services, self._scope, self._receive, parse, answer, max_bytes=self._max_bytes)
+
+    @abstractmethod
+    async def _answer(self, work: WorkT, entity: str | None) -> None:
+        """Answer the body; its permits are held."""
+
+
+async def exchange(
+    services: Services,
+    scope: Scope,
+    receive: Receive,
+    parse: Callable[[bytes], WorkT],
+    answer: Callable[[WorkT], Coroutine[Any, Any, None]],
+    *,
+    max_bytes: int = MAX_BODY_BYTES,
+) -> None:
+    """Read a body of at most `max_bytes`, parse it, and answer it while its client is connected.
+
+    Raises ServeError before the first byte of the answer, ClientGone at any time.
+    """
+    services.admission.check()  # a flood is refused before its bodies are read
+    with services.bodies.lease() as lease:
+        # The body is not kept in a variable: it would live as long as the answer takes.
+        work = await _parsed(
+            services, parse, await read_body(scope, receive, lease.take, max_bytes=max_bytes)
+        )
+        with admitted(services, work):
+            await while_connected(receive, answer(work))
+
+
+@contextmanager
+def admitted(services: Services, work: Work) -> Iterator[None]:
+    """Hold the permits of `work`, and tell errors about its fields in the client's words."""
+    with in_words_of(work.names), services.admission.permits(work.num_prompts):
+        yield
+
+
+async def _parsed(services: Services, parse: Callable[[bytes], WorkT], raw: bytes) -> WorkT:
+    return await services.aside(len(raw), parse, raw)
+
+
+@contextmanager
+def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
+    """Errors of the block about a field of `names` call it as the client calls it."""
+    try:
+        yield
+    except ServeError as error:
+        ours, message = error.param, error.message
+        if ours is None or ours not in names:
+            raise
+        theirs = names[ours]
+        if message.startswith(ours):
+            message = theirs + message.removeprefix(ours)
+        raise from_info(replace(error.info(), param=theirs, message=message)) from error

@@ -1,0 +1,48 @@
+"""Where a request goes: the entities that may answer it, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.types import Scope
+
+from serve_app.api.admission.permits import deadline_s
+from serve_app.api.context import context_of
+from serve_app.api.exchange.dispatch import Wanted, choose
+from serve_app.api.services import Services
+from serve_app.endpoints.endpoint import Endpoint, ServedEntity
+
+
+class Timed(Wanted, Protocol):
+    """What of a call decides over its entity and its time."""
+
+    @property
+    def timeout_s(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The entities that may answer one request."""
+
+    entities: tuple[ServedEntity, ...]  # best first
+    limit_s: float  # for the whole answer
+    deadline: float  # in the event loop's time
+    tries: Callable[[ServedEntity], None]  # is told of each entity that is tried
+
+
+def aim(endpoint: Endpoint, call: Timed, entity: str | None, scope: Scope, services: Services) -> Target:
+    """The target of `call`; `entity`: the one that the route names. Raises as `choose`."""
+    context = context_of(scope)
+    limit_s = deadline_s(call.timeout_s, services.config.request_timeout_s)
+    deadline = asyncio.get_running_loop().time() + limit_s
+    context.endpoint = endpoint.name
+    entities = choose(endpoint, call, entity, scope, context, services.backend)
+
+    def tries(each: ServedEntity) -> None:
+        context.entity = each.name
+
+    tries(entities[0])
+    return Target(entities, limit_s, deadline, tries)
