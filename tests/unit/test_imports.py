@@ -39,7 +39,8 @@ ARROWS: dict[str, set[str]] = {
 }
 
 _LOW = {"backend", "context", "dialects", "edge"}  # of the API: contracts, and what every request passes
-_ROUTES = _LOW | {"admission", "exchange", "route", "services"}  # what a protocol's routes stand on
+# What the routes of a protocol stand on.
+_ROUTES = _LOW | {"admission", "exchange", "openapi.operation", "route", "services"}
 _PROTOCOLS = {f"dialects.{name}" for name in ("openai", "databricks", "mindie", "ovms", "triton")}
 # layer -> its parts, folders or modules -> the other parts of the layer that each may import.
 # A module belongs to the longest part that its path begins with; every module of the layer has one.
@@ -50,14 +51,16 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "context": {"dialects"},
         "directory": {"backend"},
         "edge": {"backend", "context", "dialects"},
-        "route": {"context", "dialects", "edge"},
+        "openapi.operation": {"dialects"},
+        "route": {"context", "dialects", "edge", "openapi.operation"},
+        "openapi": {"dialects", "edge", "openapi.operation", "route"},
         "kserve": {"dialects", "edge"},
         "admission": _LOW,
         "exchange.merge": {"backend"},
         "exchange.running": {"backend", "context", "exchange.merge"},
         "services": {"admission", "backend", "context", "directory", "exchange.running"},
         "exchange": _LOW | {"admission", "exchange.merge", "exchange.running", "services"},
-        "pages": _LOW | {"admission", "directory", "route", "services"},
+        "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
         "dialects.openai": _ROUTES | {"dialects.chat"},
         "dialects.databricks": _ROUTES | {"dialects.chat"},
@@ -67,11 +70,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "dialects.triton": _ROUTES | {"dialects.chat", "exchange.running", "kserve", "pages"},
         "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
         "error_renderers": {"dialects", *_PROTOCOLS},
+        "describe": {
+            *_PROTOCOLS,
+            *("dialects", "dialects.extensions", "openapi", "openapi.operation", "pages", "route"),
+        },
         "ingress": {"edge", "route"},
         "app": {
             *_PROTOCOLS,
             *("dialects", "dialects.extensions", "dialects.v2", "edge"),
-            *("error_renderers", "ingress", "pages", "route", "services"),
+            *("describe", "error_renderers", "ingress", "openapi", "pages", "route", "services"),
         },
     },
 }

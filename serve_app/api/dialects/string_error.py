@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
+from typing_extensions import TypedDict
 
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.error_reply import bounded, headers_of
@@ -33,6 +34,12 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
         "E15": 404,
     }
 )
+
+
+class ErrorBody(TypedDict):
+    """An error as one string."""
+
+    error: str
 
 
 def error_object(error: ServeError) -> bytes:

@@ -25,3 +25,35 @@ class NotReady(TypedDict):
 
     status: Literal["not ready"]
     reasons: NotRequired[list[str]]
+
+
+class ServedEntity(TypedDict):
+    """One model of an endpoint, and its share of the requests in percent."""
+
+    name: str
+    model: str
+    version: str | None
+    traffic: int
+    ready: bool
+    generation_config: dict[str, float]
+
+
+class ModelEntry(TypedDict):
+    """An endpoint, or an adapter of its model."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    max_model_len: NotRequired[int]
+    task: str
+    kind: str
+    served_entities: list[ServedEntity]
+    parent: NotRequired[str]
+
+
+class ModelList(TypedDict):
+    """The endpoints that can answer."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.api.dialects.openai.answers import ModelEntry, ModelList
 from serve_app.api.openapi.operation import NAMES_MODEL, TEXT, Answer, Operation
-from serve_app.api.pages.answers import Live, NotReady, Ready
+from serve_app.api.pages.answers import Live, ModelEntry, ModelList, NotReady, Ready
 from serve_app.errors import Unavailable
 
 TAG: Final = "Pages"

@@ -19,12 +19,6 @@ from serve_app.api.dialects.chat.answers import (
 )
 
 
-class ErrorBody(TypedDict):
-    """An error as one string."""
-
-    error: str
-
-
 class Head(TypedDict):
     """What every answer tells beside its choices."""
 

@@ -13,6 +13,7 @@ from serve_app.api.dialects.ovms.chat import ChatBody
 from serve_app.api.dialects.ovms.completions import CompletionBody
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.rerank import RerankBody
+from serve_app.api.dialects.string_error import ErrorBody
 from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
 from serve_app.config import OvmsConfig
 
@@ -23,7 +24,7 @@ _Done = Literal["[DONE]"]
 def errors(config: OvmsConfig) -> Errors:
     """Errors, with the status of malformed JSON that the operator chose."""
     render = partial(render_error, malformed_json=config.malformed_json_status)
-    return Errors(type=answers.ErrorBody, render=render)
+    return Errors(type=ErrorBody, render=render)
 
 
 def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: Answer) -> Operation:
@@ -39,7 +40,7 @@ def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: A
 
 
 def _streamed(whole: Any, chunk: Any) -> tuple[Answer, Answer]:
-    chunks = chunk | answers.ErrorBody | _Done
+    chunks = chunk | ErrorBody | _Done
     return (
         Answer(what="The whole answer.", type=whole),
         Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from serve_app.api.dialects.ovms.answers import ErrorBody
+from serve_app.api.dialects.string_error import ErrorBody
 from serve_app.api.dialects.triton import answers, shapes
 from serve_app.api.dialects.triton.errors import probe_error, render_error
 from serve_app.api.dialects.triton.repository import ControlBody, IndexBody
