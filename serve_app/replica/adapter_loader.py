@@ -11,7 +11,8 @@ from functools import partial
 from serve_app.config import ModelConfig
 from serve_app.engine.engine import Engine
 from serve_app.engine.loop import EngineLoop, OnOutputs
-from serve_app.engine.model.lora import AdapterTable, LoadedAdapter, LowRank
+from serve_app.engine.model.adapter_table import AdapterTable
+from serve_app.engine.model.lora import LoadedAdapter, LowRank
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.models.adapters import Accepts, fingerprint, read_tensors
 from serve_app.models.errors import ModelLoadError

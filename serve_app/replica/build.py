@@ -14,9 +14,10 @@ from pathlib import Path
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import assemble, prepare
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
-from serve_app.engine.sampling.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
@@ -134,29 +135,33 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
             device=model.device,
             context_window=model.context_window,
             eos_token_ids=model.eos_token_ids,
+            make_grammars=partial(_grammars, config, model, progress),
             config=config,
             progress=progress,
         )
     except (UnsupportedModel, CacheTooSmall, ValueError) as error:
         raise ModelLoadError(f"{config.name}: {error}") from error
-    try:
-        engine.grammars = _grammars(load_tokenizer(config, Path(model.folder)), engine, model)
-    except GrammarsUnavailable as error:
-        progress(f"{config.name}: no structured output: {error}")
     return engine, model
 
 
-def _grammars(tokenizer: Tokenizer, engine: Engine, model: LoadedModel) -> Grammars:
-    """Raises GrammarsUnavailable."""
-    tokens = grammar_tokenizer(
-        tokenizer.to_json(),
-        vocab_size=engine.vocab_size,
-        own_vocab_size=tokenizer.vocab_size,
-        eos_token_ids=model.eos_token_ids,
-    )
-    if not reads_alike(tokenizer, tokens):
-        raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
-    return Grammars(tokens)
+def _grammars(
+    config: ModelConfig, model: LoadedModel, progress: Progress, vocab_size: int
+) -> GrammarQueue | None:
+    """Grammars over the model's tokens; None, and a line of progress, where its tokenizer allows none."""
+    tokenizer = load_tokenizer(config, Path(model.folder))
+    try:
+        tokens = grammar_tokenizer(
+            tokenizer.to_json(),
+            vocab_size=vocab_size,
+            own_vocab_size=tokenizer.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+        )
+        if not reads_alike(tokenizer, tokens):
+            raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
+    except GrammarsUnavailable as error:
+        progress(f"{config.name}: no structured output: {error}")
+        return None
+    return GrammarQueue(tokens)
 
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:

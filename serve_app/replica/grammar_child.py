@@ -22,7 +22,8 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
-from serve_app.engine.sampling.constraint import LIMITS, GrammarsUnavailable, error_of, grammar_tokenizer
+from serve_app.engine.grammar.constraint import LIMITS, error_of
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.replica.grammar_pipe import Answer, Command, Setup
 from serve_app.replica.pipe import Pipe

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from serve_app.engine.sampling.filters import Settings, distribution
+from serve_app.engine.request.client_draft import ClientDraft
+from serve_app.engine.sampling.filters import FilterParams, distribution
 from serve_app.engine.sampling.prompt_lookup import PromptLookup
 from serve_app.engine.sampling.sampler import Sampler
-from serve_app.engine.sampling.speculative import Guess
 from serve_app.engine.sequence import Sequence
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DRAFT_TOKENS
@@ -214,20 +214,20 @@ def test_a_search_takes_no_draft() -> None:
 
 
 def drawn(rows: torch.Tensor, draft_rows: torch.Tensor, draws: int, **sampling: object) -> list[list[int]]:
-    """What `draws` lines sample from rows [k, V], each with a draft of its own from `draft_rows`."""
+    """What `draws` sequences sample from rows [k, V], each with a draft of its own from `draft_rows`."""
     probs = torch.softmax(draft_rows.double(), -1)
     generator = torch.Generator().manual_seed(11)
     drafts = torch.multinomial(probs, draws, replacement=True, generator=generator).T.tolist()
     params = SamplingParams(**sampling)  # type: ignore[arg-type]
-    lines = [
-        Sequence("r", 0, 1, [0], params, seed=seed * 7919, guess=Guess(tuple(tokens), probs))
+    sequences = [
+        Sequence("r", 0, 1, [0], params, seed=seed * 7919, client_draft=ClientDraft(tuple(tokens), probs))
         for seed, tokens in enumerate(drafts)
     ]
     sampler = Sampler(rows.shape[1], frozenset())
     for row in rows:
-        for line, sampled in zip(lines, sampler.sample(row.repeat(draws, 1), lines), strict=True):
-            line.token_ids.append(sampled.token_id)
-    return [line.output_ids for line in lines]
+        for sequence, sampled in zip(sequences, sampler.sample(row.repeat(draws, 1), sequences), strict=True):
+            sequence.token_ids.append(sampled.token_id)
+    return [sequence.output_ids for sequence in sequences]
 
 
 @pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
@@ -245,7 +245,7 @@ def test_rejection_sampling_preserves_the_distribution(draws: int, sampling: dic
             biased[token] += value
         p = distribution(
             biased[None],
-            Settings(
+            FilterParams(
                 torch.tensor([[float(sampling.get("temperature", 1.0))]]).double(),  # type: ignore[arg-type]
                 (int(sampling.get("top_k", 8)),),  # type: ignore[call-overload]
                 torch.tensor([[float(sampling.get("top_p", 1.0))]]).double(),  # type: ignore[arg-type]
@@ -267,19 +267,22 @@ def test_a_draft_from_the_target_itself_is_always_accepted() -> None:
         tokens = tuple(
             torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(seed)).flatten().tolist()
         )
-        line = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, guess=Guess(tokens, probs * (1 - 1e-9)))
+        draft = ClientDraft(tokens, probs * (1 - 1e-9))
+        sequence = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, client_draft=draft)
         for row in rows:
-            line.token_ids.append(Sampler(8, frozenset()).sample(row[None].clone(), [line])[0].token_id)
-        assert tuple(line.output_ids) == tokens
+            sequence.token_ids.append(
+                Sampler(8, frozenset()).sample(row[None].clone(), [sequence])[0].token_id
+            )
+        assert tuple(sequence.output_ids) == tokens
 
 
 @pytest.mark.parametrize(("threshold", "accepted"), [(0.0, True), (1.0, False)])
 def test_a_threshold_replaces_the_draw(threshold: float, accepted: bool) -> None:
     target, draft = torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 5.0, 0.0]])
     for seed in range(50):
-        guess = Guess((2,), torch.softmax(draft.double(), -1), threshold)
-        line = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, guess=guess)
-        assert (Sampler(4, frozenset()).sample(target.clone(), [line])[0].token_id == 2) is accepted
+        given = ClientDraft((2,), torch.softmax(draft.double(), -1), threshold)
+        sequence = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, client_draft=given)
+        assert (Sampler(4, frozenset()).sample(target.clone(), [sequence])[0].token_id == 2) is accepted
 
 
 @pytest.mark.parametrize(
@@ -307,7 +310,7 @@ def lookup(tokens: list[int], most: int = 8, **options: int) -> tuple[int, ...]:
     proposer = PromptLookup(most, **{"vocab_size": 100, "max_tokens": 1000, **options})
     proposer.learn(2, 2)
     proposer.learn(4, 4)
-    return proposer.propose(Sequence("r", 0, 1, tokens, SamplingParams(), 0), most)
+    return proposer.propose(tokens, most)
 
 
 def test_a_proposal_is_what_followed_before() -> None:
@@ -325,10 +328,9 @@ def test_a_proposal_keeps_to_the_vocabulary_and_the_window() -> None:
 
 def test_failures_make_proposals_shorter_and_rarer() -> None:
     proposer = PromptLookup(8, vocab_size=100, max_tokens=10_000)
-    line = Sequence("r", 0, 1, [1, 2] * 20, SamplingParams(), 0)
     proposed = 0
     for _ in range(300):
-        draft = proposer.propose(line, 8)
+        draft = proposer.propose([1, 2] * 20, 8)
         proposed += len(draft)
         if draft:
             proposer.learn(len(draft), 0)

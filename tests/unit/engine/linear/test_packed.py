@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from serve_app.engine.cpu.linear import Method, PackedLinear, pack_linears
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.structs import Product
+from serve_app.engine.linear.packed import Method, PackedLinear, pack_linears
 
 TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 

@@ -11,7 +11,7 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.engine import Engine
-from serve_app.engine.sampling.processors import LogitsProcessor, Registry
+from serve_app.engine.request.processors import LogitsProcessor, Registry
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_PROCESSOR_ARGUMENT_CHARS, MAX_PROCESSORS
 from serve_app.types import Beam, EngineRequest, FinishReason, ProcessorCall, SamplingParams

@@ -14,14 +14,10 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.engine.engine import Engine
-from serve_app.engine.sampling import constraint as module
-from serve_app.engine.sampling.constraint import (
-    LIMITS,
-    Constraint,
-    Grammars,
-    GrammarsUnavailable,
-    grammar_tokenizer,
-)
+from serve_app.engine.grammar.constraint import LIMITS, Constraint
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar_queue import MASK_THREADS, GrammarQueue
+from serve_app.engine.grammar import constraint as module
 from serve_app.errors import UnsupportedField
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.invariance.test_batch_invariance import new_engine
@@ -173,8 +169,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def engine(folder: Path, tokens: LLTokenizer) -> Iterator[Engine]:
-    made = new_engine(folder, "reference")
-    made.grammars = Grammars(tokens)
+    made = new_engine(folder, "reference", grammars=GrammarQueue(tokens))
     yield made
     assert not made.has_work()
     made.check_integrity()
@@ -272,8 +267,8 @@ def test_sequences_that_wait_for_their_masks_hold_up_no_other(engine, fast, monk
     """With every mask thread busy the constrained rows are late; the free one runs to its end."""
     monkeypatch.setattr(module, "MASK_LIMIT_S", 60.0)  # however slow the machine
     free_threads = threading.Event()
-    for _ in range(module.MASK_THREADS):
-        engine.grammars._masks.submit(free_threads.wait, 60)
+    for _ in range(MASK_THREADS):
+        engine._grammars._masks.submit(free_threads.wait, 60)
     slow, free = request("[0-9]{6}", n=2), request(None, sampling={"ignore_eos": True})
     engine.add(slow)
     engine.add(free)
@@ -304,8 +299,8 @@ def test_a_request_can_end_while_its_grammar_is_compiled(engine):
 
 
 def test_a_preempted_sequence_goes_on_in_its_grammar(folder, tokens, fast):
-    engine = new_engine(folder, "reference", num_blocks=13, block_size=4, max_model_len=52)
-    engine.grammars = Grammars(tokens)
+    grammars = GrammarQueue(tokens)
+    engine = new_engine(folder, "reference", grammars=grammars, num_blocks=13, block_size=4, max_model_len=52)
     made = [request("([a-z]{3} ){12}", sampling={"max_tokens": 48, "seed": i}) for i in range(4)]
     made = [replace(one, token_ids=one.token_ids[:4]) for one in made]
     outputs = run(engine, *made)
@@ -369,12 +364,11 @@ def test_an_end_among_forced_tokens_is_an_end(engine, fast):
 
 @pytest.mark.parametrize("max_step_tokens", [16, 21])
 def test_forced_tokens_that_exceed_a_step_are_computed_in_several(folder, tokens, fast, max_step_tokens):
-    engine = new_engine(folder, "reference", max_step_tokens=max_step_tokens, block_size=4)
-    engine.grammars = Grammars(tokens)
+    grammars = GrammarQueue(tokens)
+    engine = new_engine(folder, "reference", grammars=grammars, max_step_tokens=max_step_tokens, block_size=4)
     made = [request(f"[a-z]{{2}}{SENTENCE}[a-z]{SENTENCE}") for _ in range(3)]
     outputs = run(engine, *made)
-    whole = new_engine(folder, "reference")
-    whole.grammars = Grammars(tokens)
+    whole = new_engine(folder, "reference", grammars=GrammarQueue(tokens))
     again = run(whole, *made)
     for one in made:
         assert text(fast, outputs[one.id, 0]).count(SENTENCE) == 2
