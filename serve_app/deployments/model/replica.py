@@ -30,11 +30,11 @@ from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
 
 if TYPE_CHECKING:  # a gateway builds applications without loading torch
-    from serve_app.replica.served import Served
+    from serve_app.replica.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["Served"]]
+Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ServedModel"]]
 
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
 

@@ -14,10 +14,10 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar import constraint as module
 from serve_app.engine.grammar.constraint import LIMITS, Constraint
 from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
 from serve_app.engine.grammar_queue import MASK_THREADS, GrammarQueue
-from serve_app.engine.grammar import constraint as module
 from serve_app.errors import UnsupportedField
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.invariance.test_batch_invariance import new_engine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.replica.choice import Choice
+from serve_app.replica.output.choice_state import ChoiceState
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import EngineOutput, FinishReason
@@ -19,7 +19,7 @@ async def pushed(
 ) -> tuple[str, FinishReason | None, str | int | None]:
     """What a client sees of `text` when its tokens come in one step that ends with `finish`."""
     ids = tuple(await tokenizer.encode(text, add_special_tokens=False))
-    choice = Choice(OutputText(tokenizer, stop=(stop,) if stop else ()), wants_logprobs=False)
+    choice = ChoiceState(OutputText(tokenizer, stop=(stop,) if stop else ()), wants_logprobs=False)
     shown = ids[: len(ids) - drop_last]
     step = choice.push(EngineOutput(request_id="r", index=0, token_ids=shown, finish=finish))
     return step.text, step.finish, step.stop

@@ -25,8 +25,8 @@ from serve_app.errors import (
     UnsupportedField,
 )
 from serve_app.models.catalogue import demo_folder
-from serve_app.replica import served
-from serve_app.replica.embedding import EmbeddingServer
+from serve_app.replica import served_model
+from serve_app.replica.embedding.server import EmbeddingServer
 from serve_app.replica.server import ModelServer
 from serve_app.types import Embeddings, EmbedRequest, GenerateRequest, Prompt, Question
 from tests.support.tiny_encoders import WINDOW, WORDS, save, tiny
@@ -48,7 +48,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any] | None, bool, str]] = {
 @asynccontextmanager
 async def serving(folder: Path, **fields: Any) -> AsyncIterator[EmbeddingServer]:
     settings = {"name": "tiny", "source": str(folder), "device": "cpu", "dtype": "float32", "threads": 1}
-    server = await served.start(ModelConfig(**{**settings, **fields}), lambda _: None)
+    server = await served_model.start(ModelConfig(**{**settings, **fields}), lambda _: None)
     assert isinstance(server, EmbeddingServer)
     try:
         yield server
@@ -267,7 +267,7 @@ class _Nobody:
 
 async def test_a_generator_embeds_nothing() -> None:
     config = ModelConfig(name="demo-chat", threads=1, engine=EngineConfig(num_blocks=16, max_model_len=128))
-    server = await served.start(config, lambda _: None)
+    server = await served_model.start(config, lambda _: None)
     try:
         assert isinstance(server, ModelServer)
         assert server.info.dimensions is None

@@ -21,7 +21,7 @@ from serve_app.errors import DeadlineExceeded, InvalidField, Unavailable, Unsupp
 from serve_app.models.embedder import load_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.build import load_tokenizer
-from serve_app.replica.embedding_prompt import EmbeddingPrompt
+from serve_app.replica.embedding.prompt import EmbeddingPrompt
 from serve_app.replica.server import HEARTBEAT_LIMIT_S, STOP_TIMEOUT_S, DeltaSink
 from serve_app.types import (
     Embeddings,

@@ -1,10 +1,10 @@
 """One request in a replica: engine outputs of its sequences -> deltas of its choices.
 
 Decides what a client gets: text cut at stop strings, one delta a step when
-streaming and one a choice when not, the `n` best of `best_of`, cumulative usage.
-Of a beam search nothing is known before its end: its hypotheses come whole and best
-first, streamed or not; a stop string cuts the text of one, but not the search.
-Pure: no clock, no I/O, no engine; what the engine must do is returned as `cuts`.
+streaming and one delta a choice when not, the `n` best of `best_of`, cumulative usage.
+A beam search tells nothing before its end: its hypotheses come whole and best first,
+streamed or not. A stop string cuts the text of a hypothesis, but not the search.
+Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must end.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from serve_app.replica.choice import Choice, ChoiceStep
-from serve_app.replica.logits import joined, of_tokens
+from serve_app.replica.output.choice_state import ChoiceDelta, ChoiceState
+from serve_app.replica.output.tensor_rows import joined, of_tokens
 from serve_app.replica.prompt import is_ranked, num_sequences
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.answer.parser import AnswerParser
@@ -28,18 +28,19 @@ from serve_app.types import (
     Usage,
 )
 
-PROGRESS_TOKENS: Final = 16  # between two deltas of progress: what a client that hangs up may not pay
+# Tokens between two deltas of progress. A client that hangs up is not billed for more than these.
+PROGRESS_TOKENS: Final = 16
 
 
 @dataclass(slots=True)
-class Step:
-    """What one engine output gives: deltas to send, and a sequence to end early."""
+class StepOutput:
+    """What follows from one engine output: deltas to send, and perhaps a sequence to end early."""
 
     deltas: list[TokenDelta] = field(default_factory=list)
     cut: tuple[int, int] | None = None  # (index, tokens to keep)
 
 
-class Generation:
+class RequestState:
     """The state of one request between its first engine output and its last delta."""
 
     def __init__(
@@ -53,7 +54,7 @@ class Generation:
         describe: Callable[[PositionLogprobs], TextLogprob],
         first_prompt_token: TextLogprob | None,
     ) -> None:
-        """`first_prompt_token` is what stands before the first prompt log-probability."""
+        """`first_prompt_token` is told before the first prompt log-probability."""
         self.request = request
         self._prompt_ids = tuple(token_ids)
         self._prompt_text = prompt_text
@@ -63,14 +64,14 @@ class Generation:
         self._ranked = is_ranked(request)
         self._whole = self._ranked or not request.stream
         self._choices = [
-            Choice(new_output(), wants_logprobs=request.logprobs is not None, parser=new_parser())
+            ChoiceState(new_output(), wants_logprobs=request.logprobs is not None, parser=new_parser())
             for _ in range(self._sequences)
         ]
         self._cached_tokens = 0
-        self._computed = 0  # of the prompt
+        self._computed = 0  # prompt tokens
         self._made = 0  # tokens of all choices
-        self._searched = 0  # tokens of a search's beams
-        self._told = Usage()  # with a delta
+        self._searched = 0  # tokens of all beams
+        self._told = Usage()  # the usage in the last delta
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
@@ -81,7 +82,7 @@ class Generation:
 
     @property
     def usage(self) -> Usage:
-        """Tokens so far. Once all is done, `best_of` candidates that are not returned are discarded."""
+        """Tokens so far. At the end, the candidates of `best_of` that are not returned count as discarded."""
         chosen = self._best() if self._ranked and self.done else self._choices
         completion = sum(c.num_tokens for c in chosen)
         generated = max(self._searched, self._made)
@@ -92,11 +93,11 @@ class Generation:
             discarded_tokens=generated - completion,
         )
 
-    def push(self, output: EngineOutput) -> Step:
-        """Take one sequence's output of one step. What follows a choice's end is ignored."""
+    def push(self, output: EngineOutput) -> StepOutput:
+        """Take the output of one sequence in one step. Outputs after the end of a choice are ignored."""
         self._note_work(output)
         if output.computed is not None:
-            step = Step()
+            step = StepOutput()
         elif not self.request.per_token or len(output.token_ids) < 2:
             step = self._push(output)
         else:
@@ -111,28 +112,28 @@ class Generation:
         return step
 
     def _note_work(self, output: EngineOutput) -> None:
-        whole = bool(output.token_ids)  # a token comes after the whole prompt
+        whole = bool(output.token_ids)  # with the first token, the whole prompt is computed
         self._computed = max(self._computed, len(self._prompt_ids) if whole else output.computed or 0)
         self._searched = max(self._searched, output.searched)
         self._cached_tokens = max(self._cached_tokens, output.cached_tokens if self._computed else 0)
 
     def _has_progress(self) -> bool:
-        """Whether enough was done since the last delta for a word of its own."""
+        """Whether enough was done since the last delta for a delta of progress."""
         more = max(self._made, self._searched) - self._told.generated_tokens
         return self._computed > self._told.prompt_tokens or more >= PROGRESS_TOKENS
 
-    def _push_one_by_one(self, output: EngineOutput) -> Step:
-        result = Step()
+    def _push_one_by_one(self, output: EngineOutput) -> StepOutput:
+        result = StepOutput()
         for single in one_by_one(output):
             step = self._push(single)
             result.deltas += step.deltas
             result.cut = step.cut or result.cut
         return result
 
-    def _push(self, output: EngineOutput) -> Step:
+    def _push(self, output: EngineOutput) -> StepOutput:
         choice = self._choices[output.index]
         if choice.finish is not None:
-            return Step()
+            return StepOutput()
         if output.prompt_logprobs is not None and self._prompt_logprobs is None:
             head = (self._first_prompt_token,) if self._first_prompt_token is not None else ()
             self._prompt_logprobs = head + tuple(self._describe(p) for p in output.prompt_logprobs)
@@ -145,7 +146,7 @@ class Generation:
         self._made += choice.num_tokens - before
         if step.finish is not None:
             self._open -= 1
-        result = Step(cut=(output.index, choice.num_tokens) if step.cut else None)
+        result = StepOutput(cut=(output.index, choice.num_tokens) if step.cut else None)
         if not self._whole:
             result.deltas.append(self._delta(output, choice, step))
             return result
@@ -157,15 +158,15 @@ class Generation:
             result.deltas.append(self._final(output.index, choice))
         return result
 
-    def _echo_only(self, output: EngineOutput) -> Step:
-        """`max_tokens` 0: the prompt is the answer, the sampled token is nobody's."""
+    def _echo_only(self, output: EngineOutput) -> StepOutput:
+        """With `max_tokens` 0 the prompt is the answer, and the sampled token is not told."""
         choice = self._choices[output.index]
         choice.finish, choice.timing = FinishReason.LENGTH, output.timing
         self._open -= 1
         cut = (output.index, 0) if output.finish is None else None
-        return Step([self._final(output.index, choice)] if output.index < self.request.n else [], cut)
+        return StepOutput([self._final(output.index, choice)] if output.index < self.request.n else [], cut)
 
-    def _fail(self, output: EngineOutput) -> Step:
+    def _fail(self, output: EngineOutput) -> StepOutput:
         choice = self._choices[output.index]
         choice.finish = FinishReason.ERROR
         self._open -= 1
@@ -177,15 +178,15 @@ class Generation:
             error=output.error,
             usage=self.usage,
         )
-        return Step([delta])
+        return StepOutput([delta])
 
-    def _best(self) -> list[Choice]:
+    def _best(self) -> list[ChoiceState]:
         """The `n` likeliest candidates; the earlier one wins a tie."""
         penalty = self.request.rank_length_penalty
         ranked = sorted(self._choices, key=lambda c: -c.score(penalty))
         return ranked[: self.request.n]
 
-    def _delta(self, output: EngineOutput, choice: Choice, step: ChoiceStep) -> TokenDelta:
+    def _delta(self, output: EngineOutput, choice: ChoiceState, step: ChoiceDelta) -> TokenDelta:
         delta = TokenDelta(
             request_id=self.request.id,
             index=output.index,
@@ -204,7 +205,7 @@ class Generation:
         )
         return self._with_prompt(delta)
 
-    def _final(self, index: int, choice: Choice) -> TokenDelta:
+    def _final(self, index: int, choice: ChoiceState) -> TokenDelta:
         delta = TokenDelta(
             request_id=self.request.id,
             index=index,
@@ -223,7 +224,7 @@ class Generation:
         return self._with_prompt(delta)
 
     def _with_prompt(self, delta: TokenDelta) -> TokenDelta:
-        """Add the prompt's own text, ids and log-probabilities to a choice's first delta."""
+        """Add the text, ids and log-probabilities of the prompt to the first delta of a choice."""
         if delta.index in self._prompt_sent:
             return delta
         self._prompt_sent.add(delta.index)

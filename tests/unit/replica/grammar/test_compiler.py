@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pytest
 
 from serve_app.errors import InvalidField, Overloaded, Unavailable, UnsupportedField
-from serve_app.replica import grammar as module
-from serve_app.replica.grammar import AnswerCache, GrammarCompiler
-from serve_app.replica.grammar_pipe import Answer, Setup
+from serve_app.replica.grammar import compiler as module
+from serve_app.replica.grammar import sandbox
+from serve_app.replica.grammar.compiler import GrammarCompiler, ReplyCache
+from serve_app.replica.grammar.messages import SandboxReply, SandboxSetup
 from serve_app.text.answer.grammar import serialise
 from serve_app.types import Grammar, GrammarKind
 from tests.support.tiny_llama import tiny_tokenizer
@@ -17,7 +18,7 @@ from tests.support.tiny_llama import tiny_tokenizer
 GREEDY_REGEX = "(x{1000}){1000}"
 
 
-def setup(**changes: object) -> Setup:
+def setup(**changes: object) -> SandboxSetup:
     backend = tiny_tokenizer().backend_tokenizer
     fields = {
         "tokenizer_json": backend.to_str(),
@@ -25,7 +26,7 @@ def setup(**changes: object) -> Setup:
         "own_vocab_size": backend.get_vocab_size(),
         "eos_token_ids": (2,),
     }
-    return Setup(**fields | changes)  # type: ignore[arg-type]
+    return SandboxSetup(**fields | changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ async def test_a_refusal_is_remembered_too(compiler):
         with pytest.raises(InvalidField) as caught:
             await compiler.compile(regex("(("))
         assert caught.value.param == "response_format"
-        compiler._child.end()
+        compiler._sandbox.end()
 
 
 @pytest.mark.parametrize(
@@ -77,13 +78,13 @@ async def test_a_refusal_says_what_is_wrong(compiler, grammar, words):
 
 async def test_a_grammar_that_kills_the_child_costs_only_itself(compiler, monkeypatch):
     await compiler.compile(regex("a"))
-    first = compiler._child._child.pid
-    monkeypatch.setattr(module, "LIMIT_S", 0.05)
+    first = compiler._sandbox._child.pid
+    monkeypatch.setattr(sandbox, "LIMIT_S", 0.05)
     with pytest.raises(InvalidField, match="seconds or too much memory"):
         await compiler.compile(regex(GREEDY_REGEX))
     monkeypatch.undo()
     assert await compiler.compile(regex("b")) == serialise(regex("b"))
-    assert compiler._child._child.pid != first
+    assert compiler._sandbox._child.pid != first
     with pytest.raises(ProcessLookupError):
         os.kill(first, 0)
 
@@ -112,12 +113,12 @@ async def test_a_model_that_grammars_do_not_fit_says_so():
 
 
 def test_the_cache_forgets_the_answers_used_longest_ago():
-    cache = AnswerCache(10_000)
+    cache = ReplyCache(10_000)
     for i in range(100):
-        cache.put(bytes([i]), Answer(compiled="x" * 100))
+        cache.put(bytes([i]), SandboxReply(compiled="x" * 100))
         assert cache.num_bytes <= 10_000
         assert cache.get(bytes([0])) is not None
     assert cache.get(bytes([1])) is None
     assert cache.get(bytes([99])) is not None
-    cache.put(b"huge", Answer(compiled="x" * 10_000))
+    cache.put(b"huge", SandboxReply(compiled="x" * 10_000))
     assert cache.get(b"huge") is None

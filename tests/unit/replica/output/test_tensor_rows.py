@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from serve_app.replica.logits import joined, of_tokens
+from serve_app.replica.output.tensor_rows import joined, of_tokens
 from serve_app.types import Tensor
 
 

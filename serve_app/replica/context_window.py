@@ -1,7 +1,7 @@
-"""How much of a request fits a model: its prompt and its output against window and limit.
+"""Fits a request into a model's context window and its limit of output.
 
-Only what a dialect allows to give way does (`GenerateRequest.overflow`); the rest is left
-to the engine's own check, or refused here in the same words.
+Prompt or output is shortened only where the dialect allows it (`GenerateRequest.overflow`).
+Everything else is refused, here or by the engine's own check, in the same words.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from serve_app.types import GenerateRequest, Overflow
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """What a model can hold, in tokens."""
+class ContextWindow:
+    """The limits of a model, in tokens."""
 
     context: int  # prompt and output of one sequence
-    output: int | None = None  # output of one sequence, where the operator limits it
-    default_output: int | None = None  # the same, where a request leaves it to the model and the model says
+    output: int | None = None  # the operator's limit for the output of one sequence
+    default_output: int | None = None  # the model's own limit, for a request that leaves it to the model
 
     def most_prompt(self, request: GenerateRequest) -> int | None:
-        """Tokens of the longest prompt that may fit; None: a longer one is shortened."""
+        """The tokens of the longest prompt that fits; None where a longer prompt is shortened."""
         is_cut = request.truncate_prompt is not None or request.overflow is Overflow.TRUNCATE
         return None if is_cut else self.context - 1
 
     def fit(self, request: GenerateRequest, token_ids: list[int]) -> tuple[GenerateRequest, list[int]]:
-        """The request and its prompt as they run. Raises InvalidField or PromptTooLong."""
+        """The request and its prompt, shortened where allowed. Raises InvalidField or PromptTooLong."""
         token_ids = self._shortened(request, token_ids)
         return self._limited(request, len(token_ids)), token_ids
 
@@ -63,6 +63,6 @@ class Window:
         return replace(request, sampling=replace(request.sampling, max_tokens=most))
 
     def _default(self, request: GenerateRequest) -> int | None:
-        """Most output of a request that asks for no number of tokens."""
+        """The most output of a request that asks for no number of tokens."""
         own = self.default_output if "max_tokens" in request.left_to_model else None
         return min((most for most in (own, self.output) if most is not None), default=None)

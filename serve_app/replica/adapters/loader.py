@@ -1,6 +1,6 @@
-"""An engine's thread that adapters can be given to: where `models` reads them and `engine` runs them.
+"""How adapters get into a running engine: `models` reads them, `engine` runs them.
 
-Lives where the engine does, in the replica's process or in its child.
+`AdaptingLoop` is the driver of a replica's engine. Knows no requests and no slots.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class AdapterLoader:
-    """Reads, checks and packs adapters for one model. From any thread."""
+    """Reads, checks and packs adapters for one model. Callable from any thread."""
 
     def __init__(self, table: AdapterTable, config: ModelConfig) -> None:
         """Checks the folders of the settings. Raises ModelLoadError for one that cannot be served."""
@@ -34,10 +34,10 @@ class AdapterLoader:
             read_folder(folder, self._accepts)
 
     def load(self, key: str, adapter: Adapter) -> tuple[str, LoadedAdapter]:
-        """The adapter as it runs, and the name that requests use: `key` and a mark of its content.
+        """The name that requests use, made of `key` and a mark of the content, and the adapter as it runs.
 
-        The mark is what keeps the prefix cache right when a client sends other weights under
-        an old id. Raises InvalidField for a client's tensors, Unavailable for a folder.
+        The mark keeps the prefix cache right when a client sends other weights under an old id.
+        Raises InvalidField for a client's tensors, Unavailable for a folder.
         """
         if adapter.config is not None and adapter.weights is not None:
             updates = read_tensors(adapter.config, adapter.weights, self._accepts)
@@ -51,7 +51,10 @@ class AdapterLoader:
 
 
 def make_loader(engine: Engine, config: ModelConfig) -> AdapterLoader | None:
-    """None for a model that cannot have adapters. Raises ModelLoadError if it should have some."""
+    """The loader of an engine; None for a model that takes no adapters.
+
+    Raises ModelLoadError if the settings name adapters for such a model.
+    """
     if engine.adapters is not None and engine.adapters.shapes:
         return AdapterLoader(engine.adapters, config)
     if config.adapters:
@@ -60,7 +63,7 @@ def make_loader(engine: Engine, config: ModelConfig) -> AdapterLoader | None:
 
 
 class AdaptingLoop(EngineLoop):
-    """An engine's loop that also takes and drops adapters."""
+    """An engine's loop that also loads and drops adapters."""
 
     def __init__(self, engine: Engine, loader: AdapterLoader | None, on_outputs: OnOutputs) -> None:
         super().__init__(engine, on_outputs)

@@ -1,8 +1,8 @@
-"""The adapters of one replica: which are loaded, which requests hold one, and which give way.
+"""The adapters of one replica: which are loaded, which requests use them, and which are dropped.
 
-There is a slot for each adapter in memory. Requests for one that is loading wait for the
-same load; without a free slot the least recently used adapter that nobody holds is dropped.
-Lives on the event loop; what loads and drops is the engine's (see `steps.py`).
+Each adapter in memory has a slot. Requests for an adapter that is being loaded wait for the same
+load. Without a free slot, the least recently used adapter that no request uses is dropped.
+Runs on the event loop; the engine's driver loads and drops (see `driver.py`).
 """
 
 from __future__ import annotations
@@ -16,27 +16,27 @@ from dataclasses import dataclass
 from typing import Final
 
 from serve_app.errors import InvalidField, ModelNotFound, Overloaded, ServeError, UnsupportedField
-from serve_app.replica.steps import Steps
+from serve_app.replica.driver import EngineDriver
 from serve_app.types import Adapter, GenerateRequest
 from serve_app.types.adapter import TASK_PREFIX
 
-SLOT_WAIT_S: Final = 10.0  # for a slot when requests hold all of them; then the client is told to retry
+SLOT_WAIT_S: Final = 10.0  # a request waits this long for a slot; then the client is told to retry
 
 
 @dataclass(slots=True, eq=False)
 class _Slot:
     """An adapter that is loaded, or being loaded."""
 
-    loading: asyncio.Task[str]  # the name it has in the engine
+    loading: asyncio.Task[str]  # its result is the name of the adapter in the engine
     holders: int = 0
 
 
-class Adapters:
-    """A bounded cache of adapters, by name, and for tasks by tenant."""
+class AdapterSlots:
+    """A bounded cache of adapters, by name; adapters that clients sent also by tenant."""
 
-    def __init__(self, steps: Steps, slots: int, names: Collection[str]) -> None:
-        """`names`: of the adapters that the operator has; `slots` may be 0."""
-        self._steps = steps
+    def __init__(self, driver: EngineDriver, slots: int, names: Collection[str]) -> None:
+        """`names` are the operator's adapters; `slots` may be 0."""
+        self._driver = driver
         self._max_slots = slots
         self._names = frozenset(names)
         self._slots: OrderedDict[str, _Slot] = OrderedDict()  # the least recently used first
@@ -45,9 +45,9 @@ class Adapters:
 
     @asynccontextmanager
     async def hold(self, request: GenerateRequest) -> AsyncIterator[str | None]:
-        """The name in the engine of the request's adapter, loaded and kept while the block runs.
+        """Load the request's adapter, and keep it while the block runs; gives its name in the engine.
 
-        None for a request without. Raises ModelNotFound, InvalidField for weights that do not
+        None for a request without an adapter. Raises ModelNotFound, InvalidField for weights that do not
         fit or were never sent, UnsupportedField, or Overloaded when all slots stay in use.
         """
         adapter = request.adapter
@@ -84,26 +84,26 @@ class Adapters:
             if slot is None:
                 _check_sent(adapter)
                 if not await self._make_room(key, timeout_s):
-                    continue  # somebody else is loading it by now
+                    continue  # another request is loading it by now
                 slot = self._slots[key] = _Slot(asyncio.ensure_future(self._load(key, adapter)))
                 slot.loading.add_done_callback(_seen)
             slot.holders += 1
             self._slots.move_to_end(key)
             try:
-                # Shielded: others may want it when the first request has left.
+                # Shielded: other requests may want the adapter when this one has left.
                 return slot, await asyncio.shield(slot.loading)
             except BaseException as error:
                 slot.holders -= 1
                 await self._notify()
                 if ours or not isinstance(error, ServeError):
                     raise
-                # Another request's weights were wrong; ours may be right.
+                # The weights of another request were wrong; this request may have sent right ones.
 
     async def _load(self, key: str, adapter: Adapter) -> str:
         """Load it in the thread; a slot whose load failed is free again."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self._steps.load_adapter, key, adapter)
+            return await loop.run_in_executor(self._thread, self._driver.load_adapter, key, adapter)
         except BaseException:
             del self._slots[key]
             raise
@@ -129,7 +129,7 @@ class Adapters:
         for key, slot in self._slots.items():
             if slot.holders == 0 and slot.loading.done():
                 del self._slots[key]
-                self._steps.drop_adapter(slot.loading.result())
+                self._driver.drop_adapter(slot.loading.result())
                 return True
         return False
 
@@ -139,13 +139,13 @@ class Adapters:
 
 
 def _seen(task: asyncio.Task[str]) -> None:
-    """An error that nobody waits for any more is no news: the next request has its own."""
+    """Mark the error of a load as seen: the next request gets an error of its own."""
     if not task.cancelled():
         task.exception()
 
 
 def _key(adapter: Adapter, salt: str) -> str:
-    """Tasks belong to a tenant; the operator's adapters to all."""
+    """The key of a slot: adapters that clients sent belong to one tenant, the operator's to all."""
     return f"{adapter.name}@{salt}" if adapter.is_task else adapter.name
 
 

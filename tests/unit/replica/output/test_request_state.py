@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.replica.generation import Generation
+from serve_app.replica.output.request_state import RequestState
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import (
@@ -27,9 +27,9 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
     return Tokenizer.load(make_tiny_llama(tmp_path_factory.mktemp("tiny")))
 
 
-def generation(tokenizer: Tokenizer, **fields: object) -> Generation:
+def generation(tokenizer: Tokenizer, **fields: object) -> RequestState:
     request = GenerateRequest(id="r", model="m", prompt=Prompt(text="x"), **fields)  # type: ignore[arg-type]
-    return Generation(
+    return RequestState(
         request,
         [1],
         new_output=lambda: OutputText(tokenizer, stop=request.stop),

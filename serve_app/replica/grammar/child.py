@@ -1,6 +1,6 @@
 """The child process of `GrammarCompiler`: tries grammars out where they can do no harm.
 
-Run as `python -m serve_app.replica.grammar_child FD`. A hostile grammar may take
+Run as `python -m serve_app.replica.grammar.child FD`. A hostile grammar may take
 minutes, gigabytes or the stack. Here it costs a process with a memory limit and
 a clock; what comes through is known to compile, and to take its first steps, in
 the time and the memory that an engine has for it.
@@ -25,33 +25,33 @@ from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 from serve_app.engine.grammar.constraint import LIMITS, error_of
 from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
 from serve_app.errors import InvalidField
-from serve_app.replica.grammar_pipe import Answer, Command, Setup
-from serve_app.replica.pipe import Pipe
+from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
+from serve_app.replica.grammar.pipe import Pipe
 from serve_app.text.answer.grammar import refused, serialise
 from serve_app.types import Grammar
 
-MEMORY_BYTES: Final = 512 * 2**20  # that one grammar may take; beyond it the process dies
-CPU_S: Final = 4  # of one grammar, should the parent be gone that would end it earlier
-# A native stack overflow cannot be caught, so what needs more than a part of an engine's stack ends here.
+MEMORY_BYTES: Final = 512 * 2**20  # for one grammar; beyond it the process dies
+CPU_S: Final = 4  # for one grammar; the parent ends the process earlier, unless it is gone itself
+# A part of an engine's stack: a native stack overflow cannot be caught, so it must happen here.
 STACK_BYTES: Final = 2**20
-STEPS: Final = 12  # of a random answer, to find out what the first masks cost
-STEP_LIMIT_S: Final = 0.1  # of CPU, for one of them
+STEPS: Final = 12  # tokens of a random answer, which show what the first masks cost
+STEP_LIMIT_S: Final = 0.1  # CPU time for one of those tokens
 
 
 def main(fd: int) -> int:
-    pipe: Pipe[Command, Answer] = Pipe(socket.socket(fileno=fd), Command)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent decides when to end
+    pipe: Pipe[SandboxCommand, SandboxReply] = Pipe(socket.socket(fileno=fd), SandboxCommand)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal: the parent decides when to end
     first = pipe.receive()
     if first is None or first.setup is None:
         return 1
     try:
         tokenizer = _tokenizer(first.setup)
     except GrammarsUnavailable as error:
-        pipe.send(Answer(unavailable=str(error)))
+        pipe.send(SandboxReply(unavailable=str(error)))
         return 1
     os.nice(5)
     _limit(resource.RLIMIT_AS, _memory_in_use() + MEMORY_BYTES)
-    pipe.send(Answer())
+    pipe.send(SandboxReply())
     threading.stack_size(STACK_BYTES)
     while (command := pipe.receive()) is not None:
         if command.grammar is not None:
@@ -60,7 +60,7 @@ def main(fd: int) -> int:
     return 0
 
 
-def _tokenizer(setup: Setup) -> LLTokenizer:
+def _tokenizer(setup: SandboxSetup) -> LLTokenizer:
     return grammar_tokenizer(
         setup.tokenizer_json,
         vocab_size=setup.vocab_size,
@@ -69,28 +69,28 @@ def _tokenizer(setup: Setup) -> LLTokenizer:
     )
 
 
-def _in_thread(tokenizer: LLTokenizer, grammar: Grammar) -> Answer:
-    answers: list[Answer] = []
-    thread = threading.Thread(target=lambda: answers.append(answer(tokenizer, grammar)))
+def _in_thread(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
+    replies: list[SandboxReply] = []
+    thread = threading.Thread(target=lambda: replies.append(try_out(tokenizer, grammar)))
     thread.start()
     thread.join()
-    return answers[0] if answers else Answer(refused=refused("it cannot be used").message)
+    return replies[0] if replies else SandboxReply(refused=refused("it cannot be used").message)
 
 
-def answer(tokenizer: LLTokenizer, grammar: Grammar) -> Answer:
-    """The grammar in the parser's notation, or why it is refused."""
+def try_out(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
+    """A reply with the grammar in the parser's notation, or with the reason why it is refused."""
     try:
         text = serialise(grammar)
         _try(tokenizer, text)
     except InvalidField as error:
-        return Answer(refused=error.message)
+        return SandboxReply(refused=error.message)
     except (ValueError, RecursionError, MemoryError):
-        return Answer(refused=refused("it cannot be read; check its form").message)
-    return Answer(compiled=text)
+        return SandboxReply(refused=refused("it cannot be read; check its form").message)
+    return SandboxReply(compiled=text)
 
 
 def _try(tokenizer: LLTokenizer, text: str) -> None:
-    """Compile, and write the beginning of a random answer. Raises InvalidField."""
+    """Compile a grammar, and write the beginning of a random answer under it. Raises InvalidField."""
     matcher = LLMatcher(tokenizer, text, log_level=0, limits=LIMITS)
     bits = allocate_token_bitmask(1, tokenizer.vocab_size)
     rng = random.Random(0)

@@ -21,7 +21,7 @@ from transformers import PreTrainedModel
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, ModelNotFound, Overloaded, UnsupportedField
 from serve_app.models.errors import ModelLoadError
-from serve_app.replica import adapters as module
+from serve_app.replica.adapters import slots as module
 from serve_app.replica.server import ModelServer
 from serve_app.types import Adapter, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
 from tests.support.adapters import (
@@ -79,7 +79,7 @@ def pirate(tmp_path_factory: pytest.TempPathFactory, shapes: Shapes) -> tuple[Pa
 
 @asynccontextmanager
 async def running(
-    folder: Path, *, process: bool = False, engine: dict[str, Any] | None = None, **settings: Any
+    folder: Path, *, engine: dict[str, Any] | None = None, **settings: Any
 ) -> AsyncIterator[ModelServer]:
     limits = {
         "max_adapters": SLOTS,
@@ -94,7 +94,6 @@ async def running(
         dtype="float32",
         threads=1,
         engine=EngineConfig(**limits | (engine or {})),
-        engine_process=process,
         **settings,
     )
     server = await ModelServer.start(config, lambda _: None)
@@ -103,26 +102,20 @@ async def running(
         stats = server.stats()
         assert stats.running == 0
         assert stats.waiting == 0
-        if not process:
-            assert stats.blocks_used == 0
-            inside(server).check_integrity()
+        assert stats.blocks_used == 0
+        inside(server).check_integrity()
     finally:
         await server.stop()
 
 
 def inside(server: ModelServer) -> Any:
-    """The engine, where it is in this process."""
-    return server._steps._engine  # type: ignore[attr-defined]
+    """The engine of a server."""
+    return server._driver._engine  # type: ignore[attr-defined]
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
-)
-async def server(
-    folder: Path, pirate: tuple[Path, Matrices], request: pytest.FixtureRequest
-) -> AsyncIterator[ModelServer]:
-    process = request.param == "process"
-    async with running(folder, process=process, adapters={"pirate": str(pirate[0])}) as server:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(folder: Path, pirate: tuple[Path, Matrices]) -> AsyncIterator[ModelServer]:
+    async with running(folder, adapters={"pirate": str(pirate[0])}) as server:
         yield server
 
 
@@ -306,17 +299,12 @@ async def test_a_model_without_slots_takes_no_adapters(folder: Path, shapes: Sha
             await answer(server, task(1, matrices(shapes, 1)))
 
 
-@pytest.mark.parametrize(
-    "process", [False, pytest.param(True, marks=pytest.mark.full)], ids=["thread", "process"]
-)
-async def test_a_folder_that_does_not_fit_stops_the_start(
-    folder: Path, tmp_path: Path, process: bool
-) -> None:
+async def test_a_folder_that_does_not_fit_stops_the_start(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text(
         '{"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true}'
     )
     with pytest.raises(ModelLoadError, match="use_dora"):
-        async with running(folder, process=process, adapters={"bad": str(tmp_path)}):
+        async with running(folder, adapters={"bad": str(tmp_path)}):
             pass
 
 

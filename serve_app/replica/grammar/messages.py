@@ -1,4 +1,4 @@
-"""What a replica and its grammar process say to each other."""
+"""What a replica and its grammar sandbox say to each other."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from serve_app.types import Grammar
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
-    """The tokens that grammars are laid over."""
+class SandboxSetup:
+    """The tokens of the model whose grammars the sandbox compiles."""
 
     tokenizer_json: str
     vocab_size: int  # of the model
@@ -18,17 +18,17 @@ class Setup:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class SandboxCommand:
     """Parent -> child: first the setup, then one grammar at a time."""
 
-    setup: Setup | None = None
+    setup: SandboxSetup | None = None
     grammar: Grammar | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Child -> parent, one for each command; empty: the setup is done."""
+class SandboxReply:
+    """Child -> parent, one reply to each command; the reply to a good setup is empty."""
 
     compiled: str | None = None  # the grammar in llguidance's notation, tried out
     refused: str | None = None  # the message of an InvalidField
-    unavailable: str | None = None  # grammars cannot be had over this tokenizer
+    unavailable: str | None = None  # why this tokenizer allows no grammars
