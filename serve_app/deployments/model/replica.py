@@ -48,9 +48,9 @@ class ModelReplica:
         be_expendable()  # before there are children, which inherit it
         keep_private()
         if start is None:
-            from serve_app.replica import served
+            from serve_app.replica import served_model
 
-            start = served.start
+            start = served_model.start
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
