@@ -51,7 +51,6 @@ def model_config(args: argparse.Namespace) -> ModelConfig:
         dtype=args.dtype,
         device=args.device,
         engine=EngineConfig(max_model_len=4096, max_sequences=64),
-        engine_process=args.engine_process,
     )
 
 
@@ -281,7 +280,6 @@ def main() -> None:
         "--turns", type=int, default=0, help="instead of rounds: many short turns of both sides"
     )
     parser.add_argument("--label", default="serve-app")
-    parser.add_argument("--engine-process", action="store_true", help="step the engine in a child process")
     parser.add_argument("--no-haproxy", action="store_true", help="Ray Serve's own Python proxy in front")
     parser.add_argument("--out", type=Path, help="append the rows as JSON lines")
     args = parser.parse_args()

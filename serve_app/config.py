@@ -12,9 +12,11 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from serve_app.limits import (
     MAX_BEST_OF,
@@ -56,6 +58,16 @@ class Settings(BaseModel):
     """Frozen, strict about names, and closed: a misspelt key is refused by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    removed: ClassVar[Mapping[str, str]] = {}  # a key of an earlier version -> what its user should know
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_removed(cls, raw: object) -> object:
+        for key in cls.removed.keys() & raw.keys() if isinstance(raw, Mapping) else ():
+            said = {"key": key, "why": cls.removed[key]}
+            # An error of the type of unknown keys: the check of deploy files reports those by itself.
+            raise PydanticCustomError("extra_forbidden", "{key}: {why}", said)
+        return raw
 
 
 class EngineConfig(Settings):
@@ -172,6 +184,10 @@ class GenerationDefaults(Settings):
 class ModelConfig(Settings):
     """One served model: which weights, where they run, how they are batched."""
 
+    removed = MappingProxyType(
+        {"engine_process": "is no setting any more: the engine always steps in a thread; take the key out"}
+    )
+
     name: Annotated[str, Field(min_length=1, max_length=256)]
     version: Version = Field("", description="Which of several versions of the model this is.")
     source: str = Field(
@@ -223,7 +239,6 @@ class ModelConfig(Settings):
         lt=1,
         description="Share of all memory that stays free: with less of it, new work gets 503. 0: never.",
     )
-    engine_process: bool = Field(False, description="Step the engine in a child process instead of a thread.")
 
     @model_validator(mode="after")
     def _demo_by_default(self) -> ModelConfig:

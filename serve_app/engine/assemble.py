@@ -16,6 +16,7 @@ from serve_app.config import ModelConfig
 from serve_app.engine.attention.select import make_backend
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
@@ -26,14 +27,15 @@ WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes 
 
 
 def use_threads(config: ModelConfig) -> None:
-    """Give torch the threads of the settings: all that this process may use, unless they say less."""
+    """Give torch as many threads as the settings say; by default, as many as this process may use."""
     torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
 
 
 def prepare(config: ModelConfig, progress: Progress) -> bool:
-    """Set the threads and have the CPU kernels built; returns whether there are any.
+    """Set the threads and build the CPU kernels; returns whether there are any.
 
-    They run bfloat16 weights at the speed of memory on any CPU, which a choice of dtype wants to know.
+    With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype
+    depends on that.
     """
     use_threads(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):
@@ -51,9 +53,11 @@ def assemble(
     eos_token_ids: tuple[int, ...],
     config: ModelConfig,
     progress: Progress,
+    make_grammars: Callable[[int], GrammarQueue | None] = lambda vocab_size: None,
 ) -> Engine:
     """Choose attention and linears, size the cache, build the engine and run it once.
 
+    `make_grammars` gets the size of the model's vocabulary.
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     backend = make_backend(config.attention, device)
@@ -77,8 +81,9 @@ def assemble(
         config.engine,
         eos_token_ids=frozenset(eos_token_ids),
         max_model_len=runner.max_model_len,
+        grammars=make_grammars(runner.vocab_size),
+        adapters=runner.adapters,
     )
-    engine.adapters = runner.adapters
     started = time.monotonic()
     warm_up(engine)
     progress(f"warmed up in {time.monotonic() - started:.1f} s")

@@ -1,4 +1,4 @@
-"""Scheduled work -> flat tensors. The only place where a step's tensors are made.
+"""Scheduled chunks -> flat tensors. The only place where a step's tensors are made.
 
 Sequences are packed one after another into rows of length T (no padding);
 `ForwardContext` tells attention where each begins and where its cache lies.
@@ -7,34 +7,13 @@ Sequences are packed one after another into rows of length T (no padding);
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.sequence import Chunk
-
-
-@dataclass(slots=True, frozen=True)
-class ForwardContext:
-    """Where the S packed sequences of a step are, in the batch and in the cache."""
-
-    query_start: torch.Tensor  # [S+1] int32: sequence s owns rows query_start[s] .. query_start[s+1]-1
-    context_lens: torch.Tensor  # [S] int32: tokens in the cache once this step has written its own
-    block_tables: torch.Tensor  # [S, max_blocks] int32, padded with 0
-    slots: torch.Tensor  # [T] int64: block * block_size + offset, where each row's K and V go
-    query_lens: tuple[int, ...]  # the same lengths for Python loops
-    lens: tuple[int, ...]
-    block_size: int
-
-    @property
-    def num_sequences(self) -> int:
-        return len(self.query_lens)
-
-    @property
-    def decode_only(self) -> bool:
-        """Every sequence contributes exactly one token."""
-        return max(self.query_lens) == 1
 
 
 @dataclass(slots=True, frozen=True)
@@ -48,7 +27,15 @@ class Batch:
     context: ForwardContext
 
 
-def build_batch(chunks: Seq[Chunk], block_size: int, device: torch.device) -> Batch:
+@dataclass(slots=True, frozen=True)
+class ForwardResult:
+    """Chunks that were computed together, and their logits [R, V] float32."""
+
+    chunks: Sequence[Chunk]
+    logits: torch.Tensor
+
+
+def build_batch(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> Batch:
     """Pack `chunks`, whose block tables must already cover their last token."""
     input_ids: list[int] = []
     positions: list[int] = []
@@ -106,7 +93,7 @@ def _slots(table: list[int], start: int, end: int, block_size: int) -> list[int]
 
 
 # Through `array`, which reads a list of integers several times faster than torch.tensor.
-def _int32(values: Seq[int], device: torch.device) -> torch.Tensor:
+def _int32(values: Sequence[int], device: torch.device) -> torch.Tensor:
     return torch.frombuffer(array("i", values), dtype=torch.int32).to(device, non_blocking=True)
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from serve_app.engine.sampling.speculative import Take
+from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.scheduler import Scheduler
-from serve_app.engine.sequence import Sequence
 from serve_app.types import EngineStats
 
 
 @dataclass(slots=True)
 class Counters:
-    """Only ever grow; written by the engine's thread."""
+    """Totals since the engine started; only the engine's thread changes them."""
 
     steps: int = 0
     preemptions: int = 0
@@ -20,19 +19,23 @@ class Counters:
     cached_tokens: int = 0
     generated_tokens: int = 0
     draft_tokens: int = 0  # verified
-    accepted_tokens: int = 0  # of those
+    accepted_tokens: int = 0  # of the verified draft tokens
 
-    def count(self, line: Sequence, tokens: int, take: Take, used: int) -> None:
-        """`tokens` more of a line, `used` of them as `take` sampled them."""
-        accepted = used - (used == len(take.sampled))  # the last one sampled is the model's own
-        line.draft_tokens += len(take.draft)
-        line.accepted_tokens += accepted
-        self.generated_tokens += tokens
-        self.draft_tokens += len(take.draft)
+    def count(self, task: SamplingTask, appended: int, used: int) -> None:
+        """Count `appended` new tokens of a sequence: the first `used` samples of `task`, then forced ones."""
+        # The last of all samples is the model's own token; the others are accepted draft tokens.
+        accepted = used - (used == len(task.sampled))
+        task.sequence.draft_tokens += len(task.draft)
+        task.sequence.accepted_tokens += accepted
+        self.generated_tokens += appended
+        self.draft_tokens += len(task.draft)
         self.accepted_tokens += accepted
 
     def snapshot(self, scheduler: Scheduler) -> EngineStats:
-        """These and what the scheduler holds now. Callable from any thread; then it may straddle a step."""
+        """The totals and what the scheduler holds now.
+
+        Callable from any thread; called during a step, it may mix figures from before and after.
+        """
         running, waiting, pool = list(scheduler.running), list(scheduler.waiting), scheduler.tables.pool
         return EngineStats(
             running=len(running),

@@ -6,42 +6,42 @@
         for output in engine.step():
             ...
 
-A step is schedule -> run -> read -> commit, and changes sequences only in the
-last. Not thread-safe, except `validate` and `stats`; `loop` gives it a thread.
-It knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
+A step is schedule -> run -> read -> commit; only the commit changes what sequences hold.
+Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
+Knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 import time
 from collections.abc import Callable
 from functools import partial
 from itertools import chain
-from typing import Final
 
 from serve_app.config import EngineConfig
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool, IntegrityError
 from serve_app.engine.counters import Counters
+from serve_app.engine.deadlines import Deadlines
 from serve_app.engine.finish import EndRule
-from serve_app.engine.group import Group, members_of
+from serve_app.engine.grammar.constraint import FIELD
+from serve_app.engine.grammar_queue import GrammarQueue
+from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
+from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
-from serve_app.engine.model.lora import AdapterTable
 from serve_app.engine.request import validation
-from serve_app.engine.sampling.constraint import FIELD, Grammars, forced_tokens
-from serve_app.engine.sampling.outcomes import Reading, RowReader, RowSampler, generation_failed
-from serve_app.engine.sampling.processors import Registry
+from serve_app.engine.request.processors import Registry
+from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, generation_failed
 from serve_app.engine.sampling.prompt_lookup import PromptLookups
-from serve_app.engine.sampling.sampler import Sampler, Scored
-from serve_app.engine.sampling.speculative import Take
+from serve_app.engine.sampling.sampled import Scored
+from serve_app.engine.sampling.sampler import Sampler
+from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.scheduler import Plan, Scheduler
 from serve_app.engine.sequence import Chunk, Sequence, Status
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,
-    NumericalError,
     Overloaded,
     ServeError,
     Unavailable,
@@ -49,17 +49,14 @@ from serve_app.errors import (
 )
 from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason, StepTiming
 
-__all__ = ["Engine", "EngineDead", "IntegrityError", "Runner"]
-
-COMPILE_WAIT_S = 0.01  # when there is nothing but grammars to wait for
-RETRY_AFTER_S = 1.0  # a waiting place frees as soon as a request starts, so soon is right
-NO_HYPOTHESIS: Final = NumericalError("the masks of this request leave fewer answers than it asks for").info()
+COMPILE_WAIT_S = 0.01  # how long a step waits for a grammar when there is nothing else to do
+RETRY_AFTER_S = 1.0  # a place in the queue is free again as soon as a request starts
 
 log = logging.getLogger(__name__)
 
 
 class EngineDead(Exception):
-    """The engine cannot run any more. `outputs` end every request it had."""
+    """The engine cannot run any more. `outputs` end every request that it had."""
 
     def __init__(self, message: str, outputs: list[EngineOutput]) -> None:
         super().__init__(message)
@@ -76,20 +73,23 @@ class Engine:
         *,
         eos_token_ids: frozenset[int],
         max_model_len: int,
+        grammars: GrammarQueue | None = None,
+        adapters: AdapterTable | None = None,
         sampler: RowSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`max_model_len` is lowered to what the runner's cache can hold.
 
-        Raises ValueError for a logits processor of the settings that cannot be loaded.
+        Without `grammars` the engine refuses requests with a grammar. `adapters` is the runner's table,
+        for whoever loads adapters. Raises ValueError for a logits processor of the settings that cannot
+        be loaded.
         """
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
         self._config, self._table_width = config, runner.table_width
         self._ends = EndRule(eos_token_ids)
         self._clock = clock
-        self.grammars: Grammars | None = None  # set by whoever knows the model's tokenizer
-        self.adapters: AdapterTable | None = None  # the runner's
+        self.adapters, self._grammars = adapters, grammars
         self._pool = BlockPool(runner.num_blocks, runner.block_size)
         self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
         self._scheduler = Scheduler(
@@ -101,14 +101,13 @@ class Engine:
             runner.vocab_size, eos_token_ids, watermark_key=config.watermark_key
         )
         self._groups: dict[str, Group] = {}
-        members = partial(members_of, self._groups)
-        self._reader = RowReader(self._sampler, members=members, recompute=self._runner.recompute)
+        self._reader = LogitsReader(self._sampler, partial(members_of, self._groups), self._runner.recompute)
         self._beam_bounds = validation.BeamBounds(
             width=min(config.max_sequences, config.max_step_tokens, runner.num_blocks),
             end_tokens=len(eos_token_ids),
         )
         self._unstarted: set[str] = set()
-        self._deadlines: list[tuple[float, int, str]] = []  # a heap; entries of ended requests stay till due
+        self._deadlines = Deadlines()
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
         self._step_began, self._batch_size = 0.0, 0  # clock, seconds; sequences
         self._arrivals = 0
@@ -119,7 +118,7 @@ class Engine:
 
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
-        if request.grammar is not None and self.grammars is None:
+        if request.grammar is not None and self._grammars is None:
             raise UnsupportedField(f"{FIELD}: is not available with this model", param=FIELD)
         self._processors.check(request.sampling.processors)
         validation.validate(
@@ -131,7 +130,7 @@ class Engine:
         )
 
     def _window(self, request: EngineRequest) -> int:
-        """Tokens that one sequence of the request may have: the cache must hold all beams at once."""
+        """The tokens that a sequence of the request may have. The cache must hold all beams at once."""
         if request.beam is None or request.beam.width < 1:
             return self.max_model_len
         blocks = self._pool.num_blocks // request.beam.width
@@ -155,35 +154,34 @@ class Engine:
         self._groups[request.id] = group
         self._unstarted.add(request.id)
         if request.timeout_s is not None:
-            heapq.heappush(self._deadlines, (group.arrived + request.timeout_s, group.arrival, request.id))
-        if request.grammar is not None and self.grammars is not None:
-            self.grammars.hold(group.leader, request.grammar)
+            self._deadlines.add(group.arrived + request.timeout_s, group.arrival, request.id)
+        if request.grammar is not None and self._grammars is not None:
+            self._grammars.hold(group.leader, request.grammar)
         else:
             self._scheduler.add(group.leader)
 
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
-        """End a sequence after its first `num_tokens` output tokens, as a stop string asks.
+        """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
 
-        What was generated after them is forgotten, in the prefix index too.
-        No output follows; the caller knows. Returns False for a sequence that has
-        ended already, or never was.
+        Later tokens are forgotten, in the prefix index too. No output follows. Returns False
+        for a sequence that has ended already, and for an unknown one.
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None
-        if group is None or sequence is None or group.gang is not None:
-            return False  # of a search nothing has been told yet that could be cut
+        if group is None or sequence is None or group.beam_set is not None:
+            return False  # a search tells nothing before its end, so there is nothing to cut
         self._tables.forget(sequence, keep=sequence.prompt_len + num_tokens)
         self._close(group, sequence)
         return True
 
     def abort(self, request_id: str) -> None:
-        """End all of a request with reason ABORT. Does nothing for an unknown or ended one."""
+        """End a request with reason ABORT. Does nothing for an unknown or ended one."""
         group = self._groups.get(request_id)
         if group is not None:
             self._end_group(group, FinishReason.ABORT)
 
     def fail_all(self, error: ServeError) -> list[EngineOutput]:
-        """End every request with `error`; returns all outputs not yet seen."""
+        """End every request with `error`; returns all outputs that no step has returned."""
         for group in list(self._groups.values()):
             self._end_group(group, FinishReason.ERROR, error.info())
         return self._take_outputs()
@@ -202,32 +200,30 @@ class Engine:
             self._step_began, self._batch_size = self._clock(), len(plan.chunks)
             self._begin(plan)
             try:
-                outcome = self._runner.run(plan)
+                outcome = self._runner.run(plan.chunks, plan.copies)
             except DeviceBroken as cause:
                 outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
                 raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
-            readings = [reading for ran in outcome.ran for reading in self._reader.read(ran)]
-            self._commit(readings, outcome.failed)
+            results = [result for forward in outcome.results for result in self._reader.read(forward)]
+            self._commit(results, outcome.failed)
         return self._take_outputs()
 
     def _release(self) -> None:
-        """Queue the sequences whose grammars have been compiled; wait a little if there is nothing else."""
-        if self.grammars is not None:
+        """Queue the sequences whose grammars are compiled; waits a little if there is nothing else to do."""
+        if self._grammars is not None:
             idle = not self._scheduler.running and not self._scheduler.waiting and not self._outputs
-            for sequence in self.grammars.release(COMPILE_WAIT_S if idle else 0.0):
+            for sequence in self._grammars.release(COMPILE_WAIT_S if idle else 0.0):
                 self._scheduler.add(sequence)
 
     def _expire(self) -> None:
-        now = self._clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, arrival, request_id = heapq.heappop(self._deadlines)
+        for arrival, request_id in self._deadlines.take_due(self._clock()):
             group = self._groups.get(request_id)
             if group is not None and group.arrival == arrival:
                 error = DeadlineExceeded("The request did not finish within its deadline.")
                 self._end_group(group, FinishReason.ERROR, error.info())
 
     def _begin(self, plan: Plan) -> None:
-        """Note what happens to a request once, however often it is preempted and begins again."""
+        """Count the step, and note the start of requests that begin with it for the first time."""
         self._counters.steps += 1
         self._counters.preemptions += len(plan.preempted)
         for sequence in plan.admitted:
@@ -238,38 +234,28 @@ class Engine:
                 self._unstarted.discard(sequence.request_id)
                 self._counters.cached_tokens += sequence.num_computed
                 self._counters.prompt_tokens += sequence.prompt_len
-        if self.grammars is not None:
-            self.grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
+        if self._grammars is not None:
+            self._grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
-    def _commit(self, readings: list[Reading], failed: list[Chunk]) -> None:
+    def _commit(self, results: list[ChunkResult], failed: list[Chunk]) -> None:
         now = self._clock()
-        beams: dict[str, dict[Sequence, Scored]] = {}  # of each request
-        for reading in readings:
-            chunk, sequence = reading.chunk, reading.chunk.sequence
-            scored = reading.scored
-            error = reading.error or (scored.error if scored is not None else None)
+        beams: dict[str, dict[Sequence, Scored]] = {}  # by request, the scores of each beam
+        for result in results:
+            chunk, sequence, scored = result.chunk, result.chunk.sequence, result.scored
+            error = result.error or (scored.error if scored is not None else None)
             if error is not None:
                 self._fail(sequence, error)
             if sequence.status is Status.FINISHED:
-                continue  # or its search has ended with another of its beams
+                continue  # failed now, or with another beam of its search
             sequence.num_computed = chunk.own_end
-            sequence.prompt_logprobs += reading.prompt_logprobs
+            sequence.prompt_logprobs += result.prompt_logprobs
             if sequence.context_logits is not None:
-                sequence.context_logits += reading.context_logits
+                sequence.context_logits += result.context_logits
             self._tables.index(sequence)
             if scored is not None:
                 beams.setdefault(sequence.request_id, {})[sequence] = scored
-            if reading.takes:
-                group = self._groups[sequence.request_id]
-                # All forks before any token: the leader may end, and free its blocks, with its first.
-                for take in reading.takes[1:]:
-                    self._scheduler.fork(sequence, take.sequence)
-                    group.sequences[take.sequence.index] = take.sequence
-                group.forked = True
-                for take, logits in zip(reading.takes, reading.logits, strict=True):
-                    self._append(group, take, logits, sequence, now)
-                if chunk.proposer is not None and chunk.draft:
-                    chunk.proposer.learn(len(chunk.draft), len(reading.takes[0].sampled) - 1)
+            if result.tasks:
+                self._take_tokens(result, now)
             elif scored is None and not sequence.num_output:
                 self._outputs += self._groups[sequence.request_id].tell_progress(sequence.num_computed)
         for chunk in failed:
@@ -278,15 +264,30 @@ class Engine:
             if request_id in self._groups:
                 self._advance(self._groups[request_id], rows, now)
 
+    def _take_tokens(self, result: ChunkResult, now: float) -> None:
+        """Fork the sequences that begin with this chunk, then append the sampled tokens of all."""
+        chunk, leader = result.chunk, result.chunk.sequence
+        group = self._groups[leader.request_id]
+        # All forks before any token: the leader may end, and free its blocks, with its first token.
+        for task in result.tasks[1:]:
+            self._scheduler.fork(leader, task.sequence)
+            group.sequences[task.sequence.index] = task.sequence
+        group.forked = True
+        for task in result.tasks:
+            self._append(group, task, leader, now)
+        if chunk.proposer is not None and chunk.draft:
+            chunk.proposer.learn(len(chunk.draft), len(result.tasks[0].sampled) - 1)
+
     def _advance(self, group: Group, rows: dict[Sequence, Scored], now: float) -> None:
-        """Let the beams of a request take their next tokens; `rows` has one for each."""
+        """Give the beams of a request their next tokens; `rows` has the scores of every beam."""
         try:
             search = group.search or group.begin_search(self._ends, self._window(group.request))
-            for line in search.advance(rows, fork=partial(self._fork_beam, group)):
-                self._scheduler.remove(line)
-                del group.sequences[line.index]
-            if group.gang is not None:
-                group.gang.places = len(group.gang.members)  # fewer, when one of its groups is over
+            for dropped in search.advance(rows, fork=partial(self._fork_beam, group)):
+                self._scheduler.remove(dropped)
+                del group.sequences[dropped.index]
+            if group.beam_set is not None:
+                # Fewer places than before when one of the groups of beams is over.
+                group.beam_set.places = len(group.beam_set.members)
         except Exception:
             log.exception("the beam search of request %s failed", group.request.id)
             self._end_group(group, FinishReason.ERROR, generation_failed())
@@ -297,7 +298,7 @@ class Engine:
             group.steps.append(self._time_token(group, group, now))
         if search.over:
             self._outputs += group.tell_hypotheses(now)
-            self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # those that masks left no room for
+            self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # ends the indices without hypothesis
         else:
             self._outputs += group.tell_progress(len(group.request.token_ids))
 
@@ -308,13 +309,14 @@ class Engine:
         self._sampler.fork(parent, beam)
         return beam
 
-    def _append(self, group: Group, take: Take, logits: list[bytes], leader: Sequence, now: float) -> None:
-        sequence, sampled = take.sequence, take.sampled
+    def _append(self, group: Group, task: SamplingTask, leader: Sequence, now: float) -> None:
+        """Append the tokens of a task, and those that a grammar forces then, up to the sequence's end."""
+        sequence, sampled = task.sequence, task.sampled
         if sampled[0].error is not None:
             self._fail(sequence, sampled[0].error)
             return
         room, count = self.max_model_len - sequence.prompt_len, 0
-        for token in chain((one.token_id for one in sampled), forced_tokens(sequence)):
+        for token in chain((one.token_id for one in sampled), sequence.forced_tokens()):
             finish = self._ends.reason(sequence, token, room)
             sequence.token_ids.append(token)
             count += 1
@@ -323,18 +325,18 @@ class Engine:
         used = min(count, len(sampled))
         sequence.num_forced = count - used
         if sequence.status is Status.RUNNING:
-            sequence.num_computed += used - 1  # of an accepted draft
+            sequence.num_computed += used - 1  # the step computed the accepted draft tokens
             self._tables.trim(sequence)
-        self._counters.count(sequence, count, take, used)
+        self._counters.count(task, count, used)
         steps = (self._time_token(group, sequence, now),) if group.request.timings else ()
         self._outputs.append(
-            group.tell_tokens(sequence, count, sampled[:used], logits[:used], leader, finish, now, steps)
+            group.tell_tokens(sequence, count, sampled[:used], task.logits[:used], leader, finish, now, steps)
         )
         if finish is not None:
             self._close(group, sequence)
 
     def _time_token(self, group: Group, owner: Group | Sequence, now: float) -> StepTiming:
-        """The step as `owner` saw it: a sequence, or the group whose beams move as one."""
+        """The timing of this step for `owner`: a sequence, or a group whose beams move as one."""
         last, owner.last_token_at = owner.last_token_at, now
         wait_s = self._step_began - (group.arrived if last is None else last)
         return StepTiming(batch_size=self._batch_size, wait_s=wait_s, run_s=now - self._step_began)
@@ -342,11 +344,11 @@ class Engine:
     # --- ends -------------------------------------------------------------------------
 
     def _fail(self, sequence: Sequence, error: ErrorInfo) -> None:
-        """End a sequence, or all of its request while that is still one sequence, or is a search."""
+        """End a sequence with `error`; before its siblings are forked, or in a search, its whole request."""
         group = self._groups.get(sequence.request_id)
         if group is None or sequence.status is Status.FINISHED:
-            return  # with another beam of its search
-        # Its cache may hold what made it fail, such as NaN: no other request may find it.
+            return  # it has ended already, with another beam of its search
+        # The cache of the sequence may hold what made it fail, such as NaN: no other request may find it.
         self._tables.forget(sequence)
         if not group.forked or group.search is not None:
             self._end_group(group, FinishReason.ERROR, error)
@@ -380,7 +382,7 @@ class Engine:
     # --- inspection -------------------------------------------------------------------
 
     def stats(self) -> EngineStats:
-        """A snapshot. Callable from any thread; then it may straddle a step."""
+        """A snapshot of the counters. Callable from any thread, also during a step."""
         return self._counters.snapshot(self._scheduler)
 
     def check_integrity(self) -> None:

@@ -1,4 +1,4 @@
-"""Why a sequence ends with a token, as far as tokens tell. Stop strings are the replica's."""
+"""Why a sequence ends with a token. Knows tokens only: stop strings are found in the replica."""
 
 from __future__ import annotations
 
@@ -15,14 +15,19 @@ class EndRule:
 
     eos_token_ids: Set[int]
 
-    def reason(self, line: Sequence, token: int, room: int) -> FinishReason | None:
-        """Of `token`, the next one of `line`; the window leaves `room` tokens for the whole output."""
-        sampling, num_output = line.sampling, line.num_output + 1
+    def reason(self, sequence: Sequence, token: int, room: int) -> FinishReason | None:
+        """Why `sequence` ends if `token` comes next; None: it does not end.
+
+        The context window has room for `room` tokens of output in all.
+        """
+        sampling, num_output = sequence.sampling, sequence.num_output + 1
         if token in self.eos_token_ids and not sampling.ignore_eos:
             return FinishReason.EOS
         if token in sampling.stop_token_ids:
             return FinishReason.STOP
-        if any(stop[-1] == token and line.output_ends_with(stop[:-1]) for stop in sampling.stop_sequences):
+        if any(
+            stop[-1] == token and sequence.output_ends_with(stop[:-1]) for stop in sampling.stop_sequences
+        ):
             return FinishReason.STOP
         if sampling.max_tokens is not None and num_output >= sampling.max_tokens:
             return FinishReason.LENGTH
@@ -31,6 +36,6 @@ class EndRule:
         return None
 
     def end_tokens(self, sampling: SamplingParams) -> set[int]:
-        """All tokens that end a sequence, or may end it after others."""
+        """All tokens that end a sequence by themselves, or as the last one of a stop sequence."""
         last = (stop[-1] for stop in sampling.stop_sequences)
         return {*sampling.stop_token_ids, *last, *(() if sampling.ignore_eos else self.eos_token_ids)}

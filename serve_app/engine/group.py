@@ -1,22 +1,23 @@
-"""A request inside the engine: its sequences, its search, its first-token times."""
+"""A request inside the engine: its sequences, its beam search, and what the client is told of them."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
-from collections.abc import Sequence as Seq
+from collections import abc
 from dataclasses import dataclass, field
+from typing import Final
 
 import torch
 
 from serve_app.engine.finish import EndRule
-from serve_app.engine.model.prompt_tuning import Table
+from serve_app.engine.request.client_draft import ClientDraft
+from serve_app.engine.request.processors import LogitsProcessor
+from serve_app.engine.request.prompt_rows import PromptRows
 from serve_app.engine.request.tensors import from_rows, to_torch
 from serve_app.engine.sampling.beam import BeamSearch
-from serve_app.engine.sampling.processors import LogitsProcessor
-from serve_app.engine.sampling.sampler import Sampled
-from serve_app.engine.sampling.speculative import Guess, Proposer
-from serve_app.engine.sequence import Gang, Sequence
+from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.sequence import BeamSet, Proposer, Sequence
+from serve_app.errors import NumericalError
 from serve_app.types import (
     EngineOutput,
     EngineRequest,
@@ -29,15 +30,17 @@ from serve_app.types import (
     Timing,
 )
 
+NO_HYPOTHESIS: Final = NumericalError("the masks of this request leave fewer answers than it asks for").info()
+
 
 @dataclass(slots=True, eq=False)
 class Group:
-    """The sequences of one request: the `n` asked for, or the beams of its search.
+    """The sequences of one request: the `n` choices, or the beams of its search.
 
-    Until the prompt is computed there is one, the leader (index 0); the others
-    are forked from it with their first token. `open` are the indices whose end
-    has not been reported, forked or not. Beams are numbered as they come up,
-    their `n` hypotheses only at the end.
+    Until the prompt is computed there is one sequence, the leader (index 0). The others are
+    forked from the leader with their first token. `open` holds the indices whose end has not
+    been reported, forked or not. Beams are numbered in the order in which they are made; the
+    `n` hypotheses are numbered at the end of the search.
     """
 
     request: EngineRequest
@@ -46,24 +49,24 @@ class Group:
     seed: int
     processors: tuple[LogitsProcessor, ...] = ()
     bias: torch.Tensor | None = None
-    table: Table | None = None
-    guess: Guess | None = None
-    new_proposer: Callable[[], Proposer] | None = None
+    prompt_rows: PromptRows | None = None
+    client_draft: ClientDraft | None = None
+    new_proposer: abc.Callable[[], Proposer] | None = None
     open: set[int] = field(default_factory=set)
     sequences: dict[int, Sequence] = field(default_factory=dict)
     forked: bool = False
     started: float | None = None
     cached_tokens: int = 0
-    gang: Gang | None = None  # of the beams
+    beam_set: BeamSet | None = None
     search: BeamSearch | None = None  # once the prompt of a beam request is computed
     searched: int = 0  # tokens computed for its beams
-    prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # kept here for a search
-    context_logits: list[bytes] | None = None  # the same
+    prompt_logprobs: tuple[PositionLogprobs, ...] = ()  # of a search; else the leader has them
+    context_logits: list[bytes] | None = None  # of a search; else the leader has them
     first_token_at: float | None = None  # of a search
     cached_blocks: int = 0
-    last_token_at: float | None = None  # of a search, as in Sequence
-    steps: list[StepTiming] = field(default_factory=list)  # of a search, when wanted: its beams share them
-    _num_beams: int = 1  # ever made
+    last_token_at: float | None = None  # of a search; clock, seconds
+    steps: list[StepTiming] = field(default_factory=list)  # of a search, when the client wants step times
+    _num_beams: int = 1  # made so far, with the leader
 
     @classmethod
     def of(
@@ -72,19 +75,20 @@ class Group:
         arrival: int,
         arrived: float,
         processors: tuple[LogitsProcessor, ...] = (),
-        new_proposer: Callable[[], Proposer] | None = None,
+        new_proposer: abc.Callable[[], Proposer] | None = None,
     ) -> Group:
         """A group with its leader; draws the seed that the client left open."""
         seed = request.sampling.seed
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
         group.bias = None if request.bias is None else to_torch(request.bias)
-        group.table = None if request.prompt_table is None else Table.of(request.prompt_table)
-        group.guess = None if request.draft is None else Guess.of(request.draft)
+        if request.prompt_table is not None:
+            group.prompt_rows = PromptRows.of(request.prompt_table)
+        group.client_draft = None if request.draft is None else ClientDraft.of(request.draft)
         group.new_proposer = None if request.beam is not None else new_proposer
         leader = group.sequences[0] = group._sequence(0)
         if request.beam is not None:
-            group.gang = leader.gang = Gang(request.beam.width, [leader])
+            group.beam_set = leader.beam_set = BeamSet(request.beam.width, [leader])
         return group
 
     @property
@@ -92,7 +96,7 @@ class Group:
         return self.sequences[0]
 
     def siblings(self) -> list[Sequence]:
-        """The sequences to fork from the leader, whose prompt has just been computed."""
+        """New sequences to fork from the leader, whose prompt has just been computed."""
         made = [self._sequence(index) for index in range(1, self.request.n)]
         if self.leader.constraint is not None:
             for sequence in made:
@@ -100,25 +104,25 @@ class Group:
         return made
 
     def new_beam(self, parent: Sequence) -> Sequence:
-        """One more beam, with the tokens of its parent; to be forked by the scheduler."""
+        """A new beam with the tokens of its parent; the scheduler is to fork it."""
         beam = self._sequence(self._num_beams)
         self._num_beams += 1
         beam.token_ids = list(parent.token_ids)
         beam.output_logprobs = list(parent.output_logprobs)
         beam.output_logits = list(parent.output_logits)
-        beam.gang = self.gang
+        beam.beam_set = self.beam_set
         beam.constraint = None if parent.constraint is None else parent.constraint.fork()
         return beam
 
     def begin_search(self, ends: EndRule, window: int) -> BeamSearch:
-        """The search, whose first beam is the leader; `window` is the length of a sequence."""
+        """Start the search with the leader as its first beam; `window` is the longest sequence, in tokens."""
         request, leader = self.request, self.leader
         sampling, room = request.sampling, window - leader.prompt_len
         if request.beam is None:
             raise ValueError("a request without a beam has no search")
 
-        def end(line: Sequence, token: int) -> FinishReason | None:
-            return ends.reason(line, token, room)
+        def end(beam: Sequence, token: int) -> FinishReason | None:
+            return ends.reason(beam, token, room)
 
         self.forked = True
         self.prompt_logprobs = tuple(leader.prompt_logprobs)
@@ -136,16 +140,16 @@ class Group:
         self,
         sequence: Sequence,
         count: int,
-        sampled: Seq[Sampled],
+        sampled: abc.Sequence[Sampled],
         logits: list[bytes],
         leader: Sequence,
         finish: FinishReason | None,
         now: float,
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """The last `count` tokens, those `sampled` and others forced after them.
+        """An output with the last `count` tokens: the `sampled` ones, then those a grammar forced.
 
-        With the first come what is known of the prompt, which the leader has computed.
+        The first output of a sequence also tells of the prompt, which the leader has computed.
         """
         first = sequence.num_output == count
         tensors = {"generation_logits": from_rows(logits)} if logits else {}
@@ -171,12 +175,15 @@ class Group:
         )
 
     def note_search(self, count: int, now: float) -> None:
-        """Its beams took `count` tokens."""
+        """Note that the beams took `count` tokens."""
         self.searched += count
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
 
     def tell_progress(self, computed: int) -> list[EngineOutput]:
-        """The work so far, of the prompt `computed` tokens, where that is wanted and no token tells it."""
+        """An output without tokens that tells the work so far, where the client asked for progress.
+
+        `computed` is the number of prompt tokens computed.
+        """
         if not self.request.progress:
             return []
         output = EngineOutput(
@@ -189,7 +196,7 @@ class Group:
         return [output]
 
     def tell_end(self, index: int, finish: FinishReason, error: ErrorInfo | None) -> EngineOutput:
-        """An end without a token."""
+        """An output without tokens that ends one sequence."""
         return EngineOutput(
             request_id=self.request.id,
             index=index,
@@ -199,11 +206,11 @@ class Group:
         )
 
     def tell_hypotheses(self, now: float) -> list[EngineOutput]:
-        """The best hypotheses of a search that is over, which end their indices."""
+        """Outputs with the best hypotheses of a search that is over; each ends its index."""
         request = self.request
         found = self.search.hypotheses()[: request.n] if self.search is not None else []
         self.open.difference_update(range(len(found)))
-        blocks = max((len(line.block_table) for line in self.sequences.values()), default=0)
+        blocks = max((len(beam.block_table) for beam in self.sequences.values()), default=0)
         return [
             EngineOutput(
                 request_id=request.id,
@@ -224,15 +231,15 @@ class Group:
         ]
 
     def _tensors(self, index: int, logits: tuple[bytes, ...]) -> dict[str, Tensor]:
-        """Those of a hypothesis."""
+        """The tensors of hypothesis `index`, with the rows `logits` of its output."""
         tensors = {"generation_logits": from_rows(logits)} if logits else {}
         if index == 0 and self.context_logits is not None:
             tensors["context_logits"] = from_rows(self.context_logits)
         return tensors
 
-    def _perf(self, line: Sequence | Group, blocks: int, now: float) -> Perf:
-        """Of a sequence that ends now with so many blocks, or of a search."""
-        started, first = self.started, line.first_token_at
+    def _perf(self, owner: Sequence | Group, blocks: int, now: float) -> Perf:
+        """The figures of `owner`, a sequence or this group's search, that ends now with so many blocks."""
+        started, first = self.started, owner.first_token_at
         reused = min(self.cached_blocks, blocks)
         return Perf(
             arrival_ns=round(self.arrived * 1e9),
@@ -242,12 +249,12 @@ class Group:
             blocks_total=blocks,
             blocks_reused=reused,
             blocks_new=blocks - reused,
-            draft_tokens=line.draft_tokens if isinstance(line, Sequence) else 0,
-            accepted_tokens=line.accepted_tokens if isinstance(line, Sequence) else 0,
+            draft_tokens=owner.draft_tokens if isinstance(owner, Sequence) else 0,
+            accepted_tokens=owner.accepted_tokens if isinstance(owner, Sequence) else 0,
         )
 
     def _by_sequence(self, finish: FinishReason | None, last: int) -> bool:
-        """Whether it was a stop sequence that ended an output with this last token."""
+        """Whether a stop sequence, not a stop token, ended an output whose last token is `last`."""
         return finish is FinishReason.STOP and last not in self.request.sampling.stop_token_ids
 
     def timing(self, now: float) -> Timing:
@@ -267,8 +274,8 @@ class Group:
             num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
             order=(-request.priority, self.arrival, index),
             bias=self.bias,
-            table=self.table,
-            guess=self.guess,
+            prompt_rows=self.prompt_rows,
+            client_draft=self.client_draft,
             proposer=None if self.new_proposer is None else self.new_proposer(),
             wants_logits=request.generation_logits,
             context_logits=[] if request.context_logits and index == 0 and not self.forked else None,
@@ -278,8 +285,11 @@ class Group:
         )
 
 
-def members_of(groups: Mapping[str, Group], sequence: Sequence) -> list[Sequence]:
-    """The sequences that take a token where `sequence` is: all of a request at the end of its prompt."""
+def members_of(groups: abc.Mapping[str, Group], sequence: Sequence) -> list[Sequence]:
+    """The sequences that take a token from the last row of `sequence`.
+
+    At the end of a prompt these are all sequences of the request, newly made.
+    """
     group = groups[sequence.request_id]
     if group.forked or group.request.n == 1 or group.request.beam is not None:
         return [sequence]

@@ -3,11 +3,11 @@
 Integers and lists only; no tensors, no clock, no requests. `schedule` works from
 `num_computed` alone, so a step that failed is simply scheduled again.
 
-Sequences run in the order (priority, arrival). One is admitted when blocks for
-all its tokens are there, so only a decode can run out of them; then the last
-sequence in order gives way and is computed again later, with the same result.
-The first in order is never the victim of another, and fits the cache alone:
-it always advances. All this is said of a gang (`sequence.Gang`) as of one sequence.
+Sequences run in the order (priority, arrival). A sequence is admitted when there are blocks
+for all its tokens, so only a decode can run out of blocks. Then the last sequence in order is
+preempted: it is computed again later, with the same result. The first sequence in order is
+never preempted for another and fits the cache alone, so it always advances. The beams of a
+request (`sequence.BeamSet`) are admitted and preempted as one sequence.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from operator import attrgetter
 
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import IntegrityError
-from serve_app.engine.sequence import Chunk, Gang, Sequence, Status
+from serve_app.engine.sequence import BeamSet, Chunk, Sequence, Status
 
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
 # vocabulary of 150 000 are 150 MB in float32.
 MAX_PROMPT_LOGIT_ROWS = 256
-# Rows that a step verifies of drafts; the rest of a longer one follows in the next steps.
+# Draft tokens that one step verifies; the rest of a longer draft follows in the next steps.
 MAX_DRAFT_ROWS = 128
-# Rows of one step that cost little more than one, because reading the weights takes the time: as far as
-# that, proposals of our own are nearly for free.
+# A step of so many rows costs little more than a step of one, because reading the weights takes the
+# time. Up to this number, proposals of our own are nearly free.
 FREE_ROWS = 16
-# Part of the pool (1 / this) that admission leaves to the sequences already running.
+# Admission leaves this part (1 / divisor) of the pool to the sequences already running.
 RESERVE_DIVISOR = 20
 
 _order = attrgetter("order")
@@ -39,13 +39,13 @@ class Plan:
     """The work of one step."""
 
     chunks: list[Chunk] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # (source, target) blocks, before the run
+    copies: list[tuple[int, int]] = field(default_factory=list)  # (source, target) blocks, to be made first
     admitted: list[Sequence] = field(default_factory=list)  # entered the batch with this step
     preempted: list[Sequence] = field(default_factory=list)
 
 
 class Scheduler:
-    """Two ordered queues, and the rule that makes a plan of them."""
+    """Two ordered queues, and the rule that makes a plan from them."""
 
     def __init__(self, tables: BlockTables, *, max_sequences: int, max_step_tokens: int) -> None:
         self.tables = tables
@@ -53,8 +53,8 @@ class Scheduler:
         self.max_step_tokens = max_step_tokens
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
-        self._gangs: list[Gang] = []  # that run
-        self._refused: tuple[Sequence, int] | None = None  # whom, and with how many blocks free
+        self._running_beams: list[BeamSet] = []
+        self._refused: tuple[Sequence, int] | None = None  # refused admission, with so many blocks free
 
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence that holds no blocks."""
@@ -62,12 +62,12 @@ class Scheduler:
         insort(self.waiting, sequence, key=_order)
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child` go on from where the parent is, or queue it when the batch is full.
+        """Let `child` continue from the parent's state, or queue it when the batch is full.
 
-        A child in a gang joins it, in the place that was kept for it.
+        A beam takes one of the places that the batch keeps for its set.
         """
-        if child.gang is not None:
-            insort(child.gang.members, child, key=_order)
+        if child.beam_set is not None:
+            insort(child.beam_set.members, child, key=_order)
         elif self.places_taken >= self.max_sequences:
             self.add(child)
             return
@@ -76,18 +76,18 @@ class Scheduler:
         insort(self.running, child, key=_order)
 
     def remove(self, sequence: Sequence) -> None:
-        """Take a sequence out, in whatever state it is, and free its blocks."""
-        gang = sequence.gang
-        if gang is not None and sequence.status is not Status.FINISHED:
-            gang.members.remove(sequence)
-            if not gang.members and gang in self._gangs:
-                self._gangs.remove(gang)
+        """Take a sequence out, whatever its state, and free its blocks."""
+        beam_set = sequence.beam_set
+        if beam_set is not None and sequence.status is not Status.FINISHED:
+            beam_set.members.remove(sequence)
+            if not beam_set.members and beam_set in self._running_beams:
+                self._running_beams.remove(beam_set)
         self._withdraw(sequence)
 
     @property
     def places_taken(self) -> int:
-        """Places of the batch that are held or kept."""
-        return len(self.running) + sum(gang.places - len(gang.members) for gang in self._gangs)
+        """Places of the batch that sequences have, or that are kept for beams to come."""
+        return len(self.running) + sum(beams.places - len(beams.members) for beams in self._running_beams)
 
     def _withdraw(self, sequence: Sequence) -> None:
         if sequence.status is Status.RUNNING:
@@ -114,48 +114,51 @@ class Scheduler:
                 break
             if sequence.status is not Status.RUNNING or not sequence.decoding:
                 continue
-            if sequence.gang is not None:
-                budget -= self._schedule_gang(sequence.gang, sequence, plan, budget)
+            if sequence.beam_set is not None:
+                budget -= self._schedule_beams(sequence.beam_set, sequence, plan, budget)
                 continue
             if not self._make_room(sequence, plan):
-                break  # it was the last in order, and gave way itself
+                break  # it was the last in order and has been preempted itself
             start = sequence.num_computed
-            length = min(budget, sequence.num_tokens - start)  # 1, and what a grammar forced
+            length = min(budget, sequence.num_tokens - start)  # 1, and the tokens that a grammar forced
             chunks.append(Chunk(sequence, start, length, self._first_logit(sequence, start + length)))
             budget -= length
         return budget
 
-    def _schedule_gang(self, gang: Gang, sequence: Sequence, plan: Plan, budget: int) -> int:
-        """Schedule the next tokens of a gang when its first member's turn comes; returns how many."""
-        members = gang.members
+    def _schedule_beams(self, beams: BeamSet, sequence: Sequence, plan: Plan, budget: int) -> int:
+        """Schedule one token of every beam when `sequence` is the first of them; returns how many."""
+        members = beams.members
         ready = sequence is members[0] and len(members) <= budget and all(m.decoding for m in members)
         if not ready or not self._make_room(sequence, plan, members):
             return 0
         plan.chunks += [Chunk(member, member.num_computed, 1, member.num_computed) for member in members]
         return len(members)
 
-    def _make_room(self, sequence: Sequence, plan: Plan, gang: list[Sequence] | None = None) -> bool:
-        """Blocks for the next tokens of a sequence and its gang, at the cost of the last in order."""
+    def _make_room(self, sequence: Sequence, plan: Plan, beams: list[Sequence] | None = None) -> bool:
+        """Add blocks for the next tokens of a sequence, or of all `beams`; preempts the last in order.
+
+        Returns False if `sequence` has been preempted itself.
+        """
         tables = self.tables
-        # Asked again after each victim: it may have been the other holder of a shared block.
+        # Counted again after each preemption: the victim may have been the other holder of a shared block.
         while (
-            needed := tables.blocks_to_grow(sequence) if gang is None else tables.blocks_to_grow_all(gang)
+            needed := tables.blocks_to_grow(sequence) if beams is None else tables.blocks_to_grow_all(beams)
         ) > tables.pool.num_free:
             plan.preempted += self._preempt(self.running[-1])
             if sequence.status is not Status.RUNNING:
                 return False
         if needed:
-            for member in gang or (sequence,):
+            for member in beams or (sequence,):
                 if (copy := tables.grow(member)) is not None:
                     plan.copies.append(copy)
         return True
 
     def _preempt(self, victim: Sequence) -> list[Sequence]:
-        """Let the last in order give way, with its gang; returns them."""
+        """Move a sequence, and all beams of its set, back to the waiting queue; returns them."""
         victims = [victim]
-        if victim.gang is not None:
-            victims = list(victim.gang.members)
-            self._gangs.remove(victim.gang)
+        if victim.beam_set is not None:
+            victims = list(victim.beam_set.members)
+            self._running_beams.remove(victim.beam_set)
         for sequence in victims:
             self._withdraw(sequence)
             self.add(sequence)
@@ -167,21 +170,21 @@ class Scheduler:
         unfinished = [(s.order, s.num_tokens - s.num_computed) for s in self.running if not s.decoding]
         while self.waiting:
             head = self.waiting[0]
-            gang = head.gang
-            members, places = ([head], 1) if gang is None else (gang.members, gang.places)
+            beams = head.beam_set
+            members, places = ([head], 1) if beams is None else (beams.members, beams.places)
             if self.places_taken + places > self.max_sequences:
                 break
             if sum(tokens for order, tokens in unfinished if order < head.order) >= budget:
                 break
             if self.running and self._refused == (head, pool.num_free):
-                break  # nothing has changed; do not walk its prefix again
+                break  # nothing has changed since, so its prefix is not looked up again
             reserve = min(len(self.running), pool.num_blocks // RESERVE_DIVISOR)
             if not self._admit_all(members, reserve):
                 self._refused = (head, pool.num_free)
                 break
-            if gang is not None:
-                self._gangs.append(gang)
-            del self.waiting[: len(members)]  # of a gang all wait, side by side
+            if beams is not None:
+                self._running_beams.append(beams)
+            del self.waiting[: len(members)]  # beams of one set wait side by side
             for member in members:
                 member.status = Status.RUNNING
                 insort(self.running, member, key=_order)
@@ -197,20 +200,22 @@ class Scheduler:
         return True
 
     def _add_drafts(self, plan: Plan, budget: int) -> None:
-        """Let what is left of the step verify drafts, in blocks that nobody else needs in it."""
+        """Add drafts to the chunks, within the rest of the budget and the blocks that are still free."""
         budget = min(budget, MAX_DRAFT_ROWS)
-        # Alike for all: a step serves a batch, and ends with its slowest.
+        # Every sequence has an equal share: all wait for the end of the step.
         share = (FREE_ROWS - sum(chunk.length for chunk in plan.chunks)) // max(1, len(plan.chunks))
         for chunk in plan.chunks:
-            line = chunk.sequence
-            guessed = line.guess is not None and line.guess.holds(line)
-            proposer = line.guess if guessed else line.proposer
-            most = budget if guessed else min(budget, share)
-            # Under a grammar each mask is computed aside of the step: one token at a time.
-            if proposer is None or most <= 0 or line.constraint is not None or not chunk.samples:
+            sequence = chunk.sequence
+            drafted = sequence.drafted_ids
+            proposer = None if drafted else sequence.proposer
+            most = budget if drafted else min(budget, share)
+            if not drafted and proposer is None:
                 continue
-            draft = proposer.propose(line, most)
-            draft = draft[: self.tables.extend(line, len(draft))]
+            # Under a grammar every mask is computed aside of the step, so a step takes one token.
+            if most <= 0 or sequence.constraint is not None or not chunk.samples:
+                continue
+            draft = drafted[:most] if proposer is None else proposer.propose(sequence.token_ids, most)
+            draft = draft[: self.tables.extend(sequence, len(draft))]
             chunk.draft, chunk.proposer = draft, proposer
             chunk.length += len(draft)
             budget -= len(draft)
@@ -224,9 +229,9 @@ class Scheduler:
             if id(sequence) in scheduled:
                 continue
             start = sequence.num_computed
-            # Beams take their next tokens together: the last one of each is left to a step of all.
-            apart = sequence.gang is not None and sequence.num_output > 0
-            length = min(budget, sequence.num_tokens - start - apart)
+            # All beams must sample in the same step, so the last token of each is not computed here.
+            left_out = sequence.beam_set is not None and sequence.num_output > 0
+            length = min(budget, sequence.num_tokens - start - left_out)
             if length == 0:
                 continue
             if sequence.wanted_from is not None:
@@ -246,7 +251,7 @@ class Scheduler:
         return end - 1 if end == sequence.num_tokens else end
 
     def check_integrity(self) -> None:
-        """Raise IntegrityError unless queues and gangs agree with their sequences."""
+        """Raise IntegrityError unless the queues and beam sets agree with their sequences."""
         for queue, status in ((self.running, Status.RUNNING), (self.waiting, Status.WAITING)):
             if any(s.status is not status for s in queue):
                 raise IntegrityError(f"a sequence is queued as {status.name} without being so")
@@ -256,14 +261,16 @@ class Scheduler:
             raise IntegrityError("a waiting sequence holds blocks")
         if self.places_taken > self.max_sequences:
             raise IntegrityError(f"{self.places_taken} places are taken of {self.max_sequences}")
-        running = {id(s.gang): s.gang for s in self.running if s.gang is not None}
-        if running.keys() != set(map(id, self._gangs)) or len(running) != len(self._gangs):
-            raise IntegrityError("the gangs that run are not those of the running sequences")
-        for gang in {id(s.gang): s.gang for s in (*self.running, *self.waiting) if s.gang}.values():
-            if len({m.status for m in gang.members}) != 1 or len(gang.members) > gang.places:
-                raise IntegrityError("a gang is torn apart or too large")
-            if [m.order for m in gang.members] != sorted(m.order for m in gang.members):
-                raise IntegrityError("the members of a gang are out of order")
+        running = {id(s.beam_set) for s in self.running if s.beam_set is not None}
+        if running != set(map(id, self._running_beams)) or len(running) != len(self._running_beams):
+            raise IntegrityError("the beam sets that run are not those of the running sequences")
+        for beams in {
+            id(s.beam_set): s.beam_set for s in (*self.running, *self.waiting) if s.beam_set
+        }.values():
+            if len({m.status for m in beams.members}) != 1 or len(beams.members) > beams.places:
+                raise IntegrityError("a beam set is torn apart or too large")
+            if [m.order for m in beams.members] != sorted(m.order for m in beams.members):
+                raise IntegrityError("the beams of a set are out of order")
 
     @staticmethod
     def _place(queue: list[Sequence], sequence: Sequence) -> int:

@@ -1,71 +1,83 @@
-"""All state of one sequence, and the piece of it that one step computes. No torch."""
+"""All state of one sequence, and the part of it that one step computes. No torch."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from serve_app.types import PositionLogprobs, SamplingParams
 
 if TYPE_CHECKING:
     import torch
 
-    from serve_app.engine.model.prompt_tuning import Table
-    from serve_app.engine.sampling.constraint import Constraint
-    from serve_app.engine.sampling.processors import LogitsProcessor
-    from serve_app.engine.sampling.speculative import Guess, Proposer
+    from serve_app.engine.grammar.constraint import Constraint
+    from serve_app.engine.request.client_draft import ClientDraft
+    from serve_app.engine.request.processors import LogitsProcessor
+    from serve_app.engine.request.prompt_rows import PromptRows
 
 
 class Status(Enum):
-    HELD = auto()  # until its grammar is compiled: in no queue
-    WAITING = auto()  # no blocks, or preempted: to be computed (again) from the start
+    HELD = auto()  # in no queue until the grammar of the sequence is compiled
+    WAITING = auto()  # holds no blocks: new, or preempted and to be computed again from the start
     RUNNING = auto()  # holds blocks and may be scheduled
     FINISHED = auto()
 
 
+class Proposer(Protocol):
+    """Proposes drafts of one sequence, and learns from what became of them."""
+
+    def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
+        """At most `most` tokens, all inside the vocabulary, that may follow prompt and output `token_ids`."""
+        ...
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Note that `accepted` of the `proposed` tokens were right."""
+        ...
+
+
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Sequence:
-    """One line of tokens: the prompt of its request and what was generated after it.
+    """The prompt of a request and the output generated after it, as one list of tokens.
 
-    `num_computed` tokens have their keys and values in the cache. A sequence is
-    *decoding* when all its tokens are computed but the one sampled last and those
-    that its grammar forced after it.
+    The KV cache holds the first `num_computed` tokens. A sequence is *decoding* when every
+    token is computed except the last sampled one and those that a grammar forced after it.
     """
 
     request_id: str
-    index: int  # 0 .. n-1 within its request
+    index: int  # 0 .. n-1 within the request
     prompt_len: int
     token_ids: list[int]  # prompt, then output
     sampling: SamplingParams
-    seed: int  # never None: the engine drew one if the client did not
-    num_logprobs: int | None = None  # None: off
-    num_prompt_logprobs: int | None = None
+    seed: int  # never None: the engine draws one where the client gave none
+    num_logprobs: int | None = None  # alternatives for each output token; None: no log-probabilities
+    num_prompt_logprobs: int | None = None  # the same for each prompt token
     status: Status = Status.WAITING
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
     order: tuple[int, int, int] = (0, 0, 0)  # (-priority, arrival, index): smaller runs earlier
     processors: tuple[LogitsProcessor, ...] = ()
-    constraint: Constraint | None = None  # where it stands in its grammar
-    num_forced: int = 0  # tokens at the end that followed without sampling
+    constraint: Constraint | None = None  # the state of the sequence in its grammar
+    num_forced: int = 0  # tokens at the end that a grammar forced, so that nothing was sampled
     bias: torch.Tensor | None = None  # [V] float32, added to every row of logits
-    table: Table | None = None  # of its prompt's virtual tokens
-    guess: Guess | None = None  # at its first output tokens
-    proposer: Proposer | None = None  # of drafts, where the guess has no more to say
+    prompt_rows: PromptRows | None = None  # embeddings of the prompt's virtual tokens
+    client_draft: ClientDraft | None = None  # of the first output tokens
+    proposer: Proposer | None = None  # of drafts, where the client's draft says nothing more
     draft_tokens: int = 0  # verified so far
-    accepted_tokens: int = 0  # of those
+    accepted_tokens: int = 0  # of the verified draft tokens
     wants_logits: bool = False  # of every output token
     context_logits: list[bytes] | None = None  # a row for each prompt token computed; None: not wanted
     first_token_at: float | None = None  # clock, seconds
-    salt: str = ""  # of the prefix cache
-    adapter: str | None = None  # key of one that is loaded
+    salt: str = ""  # the prefix cache is shared only between sequences of equal salt
+    adapter: str | None = None  # key of a loaded adapter
     block_keys: list[bytes] = field(default_factory=list)  # prefix keys of the leading full blocks
     num_indexed: int = 0  # leading blocks offered to the prefix index
-    last_token_at: float | None = None  # clock, seconds; kept when step times are wanted
-    gang: Gang | None = None  # of a beam
+    last_token_at: float | None = None  # clock, seconds; kept only when the client wants step times
+    beam_set: BeamSet | None = None  # the beams of its request, when it is one of them
     output_logprobs: list[PositionLogprobs] = field(default_factory=list)  # of a beam, told at its end
-    output_logits: list[bytes] = field(default_factory=list)  # the same
+    output_logits: list[bytes] = field(default_factory=list)  # of a beam, told at its end
 
     @property
     def num_tokens(self) -> int:
@@ -81,10 +93,10 @@ class Sequence:
 
     @property
     def wanted_from(self) -> int | None:
-        """The first prompt position whose logits are wanted and have not been computed; None: none are."""
+        """The first prompt position whose logits are wanted and not yet computed; None: there is none."""
         wanted = []
         if self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1:
-            wanted.append(len(self.prompt_logprobs))  # a row tells of the token after it
+            wanted.append(len(self.prompt_logprobs))  # a row of logits tells of the token after it
         if self.context_logits is not None and len(self.context_logits) < self.prompt_len:
             wanted.append(len(self.context_logits))
         return min(wanted, default=None)
@@ -93,18 +105,43 @@ class Sequence:
     def output_ids(self) -> list[int]:
         return self.token_ids[self.prompt_len :]
 
+    @property
+    def drafted_ids(self) -> tuple[int, ...]:
+        """The next tokens by the client's draft; none once the output differs from the draft."""
+        draft = self.client_draft
+        if draft is None:
+            return ()
+        done = self.num_output
+        if done >= len(draft.token_ids) or tuple(self.output_ids) != draft.token_ids[:done]:
+            return ()
+        return draft.token_ids[done:]
+
     def output_ends_with(self, tail: tuple[int, ...]) -> bool:
-        """Whether the last tokens of the output are these."""
+        """Whether `tail` are the last tokens of the output."""
         start = len(self.token_ids) - len(tail)
         return start >= self.prompt_len and tuple(self.token_ids[start:]) == tail
 
+    def forced_tokens(self) -> Iterator[int]:
+        """The tokens that the grammar forces after the output as it is when the first one is taken.
+
+        Forced tokens are not sampled. There are none where every token must be sampled by itself: for
+        beams, log-probabilities, logits, processors and masks besides the grammar's.
+        """
+        sampling = self.sampling
+        if self.constraint is None or self.beam_set is not None or self.num_logprobs is not None:
+            return
+        if self.wants_logits or self.processors:
+            return
+        if not (sampling.bad_words or sampling.allowed_token_ids or sampling.no_repeat_ngram):
+            yield from self.constraint.forced(self.output_ids)
+
 
 @dataclass(slots=True, eq=False)
-class Gang:
-    """Sequences that move in lockstep: each step computes all of them or none.
+class BeamSet:
+    """The beams of one request, which move in lockstep: each step computes all of them or none.
 
-    They enter the batch together and give way together. Until the prompt is
-    computed there is one member; the places of the others are kept for them.
+    Beams enter the batch together and are preempted together. Until the prompt is computed
+    there is one beam; the batch keeps the places of the others.
     """
 
     places: int  # in the batch
@@ -118,7 +155,7 @@ class Chunk:
     `first_logit` .. `start+length-1` are the positions whose logits are wanted:
     the last one to sample from, all of them for prompt log-probabilities, none
     (`first_logit == start+length`) for a prefill chunk that ends inside the prompt.
-    The last of the tokens may be a draft, which the sequence itself does not have.
+    The last tokens may be a draft, which is not part of the sequence.
     """
 
     sequence: Sequence
@@ -126,7 +163,7 @@ class Chunk:
     length: int
     first_logit: int
     draft: tuple[int, ...] = ()
-    proposer: Proposer | None = None  # of the draft
+    proposer: Proposer | None = None  # of the draft; None: the client, or there is no draft
 
     @property
     def end(self) -> int:
@@ -134,7 +171,7 @@ class Chunk:
 
     @property
     def own_end(self) -> int:
-        """Where the sequence's own tokens end, and the draft begins."""
+        """Where the sequence's own tokens end and the draft begins."""
         return self.start + self.length - len(self.draft)
 
     @property
@@ -143,5 +180,5 @@ class Chunk:
 
     @property
     def samples(self) -> bool:
-        """Whether this chunk reaches the end of the sequence, so that a token follows."""
+        """Whether this chunk reaches the end of the sequence, so that a token is sampled."""
         return self.own_end == self.sequence.num_tokens

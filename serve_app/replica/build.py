@@ -1,6 +1,6 @@
 """Settings -> a loaded model: weights, cache, engine, tokenizer, warmed up.
 
-The only place that wires `models`, `text` and `engine` together.
+The only module that wires `models`, `text` and `engine` together for a model that generates.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from pathlib import Path
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import assemble, prepare
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar_queue import GrammarQueue
+from serve_app.engine.loop import OnOutputs
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
-from serve_app.engine.sampling.constraint import Grammars, GrammarsUnavailable, grammar_tokenizer
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
-from serve_app.replica.adapter_loader import AdaptingLoop, make_loader
-from serve_app.replica.grammar import GrammarCompiler
-from serve_app.replica.grammar_pipe import Setup
-from serve_app.replica.pipe import EngineFacts
+from serve_app.replica.adapters.loader import AdaptingLoop, make_loader
+from serve_app.replica.driver import EngineDriver
+from serve_app.replica.grammar.compiler import GrammarCompiler
+from serve_app.replica.grammar.messages import SandboxSetup
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.questions import Questions
-from serve_app.replica.steps import OnOutputs, Steps
 from serve_app.text.answer.answer_format import AnswerFormat
 from serve_app.text.answer.grammar import reads_alike
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -36,46 +37,24 @@ Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
-    """One model, ready to answer: `steps` makes the stepper for a callback."""
+class LoadedReplica:
+    """One loaded model and all that answers requests with it, except the server."""
 
     info: ModelInfo
     encoder: PromptEncoder
     grammars: GrammarCompiler
     questions: Questions
     max_adapters: int
-    steps: Callable[[OnOutputs], Steps]
+    new_driver: Callable[[OnOutputs], EngineDriver]  # the argument gets the outputs of each step
 
 
-def load(config: ModelConfig, progress: Progress) -> Loaded:
-    """Load everything `config` names; the engine in a child process if it says so.
-
-    Raises ModelLoadError, whose message says what to do next.
-    """
-    steps: Callable[[OnOutputs], Steps]
-    if config.engine_process:
-        from serve_app.replica.engine_process import EngineProcess  # which imports this module in its child
-
-        child = EngineProcess(config, progress)
-        facts, steps = child.facts, child.connect
-    else:
-        engine, model = load_engine(config, progress)
-        facts, steps = engine_facts(engine, model), partial(AdaptingLoop, engine, make_loader(engine, config))
-    tokenizer = load_tokenizer(config, Path(facts.folder))
-    try:
-        answers = AnswerFormat.find(
-            tokenizer,
-            tools=config.tool_format,
-            reasoning=config.reasoning_format,
-            compact_json=config.compact_json,
-        )
-        encoder = PromptEncoder.of(tokenizer, answers)
-    except Exception as error:  # a template is a program
-        where = config.chat_template or facts.folder
-        raise ModelLoadError(
-            f"the chat template of {where} cannot be used: {error}; mend it, or name a file with a right one "
-            "in `chat_template`"
-        ) from error
+def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
+    """Load everything that `config` names. Raises ModelLoadError, whose message says what to do next."""
+    engine, model = load_engine(config, progress)
+    new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
+    folder = Path(model.folder)
+    tokenizer = load_tokenizer(config, folder)
+    encoder = _prompt_encoder(config, tokenizer, folder)
     if encoder.template is None:
         progress(
             f"{config.name} has no chat template: chat requests are refused, completions answered; a file "
@@ -85,43 +64,49 @@ def load(config: ModelConfig, progress: Progress) -> Loaded:
         name=config.name,
         version=config.version,
         created=int(time.time()),
-        context_window=facts.max_model_len,
-        vocab_size=facts.vocab_size,
+        context_window=engine.max_model_len,
+        vocab_size=engine.vocab_size,
         max_output_tokens=config.max_output_tokens,
-        sampling_defaults=generation_defaults(Path(facts.folder), config),
+        sampling_defaults=generation_defaults(folder, config),
         has_chat_template=encoder.template is not None,
         has_fim=encoder.fim is not None,
-        dtype=facts.dtype,
-        device=facts.device,
+        dtype=str(model.dtype).removeprefix("torch."),
+        device=str(model.device),
         pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
         end_token_id=tokenizer.eos_token_id,
-        eos_token_ids=facts.eos_token_ids,
-        eos_tokens=tuple(map(tokenizer.token_text, facts.eos_token_ids)),
+        eos_token_ids=model.eos_token_ids,
+        eos_tokens=tuple(map(tokenizer.token_text, model.eos_token_ids)),
         adapters=tuple(config.adapters),
         max_requests=config.engine.max_sequences + config.engine.max_waiting,
     )
     grammars = GrammarCompiler(
-        Setup(
+        SandboxSetup(
             tokenizer_json=tokenizer.to_json(),
-            vocab_size=facts.vocab_size,
+            vocab_size=engine.vocab_size,
             own_vocab_size=tokenizer.vocab_size,
-            eos_token_ids=facts.eos_token_ids,
+            eos_token_ids=model.eos_token_ids,
         )
     )
-    questions = Questions(encoder, vocab_size=facts.vocab_size, watermark_key=config.engine.watermark_key)
-    return Loaded(info, encoder, grammars, questions, config.engine.max_adapters, steps)
+    questions = Questions(encoder, vocab_size=engine.vocab_size, watermark_key=config.engine.watermark_key)
+    return LoadedReplica(info, encoder, grammars, questions, config.engine.max_adapters, new_driver)
 
 
-def engine_facts(engine: Engine, model: LoadedModel) -> EngineFacts:
-    """What the text side must know of an engine, wherever it steps."""
-    return EngineFacts(
-        vocab_size=engine.vocab_size,
-        max_model_len=engine.max_model_len,
-        eos_token_ids=model.eos_token_ids,
-        dtype=str(model.dtype).removeprefix("torch."),
-        device=str(model.device),
-        folder=str(model.folder),
-    )
+def _prompt_encoder(config: ModelConfig, tokenizer: Tokenizer, folder: Path) -> PromptEncoder:
+    """Raises ModelLoadError for a chat template that cannot be used."""
+    try:
+        answers = AnswerFormat.find(
+            tokenizer,
+            tools=config.tool_format,
+            reasoning=config.reasoning_format,
+            compact_json=config.compact_json,
+        )
+        return PromptEncoder.of(tokenizer, answers)
+    except Exception as error:  # a template is a program
+        where = config.chat_template or folder
+        raise ModelLoadError(
+            f"the chat template of {where} cannot be used: {error}; mend it, or name a file with a right one "
+            "in `chat_template`"
+        ) from error
 
 
 def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel]:
@@ -134,29 +119,33 @@ def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, Loaded
             device=model.device,
             context_window=model.context_window,
             eos_token_ids=model.eos_token_ids,
+            make_grammars=partial(_grammars, config, model, progress),
             config=config,
             progress=progress,
         )
     except (UnsupportedModel, CacheTooSmall, ValueError) as error:
         raise ModelLoadError(f"{config.name}: {error}") from error
-    try:
-        engine.grammars = _grammars(load_tokenizer(config, Path(model.folder)), engine, model)
-    except GrammarsUnavailable as error:
-        progress(f"{config.name}: no structured output: {error}")
     return engine, model
 
 
-def _grammars(tokenizer: Tokenizer, engine: Engine, model: LoadedModel) -> Grammars:
-    """Raises GrammarsUnavailable."""
-    tokens = grammar_tokenizer(
-        tokenizer.to_json(),
-        vocab_size=engine.vocab_size,
-        own_vocab_size=tokenizer.vocab_size,
-        eos_token_ids=model.eos_token_ids,
-    )
-    if not reads_alike(tokenizer, tokens):
-        raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
-    return Grammars(tokens)
+def _grammars(
+    config: ModelConfig, model: LoadedModel, progress: Progress, vocab_size: int
+) -> GrammarQueue | None:
+    """Grammars over the model's tokens; None, and a line of progress, where its tokenizer allows none."""
+    tokenizer = load_tokenizer(config, Path(model.folder))
+    try:
+        tokens = grammar_tokenizer(
+            tokenizer.to_json(),
+            vocab_size=vocab_size,
+            own_vocab_size=tokenizer.vocab_size,
+            eos_token_ids=model.eos_token_ids,
+        )
+        if not reads_alike(tokenizer, tokens):
+            raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
+    except GrammarsUnavailable as error:
+        progress(f"{config.name}: no structured output: {error}")
+        return None
+    return GrammarQueue(tokens)
 
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:

@@ -1,8 +1,8 @@
-"""One served model in one process: prompts in, text deltas out.
+"""One model in one process: prompts in, text deltas out.
 
-Wires the text layer to the engine. Everything here runs on one event loop; the
-engine steps elsewhere (see `steps.py`) and hands each step's outputs over in
-one call. Knows neither Ray nor HTTP nor the wire.
+Wires the text layer to the engine. Everything here runs on one event loop; the engine
+steps in a thread of its own (see `driver.py`) and hands over the outputs of each step in
+one call. Knows neither Ray nor HTTP nor any protocol.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from typing import Protocol
 
 from serve_app.config import ModelConfig
 from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Unavailable
-from serve_app.replica.adapters import Adapters
-from serve_app.replica.build import Loaded, load
-from serve_app.replica.generation import Generation
+from serve_app.replica.adapters.slots import AdapterSlots
+from serve_app.replica.build import LoadedReplica, load
+from serve_app.replica.context_window import ContextWindow
+from serve_app.replica.output.request_state import RequestState
 from serve_app.replica.prompt import PromptEncoder
-from serve_app.replica.steps import Steps
-from serve_app.replica.window import Window
 from serve_app.text.answer.answer_format import AnswerReader
 from serve_app.text.answer.grammar import FIELD as GRAMMAR_FIELD
 from serve_app.text.answer.output_text import OutputText
@@ -57,10 +56,10 @@ class DeltaSink(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenRequest:
     """A request between its admission to the engine and its last delta."""
 
-    generation: Generation
+    state: RequestState
     sink: DeltaSink
     done: asyncio.Future[None]
 
@@ -72,22 +71,19 @@ class ModelServer:
     >>> await server.generate(request, sink)  # returns when the last delta was sent
     """
 
-    def __init__(
-        self, loaded: Loaded, steps: Callable[[Callable[[list[EngineOutput]], None]], Steps]
-    ) -> None:
-        """`steps` makes the engine's stepper for a callback that it may call from any thread."""
+    def __init__(self, loaded: LoadedReplica) -> None:
         self.info: ModelInfo = loaded.info
         self._encoder: PromptEncoder = loaded.encoder
         self._grammars = loaded.grammars
         self._questions = loaded.questions
         self._defaults = loaded.info.sampling_defaults
-        self._window = Window(
+        self._window = ContextWindow(
             loaded.info.context_window, loaded.info.max_output_tokens, self._defaults.max_tokens
         )
-        self._open: dict[str, _Open] = {}
+        self._open: dict[str, _OpenRequest] = {}
         self._loop = asyncio.get_running_loop()
-        self._steps = steps(self._from_engine)
-        self._adapters = Adapters(self._steps, loaded.max_adapters, loaded.info.adapters)
+        self._driver = loaded.new_driver(self._from_engine)
+        self._adapters = AdapterSlots(self._driver, loaded.max_adapters, loaded.info.adapters)
         self._stopping = False
 
     @classmethod
@@ -97,8 +93,8 @@ class ModelServer:
         Raises ModelLoadError, whose message says what to do next.
         """
         loaded = await asyncio.to_thread(load, config, progress)
-        server = cls(loaded, loaded.steps)
-        await asyncio.to_thread(server._steps.start)
+        server = cls(loaded)
+        await asyncio.to_thread(server._driver.start)
         progress(f"{config.name}: ready")
         return server
 
@@ -117,7 +113,7 @@ class ModelServer:
     async def _generate(
         self, request: GenerateRequest, sink: DeltaSink, adapter: str | None, started: float
     ) -> None:
-        """`generate` with the engine's name of the adapter; `started`: when the request came."""
+        """`generate` with the name of the adapter in the engine; `started` is when the request came."""
         if request.left_to_model:
             sampling = self._defaults.fill(request.sampling, request.left_to_model)
             request = replace(request, sampling=sampling)
@@ -131,7 +127,7 @@ class ModelServer:
             engine_request = await self._constrained(engine_request, grammar, reader.grammar_field)
         if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
             raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
-        generation = Generation(
+        state = RequestState(
             request,
             token_ids,
             new_parser=reader.parser,
@@ -140,7 +136,7 @@ class ModelServer:
                 self._encoder.tokenizer,
                 stop=StopStrings(request.stop, include_stop=request.include_stop),
                 skip_special_tokens=request.skip_special_tokens,
-                # A grammar speaks of the text as the tokens spell it, its first space included.
+                # A grammar describes the text as the tokens spell it, with its first space.
                 continues=request.prompt.messages is None
                 or request.prompt.templating.continue_final_message
                 or request.grammar is not None,
@@ -150,16 +146,16 @@ class ModelServer:
             describe=self._encoder.tokenizer.describe,
             first_prompt_token=self._first_prompt_token(request, token_ids),
         )
-        entry = _Open(generation, sink, self._loop.create_future())
+        entry = _OpenRequest(state, sink, self._loop.create_future())
         self._open[request.id] = entry
         try:
-            self._steps.add(engine_request)
+            self._driver.add(engine_request)
             await entry.done
         finally:
-            # Also the path of a cancelled call; aborting what has ended is harmless.
+            # A cancelled call comes here too. Aborting a request that has ended does no harm.
             self._open.pop(request.id, None)
-            if not generation.done:
-                self._steps.abort(request.id)
+            if not state.done:
+                self._driver.abort(request.id)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`. Raises ServeError; UnsupportedField if a generator has none."""
@@ -168,7 +164,7 @@ class ModelServer:
         return await self._questions.answer(question)
 
     async def _constrained(self, request: EngineRequest, grammar: Grammar, field: str) -> EngineRequest:
-        """Under a grammar the end token ends an answer, whatever `ignore_eos` says: nothing could follow.
+        """The request with its grammar compiled; the end token then ends the answer even with `ignore_eos`.
 
         Raises as `GrammarCompiler.compile`; the error is about `field`.
         """
@@ -191,60 +187,60 @@ class ModelServer:
         return TextLogprob(first, tokenizer.token_text(first), tokenizer.token_bytes(first), None)
 
     def _from_engine(self, outputs: list[EngineOutput]) -> None:
-        """One step's outputs, in the engine's thread."""
-        # A closed loop means the process is going down: nobody is left to tell.
+        """Take the outputs of one step, in the engine's thread."""
+        # The event loop is closed when the process is going down; then nobody waits for outputs.
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_outputs, outputs)
 
     def _on_outputs(self, outputs: list[EngineOutput]) -> None:
         by_sink: defaultdict[DeltaSink, list[TokenDelta]] = defaultdict(list)
-        ended: list[_Open] = []
+        ended: list[_OpenRequest] = []
         for output in outputs:
             entry = self._open.get(output.request_id)
             if entry is None:
                 continue
             try:
-                step = entry.generation.push(output)
+                step = entry.state.push(output)
             except Exception:
                 # Text handling of one request must never stop the others.
                 logger.exception("request %s: text handling failed", output.request_id)
-                self._steps.abort(output.request_id)
-                by_sink[entry.sink].append(_internal_failure(entry.generation, output.index))
+                self._driver.abort(output.request_id)
+                by_sink[entry.sink].append(_internal_failure(entry.state, output.index))
                 ended.append(entry)
                 continue
             if step.cut is not None:
-                self._steps.finish(output.request_id, *step.cut)
+                self._driver.finish(output.request_id, *step.cut)
             if step.deltas:
                 by_sink[entry.sink] += step.deltas
-            if entry.generation.done:
+            if entry.state.done:
                 ended.append(entry)
         for sink, deltas in by_sink.items():
             sink.send(deltas)
         for entry in ended:
-            self._open.pop(entry.generation.request.id, None)
+            self._open.pop(entry.state.request.id, None)
             if not entry.done.done():
                 entry.done.set_result(None)
 
     def stats(self) -> EngineStats:
-        return self._steps.stats()
+        return self._driver.stats()
 
     def check_health(self) -> None:
         """Raise Unavailable when the engine died or its heart stopped beating."""
-        self._steps.check_health(HEARTBEAT_LIMIT_S)
+        self._driver.check_health(HEARTBEAT_LIMIT_S)
 
     async def stop(self) -> None:
         """Refuse new requests, wait for nobody, end the engine."""
         self._stopping = True
         self._grammars.close()
         self._adapters.close()
-        await asyncio.to_thread(self._steps.stop, STOP_TIMEOUT_S)
+        await asyncio.to_thread(self._driver.stop, STOP_TIMEOUT_S)
 
 
-def _internal_failure(generation: Generation, index: int) -> TokenDelta:
+def _internal_failure(state: RequestState, index: int) -> TokenDelta:
     return TokenDelta(
-        request_id=generation.request.id,
-        index=min(index, generation.request.n - 1),
+        request_id=state.request.id,
+        index=min(index, state.request.n - 1),
         finish=FinishReason.ERROR,
         error=GenerationFailed("generation failed; the request may be retried").info(),
-        usage=generation.usage,
+        usage=state.usage,
     )

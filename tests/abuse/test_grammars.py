@@ -14,8 +14,8 @@ import pytest_asyncio
 from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, ServeError
-from serve_app.replica import grammar as module
-from serve_app.replica.grammar import AnswerCache
+from serve_app.replica.grammar import compiler as module
+from serve_app.replica.grammar.compiler import ReplyCache
 from serve_app.replica.server import ModelServer
 from serve_app.types import ErrorInfo, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
 from tests.support.tiny_llama import make_tiny_llama
@@ -267,7 +267,7 @@ async def check_many(server: ModelServer, count: int) -> None:
 
 
 async def test_many_small_schemas_do_not_fill_the_memory(server, monkeypatch):
-    monkeypatch.setattr(server._grammars, "_cache", AnswerCache(50_000))
+    monkeypatch.setattr(server._grammars, "_cache", ReplyCache(50_000))
     async with others_stream(server):
         await check_many(server, 240)
     assert server._grammars.cached_bytes > 40_000

@@ -92,7 +92,7 @@ def tensors(client: Any, inputs: dict[str, Any]) -> list[Any]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[Server]:
     from serve_app.config import EngineConfig, ModelConfig
-    from serve_app.replica.served import start
+    from serve_app.replica.served_model import start
 
     engine = EngineConfig(max_sequences=32, block_size=16, num_blocks=128, max_model_len=512)
     config = ModelConfig(name=DEMO, dtype="float32", threads=1, engine=engine)

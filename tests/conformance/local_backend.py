@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
-from serve_app.replica.served import Served
+from serve_app.replica.served_model import ServedModel
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
 from serve_app.types.question import ReplyT
 
@@ -25,7 +25,7 @@ class QueueSink:
 class LocalBackend:
     """One server."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServedModel) -> None:
         self._server = server
         self.infos = [server.info]
 

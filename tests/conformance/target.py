@@ -77,7 +77,7 @@ async def demo_app(
 ) -> AsyncIterator[FastAPI]:
     """A gateway with a demo model behind it, all in this process; by default under its own name."""
     # Not on import: to ask a running server takes no engine.
-    from serve_app.replica.served import start
+    from serve_app.replica.served_model import start
     from tests.conformance.local_backend import LocalBackend
 
     config = ModelConfig(

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, PositionLogprobs, SamplingParams
 from tests.support.tiny_llama import make_tiny_llama
 
@@ -49,7 +50,9 @@ def attention(request: pytest.FixtureRequest) -> str:
     return name
 
 
-def new_engine(folder: Path, attention: str, **engine: object) -> Engine:
+def new_engine(
+    folder: Path, attention: str, grammars: GrammarQueue | None = None, **engine: object
+) -> Engine:
     settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
     config = ModelConfig(
         name="tiny",
@@ -67,6 +70,7 @@ def new_engine(folder: Path, attention: str, **engine: object) -> Engine:
         eos_token_ids=EOS,
         config=config,
         progress=lambda _: None,
+        make_grammars=lambda vocab_size: grammars,
     )
 
 

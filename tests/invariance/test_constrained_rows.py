@@ -9,7 +9,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.engine.engine import Engine
-from serve_app.engine.sampling.constraint import Grammars, grammar_tokenizer
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.types import EngineRequest
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
@@ -36,9 +37,7 @@ def tokens() -> LLTokenizer:
 
 
 def constrained_engine(folder: Path, tokens: LLTokenizer, **changes: object) -> Engine:
-    engine = new_engine(folder, "cpu", **changes)
-    engine.grammars = Grammars(tokens)
-    return engine
+    return new_engine(folder, "cpu", grammars=GrammarQueue(tokens), **changes)
 
 
 def wanted(seed: int) -> list[EngineRequest]:

@@ -20,10 +20,11 @@ from llguidance import LLMatcher
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.engine import Engine
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
 from serve_app.engine.model.lora import LowRank
-from serve_app.engine.sampling.constraint import Grammars, grammar_tokenizer
-from serve_app.engine.sampling.processors import LogitsProcessor
+from serve_app.engine.request.processors import LogitsProcessor
 from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, ProcessorCall
 from tests.invariance.test_batch_invariance import MIXES as ALL_MIXES
@@ -145,9 +146,8 @@ def make(request: pytest.FixtureRequest, folder: Path) -> NewEngine:
     )
 
     def tiny_engine(**engine: object) -> Engine:
-        made = new_engine(folder, "cpu", logits_processors=PROCESSORS, **engine)
-        made.grammars = Grammars(tokens)
-        return adapted(made)
+        grammars = GrammarQueue(tokens)
+        return adapted(new_engine(folder, "cpu", grammars=grammars, logits_processors=PROCESSORS, **engine))
 
     return tiny_engine
 

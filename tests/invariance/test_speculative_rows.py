@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from serve_app.engine.sampling.constraint import grammar_tokenizer
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.types import Draft, EngineRequest, PromptTable, Tensor
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import constrained_engine

@@ -8,7 +8,7 @@ position, copy or length therefore shows as a wrong token.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections import abc
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -16,19 +16,19 @@ import numpy as np
 import torch
 
 from serve_app.engine.batch import Batch
-from serve_app.engine.sampling.sampler import Sampled
-from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.sequence import Sequence
 
 VOCAB_SIZE = 32  # a 64-byte digest is one 16-bit number a token
 
 
-def hash_logits(prefix: Sequence[int]) -> np.ndarray:
+def hash_logits(prefix: abc.Sequence[int]) -> np.ndarray:
     """Logits [VOCAB_SIZE] in 0 .. 8 that depend on every token of `prefix` and its length."""
     digest = blake2b(np.asarray(prefix, dtype=np.int64).tobytes()).digest()
     return np.frombuffer(digest, dtype=np.uint16).astype(np.float32) / 8192.0
 
 
-def greedy_tokens(prompt: Iterable[int], count: int) -> list[int]:
+def greedy_tokens(prompt: abc.Iterable[int], count: int) -> list[int]:
     """What HashRunner and greedy sampling make of `prompt`, worked out without an engine."""
     tokens = list(prompt)
     for _ in range(count):
@@ -123,12 +123,12 @@ class EvilRunner(HashRunner):
 class ArgmaxSampler:
     """Greedy whatever the request asks for; raises for the request ids it is told to."""
 
-    def __init__(self, raise_for: Iterable[str] = ()) -> None:
+    def __init__(self, raise_for: abc.Iterable[str] = ()) -> None:
         self.raise_for = set(raise_for)
 
-    def sample(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Sampled]:
+    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]:
         chosen = logits.argmax(-1).tolist()
         logits.fill_(torch.nan)  # the real one edits in place, too
-        if self.raise_for & {line.request_id for line in sequences}:
+        if self.raise_for & {sequence.request_id for sequence in sequences}:
             raise RuntimeError("scripted fault in the sampler")
         return [Sampled(token) for token in chosen]

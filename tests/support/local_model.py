@@ -17,7 +17,7 @@ from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.endpoints.endpoint import Task
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
-from serve_app.replica.served import Served, start
+from serve_app.replica.served_model import ServedModel, start
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
 from serve_app.types.question import ReplyT
 from tests.support.fakes_metering import ListJournal, LocalQuota
@@ -29,7 +29,7 @@ START_LIMIT_S: Final = 60.0
 class LocalBackend:
     """One server as the models behind a gateway."""
 
-    def __init__(self, server: Served) -> None:
+    def __init__(self, server: ServedModel) -> None:
         self._server = server
 
     def is_ready(self, app: str) -> bool:

@@ -32,7 +32,10 @@ def unknown_keys(raw: object, schema: type[BaseModel], place: Place) -> Iterator
     for key, value in raw.items():
         here = place.at(str(key))
         if key not in schema.model_fields:
-            yield here.error(f"unknown key; {suggestion(str(key), schema.model_fields)}")
+            removed: Mapping[str, str] = getattr(schema, "removed", {})
+            yield here.error(
+                removed.get(str(key)) or f"unknown key; {suggestion(str(key), schema.model_fields)}"
+            )
             continue
         nested, many = _nested(schema.model_fields[key].annotation)
         if nested is None or value is None:

@@ -30,11 +30,11 @@ from serve_app.errors import GenerationFailed, ServeError
 from serve_app.types import GenerateRequest, TokenDelta
 
 if TYPE_CHECKING:  # a gateway builds applications without loading torch
-    from serve_app.replica.served import Served
+    from serve_app.replica.served_model import ServedModel
 
 logger = logging.getLogger(__name__)
 
-Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["Served"]]
+Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ServedModel"]]
 
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
 
@@ -48,9 +48,9 @@ class ModelReplica:
         be_expendable()  # before there are children, which inherit it
         keep_private()
         if start is None:
-            from serve_app.replica import served
+            from serve_app.replica import served_model
 
-            start = served.start
+            start = served_model.start
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)

@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 
 
 @dataclass(frozen=True, slots=True)

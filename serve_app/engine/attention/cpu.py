@@ -11,7 +11,7 @@ import torch
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import NativeCache
 

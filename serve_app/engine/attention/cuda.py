@@ -15,7 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import attend
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 
 
 @dataclass(frozen=True, slots=True)

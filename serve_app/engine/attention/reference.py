@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 
 
 class ReferenceAttention:

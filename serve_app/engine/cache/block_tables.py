@@ -170,5 +170,5 @@ class BlockTables:
 
 
 def _digest(sequence: Sequence) -> str | None:
-    """Of what the ids of its virtual tokens stand for."""
-    return None if sequence.table is None else sequence.table.digest
+    """The digest of the rows that the virtual tokens of a prompt stand for."""
+    return None if sequence.prompt_rows is None else sequence.prompt_rows.digest

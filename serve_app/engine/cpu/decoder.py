@@ -17,9 +17,9 @@ from torch import nn
 from transformers.activations import GELUTanh
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.cpu.linear import PackedLinear
 from serve_app.engine.kernels.native import LANES, Layers, Native, NativeCache
 from serve_app.engine.kernels.structs import LayerStruct
+from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.model.lora import Site
 

@@ -22,14 +22,14 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
-from serve_app.engine.batch import ForwardContext
 from serve_app.engine.cpu.decoder import AttentionCall, FusedLayer, FusedStack
 from serve_app.engine.cpu.fused_forward import DirectForward
-from serve_app.engine.cpu.linear import PackedLinear, pack_linears
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.linear.packable import packable_linears
+from serve_app.engine.linear.packed import PackedLinear, pack_linears
 from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
-from serve_app.engine.model.linear_use import packable_linears
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
 from serve_app.engine.cpu.decoder import FusedStack, norm_of
-from serve_app.engine.cpu.linear import PackedLinear
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import current
 
 MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)

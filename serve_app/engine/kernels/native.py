@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels.arena import Arena
 from serve_app.engine.kernels.structs import (
     FLOAT,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels.native import LANES, Native, NativeCache
 from serve_app.engine.kernels.structs import Product
 

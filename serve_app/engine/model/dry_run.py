@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from serve_app.engine.attention import LayerSpec
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.forward import UnsupportedModel, active
 
 # ([T] input ids, [T] positions, [R] rows) -> [R, V] logits

@@ -16,16 +16,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from transformers import AttentionInterface
 
 from serve_app.engine.attention import AttentionBackend
-from serve_app.engine.batch import ForwardContext
-
-if TYPE_CHECKING:
-    from serve_app.engine.model.lora import StepAdapters
+from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.model.lora import StepAdapters
 
 ATTENTION_NAME: Final = "serve_app_paged"
 

@@ -1,27 +1,25 @@
-"""A step that contains its failures: what breaks alone, fails alone.
+"""A step that contains its failures: a chunk that fails alone is the only one that fails.
 
-Runs a plan as one batch. If that raises, each chunk is run again alone; chunks
-that still raise are reported, the others keep their logits. If all raise, a
-probe of our own, one token in a block of its own, tells poisonous requests from
-a broken device. It does not know requests, outputs or sampling.
+Runs the chunks of a step as one batch. If that raises, each chunk runs again alone; chunks
+that still raise are reported, the others keep their logits. If all raise, a probe of our own,
+one token in a block of its own, tells bad requests from a broken device. Knows no requests, no
+outputs and no sampling.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.batch import Batch, ForwardResult, build_batch
 from serve_app.engine.cache.blocks import BlockPool
-from serve_app.engine.scheduler import Plan
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 
-# Steps in a row in which neither a chunk nor the probe ran, until the device counts as broken.
+# After so many steps in a row in which neither a chunk nor the probe ran, the device counts as broken.
 MAX_STRIKES = 3
 
 log = logging.getLogger(__name__)
@@ -50,85 +48,82 @@ class DeviceBroken(Exception):
 
 
 @dataclass(slots=True)
-class Ran:
-    """Chunks that were computed together, and their logits [R, V]."""
+class StepResult:
+    """What became of the chunks of a step. A chunk in neither list is to be scheduled again."""
 
-    chunks: Seq[Chunk]
-    logits: torch.Tensor
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What became of a plan's chunks. In neither list: to be scheduled again."""
-
-    ran: list[Ran]
+    results: list[ForwardResult]
     failed: list[Chunk]
 
 
 class IsolatingRunner:
-    """A runner that never raises for what a single chunk did."""
+    """A runner that never raises because of a single chunk."""
 
     def __init__(self, runner: Runner, pool: BlockPool) -> None:
         self._runner = runner
         self._pool = pool
         self._strikes = 0
 
-    def run(self, plan: Plan) -> Outcome:
-        """Compute the plan. Raises DeviceBroken after MAX_STRIKES steps without any success."""
-        spoilt = self._copy(plan)
-        chunks = [chunk for chunk in plan.chunks if chunk not in spoilt] if spoilt else plan.chunks
-        ran, failed = self._attempt(chunks) if chunks else ([], [])
-        if ran:
+    def run(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> StepResult:
+        """Copy the cache blocks `copies` (source, target), then compute the chunks.
+
+        Raises DeviceBroken after MAX_STRIKES steps in a row without any success.
+        """
+        spoilt = self._copy(chunks, copies)
+        whole = [chunk for chunk in chunks if chunk not in spoilt] if spoilt else chunks
+        results, failed = self._attempt(whole) if whole else ([], [])
+        if results:
             self._strikes = 0
-            return Outcome(ran, spoilt + failed)
+            return StepResult(results, spoilt + failed)
         if not self._pool.num_free:
-            # No block to probe with. The last request gives way, so that there is one in the next step.
-            return Outcome([], spoilt or failed[-1:])
+            # No block is free for the probe. The last request is given up, so that the next step has one.
+            return StepResult([], spoilt or failed[-1:])
         if self._device_works():
             self._strikes = 0
-            return Outcome([], spoilt + failed)
+            return StepResult([], spoilt + failed)
         self._strikes += 1
         if self._strikes >= MAX_STRIKES:
             raise DeviceBroken
-        return Outcome([], spoilt)
+        return StepResult([], spoilt)
 
     def recompute(self, chunk: Chunk) -> torch.Tensor:
         """The logits of a chunk that has run already, computed once more and alone."""
-        return self._forward([chunk])
+        return self._forward([chunk]).logits
 
-    def _attempt(self, chunks: list[Chunk]) -> tuple[list[Ran], list[Chunk]]:
+    def _attempt(self, chunks: list[Chunk]) -> tuple[list[ForwardResult], list[Chunk]]:
+        """The results of the chunks, and the chunks that failed even alone."""
         try:
-            return [Ran(chunks, self._forward(chunks))], []
+            return [self._forward(chunks)], []
         except Exception:
             log.exception("a step of %d chunks failed", len(chunks))
         if len(chunks) == 1:
             return [], chunks
-        ran: list[Ran] = []
+        results: list[ForwardResult] = []
         failed: list[Chunk] = []
         for chunk in chunks:
             try:
-                ran.append(Ran([chunk], self._forward([chunk])))
+                results.append(self._forward([chunk]))
             except Exception as error:
                 log.error("request %s failed alone: %s", chunk.sequence.request_id, type(error).__name__)
                 failed.append(chunk)
-        return ran, failed
+        return results, failed
 
-    def _forward(self, chunks: list[Chunk]) -> torch.Tensor:
-        return self._runner.run(build_batch(chunks, self._runner.block_size, self._runner.device))
+    def _forward(self, chunks: list[Chunk]) -> ForwardResult:
+        batch = build_batch(chunks, self._runner.block_size, self._runner.device)
+        return ForwardResult(chunks, self._runner.run(batch))
 
-    def _copy(self, plan: Plan) -> list[Chunk]:
-        """Make the plan's copies; returns the chunks that lack theirs.
+    def _copy(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> list[Chunk]:
+        """Make the copies; returns the chunks whose blocks could not be copied.
 
-        Not tried again: after a partial copy a source may already be overwritten.
+        A failed copy is not tried again: a partial one may already have overwritten a source.
         """
-        if not plan.copies:
+        if not copies:
             return []
         try:
-            self._runner.copy_blocks(plan.copies)
+            self._runner.copy_blocks(copies)
         except Exception:
-            log.exception("copying %d blocks failed", len(plan.copies))
-            targets = {target for _, target in plan.copies}
-            return [chunk for chunk in plan.chunks if targets.intersection(chunk.sequence.block_table)]
+            log.exception("copying %d blocks failed", len(copies))
+            targets = {target for _, target in copies}
+            return [chunk for chunk in chunks if targets.intersection(chunk.sequence.block_table)]
         return []
 
     def _device_works(self) -> bool:

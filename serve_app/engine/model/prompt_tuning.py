@@ -10,34 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
-from serve_app.engine.request.tensors import to_torch
 from serve_app.engine.sequence import Chunk
-from serve_app.types import PromptTable
 
 STAND_IN: Final = 0  # the token that is looked up in a virtual one's place
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """The rows of one request."""
-
-    rows: torch.Tensor  # [used, N]
-    digest: str  # of the rows: what the KV cache of their prompt depends on
-
-    @classmethod
-    def of(cls, table: PromptTable) -> Table:
-        """The used rows of a checked table."""
-        rows = to_torch(table.rows)[: table.used]
-        data = rows.contiguous().view(torch.uint8).numpy().tobytes()
-        head = f"{table.rows.dtype} {tuple(rows.shape)} ".encode()
-        return cls(rows, blake2b(head + data, digest_size=32).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +47,7 @@ class EmbeddingRows:
         values: list[torch.Tensor] = []
         row = 0
         for chunk in chunks:
-            table = chunk.sequence.table
+            table = chunk.sequence.prompt_rows
             if table is not None and chunk.start < chunk.sequence.prompt_len:
                 ids = chunk.sequence.token_ids[chunk.start : chunk.own_end]
                 virtual = [i for i, token in enumerate(ids) if token >= self._vocab_size]

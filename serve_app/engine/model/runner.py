@@ -15,9 +15,9 @@ from transformers import PreTrainedModel
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
+from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
-from serve_app.engine.model.lora import AdapterTable
 from serve_app.engine.model.memory import CachePlan, plan_for_device
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
 

@@ -28,39 +28,39 @@ Works on sequences that the caller forks; knows nothing of blocks, queues and ti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import abc
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from serve_app.engine.sampling.sampler import Scored
-from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.sampling.sampled import Scored
+from serve_app.engine.sequence import Sequence
 from serve_app.types import Beam, EarlyStopping, FinishReason, PositionLogprobs
 
 # What transformers takes for the score of nothing: a beam or hypothesis that is not there yet.
 NOTHING: Final = -1.0e9
 
-# (line, its next token) -> why the line ends there, or None.
-End = Callable[[Line, int], FinishReason | None]
+# (beam, its next token) -> why the beam ends there, or None.
+End = abc.Callable[[Sequence, int], FinishReason | None]
 
 
 @dataclass(slots=True, frozen=True)
 class Hypothesis:
-    """A line that has ended."""
+    """The output of a beam that has ended."""
 
-    token_ids: tuple[int, ...]  # its output
+    token_ids: tuple[int, ...]
     score: float
     finish: FinishReason
     logprobs: tuple[PositionLogprobs, ...]  # one a token, when asked for
-    logits: tuple[bytes, ...] = ()  # the same
+    logits: tuple[bytes, ...] = ()  # one row a token, when asked for
 
 
 @dataclass(slots=True, frozen=True)
 class Branch:
-    """A beam of the next step: a line of this one, and a token more."""
+    """A beam of the next step: a beam of this step and one more token."""
 
-    parent: Line
+    parent: Sequence
     token_id: int
     logprob: PositionLogprobs | None
     logits: bytes | None = None
@@ -69,16 +69,18 @@ class Branch:
 class BeamGroup:
     """The beams of one group, best first, and the hypotheses they have left behind."""
 
-    def __init__(self, beam: Beam, leader: Line, *, end: End, num_end_tokens: int, max_output: int) -> None:
-        """`leader` has computed the prompt; `max_output` tokens end every line."""
-        self.width = beam.width // beam.groups
-        self.lines = [leader] * self.width
+    def __init__(
+        self, options: Beam, leader: Sequence, *, end: End, num_end_tokens: int, max_output: int
+    ) -> None:
+        """`leader` has computed the prompt; every beam ends after `max_output` tokens of output."""
+        self.width = options.width // options.groups
+        self.beams = [leader] * self.width
         self.over = False
-        self._beam = beam
+        self._options = options
         self._end = end
         self._num_candidates = max(2, 1 + num_end_tokens) * self.width
         self._max_output = max_output
-        # Only the first of the equal beams counts before they differ.
+        # All beams are equal at first: only one of them counts, until they differ.
         self._sums = torch.full((self.width,), NOTHING)
         self._sums[0] = 0.0
         self._scores = torch.full((self.width,), NOTHING)  # of `_hypotheses`, best first
@@ -86,26 +88,26 @@ class BeamGroup:
 
     @property
     def hypotheses(self) -> list[Hypothesis]:
-        """Best first, at most `width`."""
+        """The best hypotheses so far, best first, at most `width`."""
         return [hypothesis for hypothesis in self._hypotheses if hypothesis is not None]
 
-    def step(self, rows: Mapping[Line, Scored], taken: Mapping[int, int]) -> list[Branch]:
+    def step(self, rows: abc.Mapping[Sequence, Scored], taken: abc.Mapping[int, int]) -> list[Branch]:
         """The next beams; none when the search is over.
 
-        `rows` has a row for each of `lines`; `taken` says of how many earlier groups a
-        beam took a token in this step.
+        `rows` has the scores of every beam. `taken` has, for each token, the number of earlier
+        groups of which a beam took that token in this step.
         """
-        log_probs = torch.stack([rows[line].log_probs for line in self.lines])  # [width, V]
-        if taken and self._beam.diversity_penalty:
+        log_probs = torch.stack([rows[beam].log_probs for beam in self.beams])  # [width, V]
+        if taken and self._options.diversity_penalty:
             tokens = torch.tensor(list(taken), device=log_probs.device)
             counts = torch.tensor(list(taken.values()), dtype=torch.float32, device=log_probs.device)
-            log_probs[:, tokens] -= self._beam.diversity_penalty * counts
+            log_probs[:, tokens] -= self._options.diversity_penalty * counts
         sums, places = self._best_continuations(log_probs)
         vocab_size = log_probs.shape[1]
-        length = self.lines[0].num_output + 1
+        length = self.beams[0].num_output + 1
         branches = [
-            Branch(line, token, None)
-            for line, token in ((self.lines[p // vocab_size], p % vocab_size) for p in places)
+            Branch(beam, token, None)
+            for beam, token in ((self.beams[p // vocab_size], p % vocab_size) for p in places)
         ]
         finishes = [self._end(branch.parent, branch.token_id) for branch in branches]
         ended = torch.tensor([finish is not None for finish in finishes])
@@ -116,9 +118,9 @@ class BeamGroup:
         self._sums = sums[chosen]
         self.over = bool(ended.all()) or bool(sums.max() == -torch.inf) or not self._improvable(length)
         if self.over:
-            self.lines = []
+            self.beams = []
             return []
-        return [_told(branches[i], rows) for i in chosen.tolist()]
+        return [_with_scores(branches[i], rows) for i in chosen.tolist()]
 
     def _best_continuations(self, log_probs: torch.Tensor) -> tuple[torch.Tensor, list[int]]:
         """Sums [k] and places in the flat [width * V] of the best continuations, best first."""
@@ -128,17 +130,17 @@ class BeamGroup:
 
     def _keep_hypotheses(
         self,
-        rows: Mapping[Line, Scored],
+        rows: abc.Mapping[Sequence, Scored],
         sums: torch.Tensor,
-        branches: Sequence[Branch],
-        finishes: Sequence[FinishReason | None],
+        branches: abc.Sequence[Branch],
+        finishes: abc.Sequence[FinishReason | None],
         ended: torch.Tensor,
         length: int,
     ) -> None:
-        """Merge those of the best `width` continuations that ended with the hypotheses there are."""
-        # One that went on from a beam that is not there yet repeats another.
+        """Merge the continuations that ended, of the best `width`, into the hypotheses."""
+        # A continuation of a beam that does not count yet repeats another continuation.
         ended = ended & (torch.arange(len(branches)) < self.width) & (sums > NOTHING / 2)
-        scores = torch.cat([self._scores, sums / length**self._beam.length_penalty + ~ended * NOTHING])
+        scores = torch.cat([self._scores, sums / length**self._options.length_penalty + ~ended * NOTHING])
         chosen = scores.topk(self.width).indices
         self._scores = scores[chosen]
         kept: list[Hypothesis | None] = []
@@ -146,14 +148,14 @@ class BeamGroup:
             new = i - self.width
             finish = finishes[new] if new >= 0 and ended[new] else None
             if finish is not None:
-                kept.append(_hypothesis(_told(branches[new], rows), float(scores[i]), finish))
+                kept.append(_hypothesis(_with_scores(branches[new], rows), float(scores[i]), finish))
             else:
                 kept.append(self._hypotheses[i] if new < 0 else None)
         self._hypotheses = kept
 
     def _improvable(self, length: int) -> bool:
         """Whether the search should go on, by its rule of early stopping."""
-        rule, penalty = self._beam.early_stopping, self._beam.length_penalty
+        rule, penalty = self._options.early_stopping, self._options.length_penalty
         there = torch.tensor([hypothesis is not None for hypothesis in self._hypotheses])
         if rule is EarlyStopping.YES and bool(there.all()):
             return False
@@ -165,11 +167,13 @@ class BeamGroup:
 class BeamSearch:
     """All groups of one request, in lockstep."""
 
-    def __init__(self, beam: Beam, leader: Line, *, end: End, num_end_tokens: int, max_output: int) -> None:
+    def __init__(
+        self, options: Beam, leader: Sequence, *, end: End, num_end_tokens: int, max_output: int
+    ) -> None:
         """See BeamGroup."""
         self._groups = [
-            BeamGroup(beam, leader, end=end, num_end_tokens=num_end_tokens, max_output=max_output)
-            for _ in range(beam.groups)
+            BeamGroup(options, leader, end=end, num_end_tokens=num_end_tokens, max_output=max_output)
+            for _ in range(options.groups)
         ]
 
     @property
@@ -177,17 +181,18 @@ class BeamSearch:
         return all(group.over for group in self._groups)
 
     def hypotheses(self) -> list[Hypothesis]:
-        """Of all groups, best first; of equals that of the earlier group."""
+        """The hypotheses of all groups, best first; of equal ones, the earlier group's first."""
         found = [hypothesis for group in self._groups for hypothesis in group.hypotheses]
         return sorted(found, key=lambda hypothesis: -hypothesis.score)
 
-    def advance(self, rows: Mapping[Line, Scored], fork: Callable[[Line], Line]) -> list[Line]:
-        """Give every beam its next token; returns the lines that no beam goes on from.
+    def advance(
+        self, rows: abc.Mapping[Sequence, Scored], fork: abc.Callable[[Sequence], Sequence]
+    ) -> list[Sequence]:
+        """Give every beam its next token; returns the sequences that no beam continues.
 
-        `rows` has a row for every beam. `fork(line)` makes a sequence that shares all
-        that `line` is at this moment.
+        `rows` has the scores of every beam. `fork(sequence)` makes a new sequence equal to this one.
         """
-        before = {line: None for group in self._groups for line in group.lines}
+        before = {beam: None for group in self._groups for beam in group.beams}
         taken: dict[int, int] = {}
         chosen: list[tuple[BeamGroup, list[Branch]]] = []
         for group in self._groups:
@@ -196,26 +201,26 @@ class BeamSearch:
                 for token in {branch.token_id for branch in branches}:
                     taken[token] = taken.get(token, 0) + 1
                 chosen.append((group, branches))
-        # All forks before any token: a line goes on as one of its own branches.
-        reused: set[Line] = set()
+        # All forks before any token: the sequence of a beam continues as one of its own branches.
+        reused: set[Sequence] = set()
         for group, branches in chosen:
-            group.lines = [branch.parent for branch in branches]
-            for i, line in enumerate(group.lines):
-                if line in reused:
-                    group.lines[i] = fork(line)
-                reused.add(line)
+            group.beams = [branch.parent for branch in branches]
+            for i, beam in enumerate(group.beams):
+                if beam in reused:
+                    group.beams[i] = fork(beam)
+                reused.add(beam)
         for group, branches in chosen:
-            for line, branch in zip(group.lines, branches, strict=True):
-                line.token_ids.append(branch.token_id)
+            for beam, branch in zip(group.beams, branches, strict=True):
+                beam.token_ids.append(branch.token_id)
                 if branch.logprob is not None:
-                    line.output_logprobs.append(branch.logprob)
+                    beam.output_logprobs.append(branch.logprob)
                 if branch.logits is not None:
-                    line.output_logits.append(branch.logits)
-        return [line for line in before if line not in reused]
+                    beam.output_logits.append(branch.logits)
+        return [beam for beam in before if beam not in reused]
 
 
-def _told(branch: Branch, rows: Mapping[Line, Scored]) -> Branch:
-    """The branch with its log-probability and its logits, where its request wants to know."""
+def _with_scores(branch: Branch, rows: abc.Mapping[Sequence, Scored]) -> Branch:
+    """The branch with its log-probability and its logits, where the request asked for them."""
     scored = rows[branch.parent]
     return Branch(branch.parent, branch.token_id, scored.logprob_of(branch.token_id), scored.logits)
 

@@ -22,7 +22,7 @@ _NUCLEUS_WIDTHS: Final = (256, 4096)  # most nuclei are small; a full sort is th
 
 
 @dataclass(slots=True, frozen=True)
-class Settings:
+class FilterParams:
     """Per-row parameters of a group of R rows, each [R, 1] float64 but `top_k`."""
 
     temperature: torch.Tensor
@@ -32,9 +32,9 @@ class Settings:
     typical_p: torch.Tensor
     noise: torch.Tensor  # in [0, 1)
 
-    def select(self, rows: torch.Tensor) -> Settings:
-        """The settings of some rows; `top_k` has done its work by then."""
-        return Settings(
+    def select(self, rows: torch.Tensor) -> FilterParams:
+        """The params of some rows; `top_k` has done its work by then."""
+        return FilterParams(
             self.temperature[rows],
             (),
             self.top_p[rows],
@@ -50,15 +50,15 @@ def scale_(x: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
     return x.sub_(x.amax(-1, keepdim=True)).div_(temperature.to(x.dtype).clamp(limits.tiny, limits.max))
 
 
-def draw_all(x: torch.Tensor, settings: Settings) -> torch.Tensor:
+def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from logits x [R, V], filtered by nothing but min-p."""
-    probs = torch.softmax(scale_(x, settings.temperature), dim=-1)
-    if bool((settings.min_p > 0).any()):
-        bound = settings.min_p.to(probs.dtype) * probs.amax(-1, keepdim=True)
+    probs = torch.softmax(scale_(x, params.temperature), dim=-1)
+    if bool((params.min_p > 0).any()):
+        bound = params.min_p.to(probs.dtype) * probs.amax(-1, keepdim=True)
         probs = probs.masked_fill_(probs < bound, 0.0)
     split = blocks(probs, _SUM_BLOCK, 0.0)
     mass = split.sum(-1).cumsum(-1, dtype=torch.float64)  # [R, V/128]
-    target = settings.noise * mass[:, -1:]
+    target = params.noise * mass[:, -1:]
     block = (mass <= target).sum(-1).clamp_(max=mass.shape[1] - 1)
     rows = torch.arange(x.shape[0], device=x.device)
     before = torch.where(block > 0, mass[rows, block - 1], 0.0).unsqueeze(1)
@@ -69,50 +69,50 @@ def draw_all(x: torch.Tensor, settings: Settings) -> torch.Tensor:
     return block * _SUM_BLOCK + torch.minimum(position, last)
 
 
-def draw_top_k(x: torch.Tensor, settings: Settings) -> torch.Tensor:
+def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the `top_k` likeliest tokens of each row, then the other filters."""
-    values, ids = largest(x, min(max(settings.top_k), x.shape[1]))
-    limits = torch.tensor(settings.top_k, device=x.device).unsqueeze(1)
+    values, ids = largest(x, min(max(params.top_k), x.shape[1]))
+    limits = torch.tensor(params.top_k, device=x.device).unsqueeze(1)
     beyond = torch.arange(values.shape[1], device=x.device) >= limits
     values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
-    probs = torch.softmax(scale_(values, settings.temperature), dim=-1)
-    return _finish(probs, ids, probs.cumsum(-1)[:, -1:], settings)
+    probs = torch.softmax(scale_(values, params.temperature), dim=-1)
+    return _finish(probs, ids, probs.cumsum(-1)[:, -1:], params)
 
 
-def draw_top_p(x: torch.Tensor, settings: Settings) -> torch.Tensor:
+def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the nucleus of each row, then min-p and typical-p.
 
     Looks at ever more of the likeliest tokens until they hold the nucleus, which
     spares the sort of the vocabulary; what a row draws does not depend on how many.
     """
-    x = scale_(x, settings.temperature)
+    x = scale_(x, params.temperature)
     probs = torch.softmax(x, dim=-1)
     chosen = torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
     left = torch.arange(x.shape[0], device=x.device)
     for width in (*(w for w in _NUCLEUS_WIDTHS if w < x.shape[1]), x.shape[1]):
         _, ids = largest(x[left], width)
         head = _widen(probs[left].gather(1, ids).double(), 0.0)
-        settled = head.cumsum(-1)[:, -1] >= settings.top_p[left, 0]
+        settled = head.cumsum(-1)[:, -1] >= params.top_p[left, 0]
         if width == x.shape[1]:
             settled.fill_(True)
         rows = left[settled]
         if rows.numel():
             total = torch.ones(rows.numel(), 1, dtype=torch.float64, device=x.device)
-            chosen[rows] = _finish(head[settled], ids[settled], total, settings.select(rows))
+            chosen[rows] = _finish(head[settled], ids[settled], total, params.select(rows))
         left = left[~settled]
         if not left.numel():
             break
     return chosen
 
 
-def distribution(x: torch.Tensor, settings: Settings) -> torch.Tensor:
+def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """[R, V] float64: what the draws above draw from, of logits x [R, V]."""
     values, ids = largest(x, x.shape[1])
-    limits = torch.tensor(settings.top_k, device=x.device).unsqueeze(1)
+    limits = torch.tensor(params.top_k, device=x.device).unsqueeze(1)
     beyond = torch.arange(values.shape[1], device=x.device) >= limits
     values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
-    probs = torch.softmax(scale_(values, settings.temperature), dim=-1)
-    probs = _filter(probs, probs.cumsum(-1)[:, -1:], settings)[:, : ids.shape[1]]
+    probs = torch.softmax(scale_(values, params.temperature), dim=-1)
+    probs = _filter(probs, probs.cumsum(-1)[:, -1:], params)[:, : ids.shape[1]]
     return torch.zeros_like(probs).scatter_(1, ids, probs / probs.cumsum(-1)[:, -1:])
 
 
@@ -120,22 +120,24 @@ def _widen(x: torch.Tensor, fill: float) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, -x.shape[1] % _WIDTH_STEP), value=fill)
 
 
-def _finish(probs: torch.Tensor, ids: torch.Tensor, total: torch.Tensor, settings: Settings) -> torch.Tensor:
+def _finish(
+    probs: torch.Tensor, ids: torch.Tensor, total: torch.Tensor, params: FilterParams
+) -> torch.Tensor:
     """Filter candidates by top-p, min-p and typical-p, then draw ids [R].
 
     `probs` [R, W] are likeliest first; `total` [R, 1] is the mass of the whole
     distribution, of which `probs` may be the head.
     """
-    mass = _filter(probs, total, settings).cumsum(-1)
-    position = (mass <= settings.noise * mass[:, -1:]).sum(-1, keepdim=True)
+    mass = _filter(probs, total, params).cumsum(-1)
+    position = (mass <= params.noise * mass[:, -1:]).sum(-1, keepdim=True)
     return ids.gather(1, position.clamp_(max=ids.shape[1] - 1)).squeeze(1)
 
 
-def _filter(probs: torch.Tensor, total: torch.Tensor, settings: Settings) -> torch.Tensor:
+def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """The candidates of `_finish`, with zeros where they are filtered."""
-    probs = _keep_nucleus(probs, total, settings.top_p)
-    probs = probs.masked_fill(probs < settings.min_p * probs[:, :1], 0.0)
-    return _keep_typical(probs, settings.typical_p) if bool((settings.typical_p < 1).any()) else probs
+    probs = _keep_nucleus(probs, total, params.top_p)
+    probs = probs.masked_fill(probs < params.min_p * probs[:, :1], 0.0)
+    return _keep_typical(probs, params.typical_p) if bool((params.typical_p < 1).any()) else probs
 
 
 def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,7 @@ for nothing pays nothing. Knows neither temperature nor filters nor draws.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import abc
 from copy import copy
 from typing import Final
 
@@ -18,11 +18,11 @@ import numpy.typing as npt
 import torch
 
 from serve_app.config import WATERMARK_KEY
-from serve_app.engine.sampling.constraint import Bits
+from serve_app.engine.grammar.constraint import Bits
 from serve_app.engine.sampling.ngrams import NgramIndex
 from serve_app.engine.sampling.topk import NEVER
 from serve_app.engine.sampling.watermark import DELTA, green
-from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.sequence import Sequence
 from serve_app.types import SamplingParams
 
 log = logging.getLogger(__name__)
@@ -86,9 +86,9 @@ class Edits:
 
     def __init__(
         self,
-        sequence: Line,
+        sequence: Sequence,
         vocab_size: int,
-        eos_token_ids: Iterable[int],
+        eos_token_ids: abc.Iterable[int],
         watermark_key: int = WATERMARK_KEY,
     ) -> None:
         sampling = sequence.sampling
@@ -105,7 +105,7 @@ class Edits:
         if penalties != (1.0, 0.0, 0.0):
             self.history = History(sampling, sequence.prompt_len, vocab_size)
 
-        def known(ids: Iterable[int]) -> Ids:
+        def known(ids: abc.Iterable[int]) -> Ids:
             return np.array(sorted({i for i in ids if 0 <= i < vocab_size}), dtype=np.int64)
 
         self.allowed = known(sampling.allowed_token_ids) if sampling.allowed_token_ids else None
@@ -143,11 +143,11 @@ class Edits:
         child._ngrams = None if self._ngrams is None else self._ngrams.copy()
         return child
 
-    def active(self, sequence: Line) -> bool:
+    def active(self, sequence: Sequence) -> bool:
         """Whether anything is to be done for the sequence's next token."""
         return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
 
-    def masked(self, sequence: Line) -> Ids:
+    def masked(self, sequence: Sequence) -> Ids:
         """Ids that may not come next, `allowed` apart."""
         parts = [self.banned]
         tokens = sequence.token_ids
@@ -171,14 +171,17 @@ class Edits:
 
 
 def apply_edits(
-    logits: torch.Tensor, rows: Sequence[int], edits: Sequence[Edits], lines: Sequence[Line]
+    logits: torch.Tensor,
+    rows: abc.Sequence[int],
+    edits: abc.Sequence[Edits],
+    sequences: abc.Sequence[Sequence],
 ) -> list[int]:
-    """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `lines[i]`.
+    """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `sequences[i]`.
 
     Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
     Returns the rows whose own processor failed, which mean nothing any more.
     """
-    work = list(zip(rows, edits, lines, strict=True))
+    work = list(zip(rows, edits, sequences, strict=True))
 
     for row, dense in ((row, e.dense) for row, e, _ in work if e.dense is not None):
         raw, added = logits[row], dense.to(logits.device)
@@ -191,11 +194,13 @@ def apply_edits(
         added = torch.from_numpy(np.concatenate([bias for _, _, bias in biased])).to(logits.device)
         _put(logits, at, logits[at], logits[at] + added)
 
-    penalised = [(row, e.penalties, e.history.update(line.token_ids)) for row, e, line in work if e.history]
+    penalised = [
+        (row, e.penalties, e.history.update(sequence.token_ids)) for row, e, sequence in work if e.history
+    ]
     if penalised:
         _penalise(logits, penalised)
 
-    failed = [row for row, _, line in work if line.processors and not _process(logits[row], line)]
+    failed = [row for row, _, sequence in work if sequence.processors and not _process(logits[row], sequence)]
 
     for row, e, _ in work:
         if e.allowed is not None:
@@ -204,29 +209,33 @@ def apply_edits(
             logits[row] = NEVER
             logits[row, allowed] = kept
 
-    constrained = [(row, line.constraint.mask(line.output_ids)) for row, _, line in work if line.constraint]
+    constrained = [
+        (row, sequence.constraint.mask(sequence.output_ids))
+        for row, _, sequence in work
+        if sequence.constraint
+    ]
     if constrained:
         _constrain(logits, [row for row, _ in constrained], np.stack([bits for _, bits in constrained]))
 
-    masked = [(row, e.masked(line)) for row, e, line in work]
+    masked = [(row, e.masked(sequence)) for row, e, sequence in work]
     logits[_index(masked, logits.device)] = NEVER
 
-    marked = [(row, line.token_ids[-1], e.watermark_key) for row, e, line in work if e.watermark_key]
+    marked = [(row, sequence.token_ids[-1], e.watermark_key) for row, e, sequence in work if e.watermark_key]
     if marked:
         _mark(logits, marked)
     return failed
 
 
-def _process(logits: torch.Tensor, line: Line) -> bool:
-    """Run a line's processors on its row [V] in place; returns whether they left something to choose from."""
-    prompt, output = tuple(line.token_ids[: line.prompt_len]), tuple(line.output_ids)
+def _process(logits: torch.Tensor, sequence: Sequence) -> bool:
+    """Run the processors of a sequence on its row [V] in place; returns whether the row is still sound."""
+    prompt, output = tuple(sequence.token_ids[: sequence.prompt_len]), tuple(sequence.output_ids)
     try:
-        for processor in line.processors:
+        for processor in sequence.processors:
             processor(prompt, output, logits)
         if not bool((logits < torch.inf).all()):  # NaN compares false
             raise ValueError("a logits processor left NaN or +inf")
     except Exception:
-        log.exception("a logits processor of request %s failed", line.request_id)
+        log.exception("a logits processor of request %s failed", sequence.request_id)
         return False
     return True
 
@@ -266,7 +275,7 @@ def _penalise(
     _put(logits, at, raw, value - _bounded(frequency * counts))
 
 
-def _index(parts: Sequence[tuple[int, Ids]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def _index(parts: abc.Sequence[tuple[int, Ids]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """(row, ids) pairs as one pair of index tensors [E]."""
     rows = np.repeat([row for row, _ in parts], [len(ids) for _, ids in parts]).astype(np.int64)
     ids = np.concatenate([ids for _, ids in parts])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from serve_app.engine.sequence import Sequence
 from serve_app.types import EngineRequest
 
 LONGEST: Final = 3  # tokens that must match; a longer match is looked for first
@@ -38,12 +37,12 @@ class PromptLookup:
         # A run of tokens -> the place after it where it was last seen, and the one before that.
         self._places: dict[tuple[int, ...], tuple[int, int]] = {}
 
-    def propose(self, line: Sequence, most: int) -> tuple[int, ...]:
-        """What followed the last tokens where they stood before."""
+    def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
+        """At most `most` tokens that followed an earlier occurrence of the last ones of `token_ids`."""
         if self._skip:
             self._skip -= 1
             return ()
-        tokens = line.token_ids
+        tokens = token_ids
         self._index(tokens)
         most = min(most, self._length, self._max_tokens - len(tokens) - 1)
         for size in range(LONGEST, SHORTEST - 1, -1):

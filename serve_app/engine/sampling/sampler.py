@@ -8,7 +8,7 @@ its own logits and sequence. Knows nothing of scheduling, text or stopping.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import abc
 from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
@@ -17,17 +17,16 @@ import torch
 
 from serve_app.config import WATERMARK_KEY
 from serve_app.engine.request.tensors import row_bytes
-from serve_app.engine.sampling.filters import Settings, distribution, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.sampling.filters import FilterParams, distribution, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.sampling.logits import Edits, apply_edits
-from serve_app.engine.sampling.logprobs import RawLogprobs, prompt_logprobs
+from serve_app.engine.sampling.logprobs import RawLogprobs
 from serve_app.engine.sampling.noise import uniform
-from serve_app.engine.sampling.speculative import redraw, redraws
+from serve_app.engine.sampling.rejection import draw_by_rejection, draws_by_rejection
+from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.topk import NEVER, highest
-from serve_app.engine.sequence import Sequence as Line
+from serve_app.engine.sequence import Sequence
 from serve_app.errors import GenerationFailed, NumericalError
-from serve_app.types import ErrorInfo, PositionLogprobs, SamplingParams
-
-__all__ = ["Sampled", "Sampler", "Scored", "prompt_logprobs"]
+from serve_app.types import ErrorInfo, SamplingParams
 
 _NOT_FINITE: Final = NumericalError("the model produced logits that are not finite numbers").info()
 _ALL_MASKED: Final = NumericalError(
@@ -39,31 +38,7 @@ _PROCESSOR_FAILED: Final = GenerationFailed("a logits processor of this request 
 
 _SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by these, so that none pays for a neighbour's width
 
-Draw = Callable[[torch.Tensor, Settings], torch.Tensor]
-
-
-@dataclass(slots=True, frozen=True)
-class Sampled:
-    """The outcome of one row; with `error` the id is -1 and the sequence must end."""
-
-    token_id: int
-    logprobs: PositionLogprobs | None = None
-    error: ErrorInfo | None = None
-
-
-@dataclass(slots=True, frozen=True)
-class Scored:
-    """The outcome of a beam's row: what a search chooses from; nothing, with `error`."""
-
-    log_probs: torch.Tensor  # [V] float32, edited
-    error: ErrorInfo | None = None
-    raw: RawLogprobs | None = None
-    row: int = 0  # of `raw`
-    logits: bytes | None = None  # of the row before any edit, when the request wants them
-
-    def logprob_of(self, token_id: int) -> PositionLogprobs | None:
-        """The entry of a token in the raw distribution; None unless the request asked."""
-        return None if self.raw is None else self.raw.entry(self.row, token_id)
+Draw = abc.Callable[[torch.Tensor, FilterParams], torch.Tensor]
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,9 +65,9 @@ class Sampler:
         self._eos_token_ids = eos_token_ids
         self._watermark_key = watermark_key
         self._width = vocab_size
-        self._plans: WeakKeyDictionary[Line, _Plan] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[Sequence, _Plan] = WeakKeyDictionary()
 
-    def sample(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Sampled]:
+    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]:
         """One outcome a row of logits [R, V] float32, which may be edited in place.
 
         Row r belongs to `sequences[r]`. A row that holds NaN or +inf, or that leaves
@@ -103,8 +78,8 @@ class Sampler:
         plans = self._plans_of(sequences, logits.shape[1])
         padding_ok = self._strip_padding(logits)
         if all(
-            plan.draw is None and line.num_logprobs is None and not plan.edits.active(line)
-            for plan, line in zip(plans, sequences, strict=True)
+            plan.draw is None and sequence.num_logprobs is None and not plan.edits.active(sequence)
+            for plan, sequence in zip(plans, sequences, strict=True)
         ):
             value, ids = highest(logits)
             finite = torch.isfinite(value) if padding_ok is None else torch.isfinite(value) & padding_ok
@@ -138,14 +113,14 @@ class Sampler:
                     results[r] = Sampled(results[r].token_id, entry)
         return results
 
-    def score(self, logits: torch.Tensor, sequences: Sequence[Line]) -> list[Scored]:
+    def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
         """Log-probabilities of every next token, for beams: normalised, and then edited.
 
         Of logits [R, V] as in `sample`; filters, temperature and noise have no part in it.
         A row of which nothing is left to choose is all -inf.
         """
         plans = self._plans_of(sequences, logits.shape[1])
-        wanted = {r: row_bytes(logits[r]) for r, line in enumerate(sequences) if line.wants_logits}
+        wanted = {r: row_bytes(logits[r]) for r, sequence in enumerate(sequences) if sequence.wants_logits}
         padding_ok = self._strip_padding(logits)
         finite = torch.isfinite(logits.amax(-1))
         usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
@@ -167,27 +142,27 @@ class Sampler:
             for r in range(len(sequences))
         ]
 
-    def fork(self, parent: Line, child: Line) -> None:
+    def fork(self, parent: Sequence, child: Sequence) -> None:
         """Let `child`, at this moment equal to `parent`, start with what is known of the parent."""
         plan = self._plans.get(parent)
         if plan is not None:
             self._plans[child] = replace(plan, edits=plan.edits.copy())
 
-    def _plans_of(self, sequences: Sequence[Line], width: int) -> list[_Plan]:
+    def _plans_of(self, sequences: abc.Sequence[Sequence], width: int) -> list[_Plan]:
         if width != self._width:  # ids are checked against it
             self._plans.clear()
             self._width = width
         plans = []
-        for line in sequences:
-            plan = self._plans.get(line)
+        for sequence in sequences:
+            plan = self._plans.get(sequence)
             if plan is None:
-                plan = self._plans[line] = self._plan(line, min(self._vocab_size, width))
+                plan = self._plans[sequence] = self._plan(sequence, min(self._vocab_size, width))
             plans.append(plan)
         return plans
 
-    def _plan(self, line: Line, vocab_size: int) -> _Plan:
-        draw, width = _draw_of(line.sampling, vocab_size)
-        return _Plan(Edits(line, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
+    def _plan(self, sequence: Sequence, vocab_size: int) -> _Plan:
+        draw, width = _draw_of(sequence.sampling, vocab_size)
+        return _Plan(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
         """Rule out the padded ids; which rows [R] had sound padding, or None without padding."""
@@ -200,42 +175,44 @@ class Sampler:
 
     @staticmethod
     def _edit(
-        logits: torch.Tensor, rows: list[int], plans: Sequence[_Plan], sequences: Sequence[Line]
-    ) -> Sequence[int]:
+        logits: torch.Tensor, rows: list[int], plans: abc.Sequence[_Plan], sequences: abc.Sequence[Sequence]
+    ) -> abc.Sequence[int]:
         """Apply the edits of some rows in place; returns those whose own processor failed."""
         return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
 
     @staticmethod
-    def _raw_logprobs(logits: torch.Tensor, rows: list[int], sequences: Sequence[Line]) -> RawLogprobs | None:
+    def _raw_logprobs(
+        logits: torch.Tensor, rows: list[int], sequences: abc.Sequence[Sequence]
+    ) -> RawLogprobs | None:
         if not rows:
             return None
         return RawLogprobs(_take(logits, rows), [sequences[r].num_logprobs or 0 for r in rows])
 
     @staticmethod
     def _choose(
-        logits: torch.Tensor, rows: list[int], plans: Sequence[_Plan], sequences: Sequence[Line]
+        logits: torch.Tensor, rows: list[int], plans: abc.Sequence[_Plan], sequences: abc.Sequence[Sequence]
     ) -> list[tuple[int, int]]:
         """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
         groups: dict[tuple[Draw | None, int], list[int]] = {}
         chosen: list[tuple[int, int]] = []
-        guessed = [r for r in rows if plans[r].draw is not None and redraws(sequences[r])]
-        if guessed:
-            lines = [sequences[r] for r in guessed]
-            probs = distribution(_take(logits, guessed), _settings(lines, logits))
-            chosen += zip(guessed, map(redraw, probs, lines), strict=True)
-            rows = [r for r in rows if r not in guessed]
+        drafted = [r for r in rows if plans[r].draw is not None and draws_by_rejection(sequences[r])]
+        if drafted:
+            drafting = [sequences[r] for r in drafted]
+            probs = distribution(_take(logits, drafted), _filter_params(drafting, logits))
+            chosen += zip(drafted, map(draw_by_rejection, probs, drafting), strict=True)
+            rows = [r for r in rows if r not in drafted]
         for r in rows:
             groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
         for (draw, _), members in groups.items():
             x = _take(logits, members)
-            lines = [sequences[r] for r in members]
-            ids = highest(x)[1] if draw is None else draw(x, _settings(lines, x))
+            alike = [sequences[r] for r in members]
+            ids = highest(x)[1] if draw is None else draw(x, _filter_params(alike, x))
             chosen += zip(members, ids.tolist(), strict=True)
         return chosen
 
 
-def _nothing_left(line: Line) -> ErrorInfo:
-    failed = None if line.constraint is None else line.constraint.error
+def _nothing_left(sequence: Sequence) -> ErrorInfo:
+    failed = None if sequence.constraint is None else sequence.constraint.error
     return failed or _ALL_MASKED
 
 
@@ -252,37 +229,37 @@ def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, in
     return draw_all, int(sampling.min_p > 0.0)
 
 
-def _settings(lines: Sequence[Line], x: torch.Tensor) -> Settings:
-    params = [line.sampling for line in lines]
+def _filter_params(sequences: abc.Sequence[Sequence], x: torch.Tensor) -> FilterParams:
+    params = [sequence.sampling for sequence in sequences]
     columns = torch.tensor(
         [
             (
                 p.temperature,
-                _top_p(line),
+                _top_p(sequence),
                 p.min_p,
                 p.typical_p,
-                uniform(line.seed, line.index, line.num_output),
+                uniform(sequence.seed, sequence.index, sequence.num_output),
             )
-            for p, line in zip(params, lines, strict=True)
+            for p, sequence in zip(params, sequences, strict=True)
         ],
         dtype=torch.float64,
     ).to(x.device)
     temperature, top_p, min_p, typical_p, noise = columns.unsqueeze(-1).unbind(1)  # [R, 1] each
     top_k = tuple(p.top_k if p.top_k > 0 else x.shape[1] for p in params)
-    return Settings(temperature, top_k, top_p, min_p, typical_p, noise)
+    return FilterParams(temperature, top_k, top_p, min_p, typical_p, noise)
 
 
-def _top_p(line: Line) -> float:
-    """`top_p` as it stands at the line's next token, when it decays: the runtime's rule.
+def _top_p(sequence: Sequence) -> float:
+    """`top_p` as it stands at the sequence's next token, when it decays: the runtime's rule.
 
     After each token it is multiplied, and raised to its minimum; the reset token sets it back.
     """
-    p = line.sampling
+    p = sequence.sampling
     if p.top_p_decay == 1.0 and p.top_p_min <= p.top_p:
         return p.top_p
-    tokens = line.num_output  # since it was as at first
+    tokens = sequence.num_output  # since it was as at first
     if p.top_p_reset_id >= 0:
-        backwards = line.output_ids[::-1]
+        backwards = sequence.output_ids[::-1]
         tokens = backwards.index(p.top_p_reset_id) if p.top_p_reset_id in backwards else tokens
     return p.top_p if tokens == 0 else max(p.top_p * p.top_p_decay**tokens, p.top_p_min)
 

@@ -19,7 +19,7 @@ from recipes.demo_chat.words import Pool
 from recipes.demo_embed.meanings import INTENTS, draw, ways_of
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.models.catalogue import demo_folder
-from serve_app.replica.embedding import EmbeddingServer
+from serve_app.replica.embedding.server import EmbeddingServer
 from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.local_backend import LocalBackend

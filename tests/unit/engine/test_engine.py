@@ -11,7 +11,8 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch
-from serve_app.engine.engine import Engine, EngineDead, IntegrityError
+from serve_app.engine.cache.blocks import IntegrityError
+from serve_app.engine.engine import Engine, EngineDead
 from serve_app.engine.model.isolation import MAX_STRIKES
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, PromptTooLong
 from serve_app.limits import MAX_BAD_WORD_TOKENS
@@ -26,7 +27,7 @@ from tests.support.fakes import (
     greedy_tokens,
 )
 
-Line = tuple[str, int]  # request id, index
+ChoiceId = tuple[str, int]  # request id, index
 
 
 @dataclass
@@ -50,8 +51,8 @@ class Bench:
             sampler=self.sampler,
             clock=lambda: self.now,
         )
-        self.tokens: dict[Line, list[int]] = {}
-        self.ends: dict[Line, EngineOutput] = {}
+        self.tokens: dict[ChoiceId, list[int]] = {}
+        self.ends: dict[ChoiceId, EngineOutput] = {}
 
     def add(self, request_id: str, prompt: Iterable[int] = (1, 2, 3), **fields: object) -> None:
         known = {f: fields.pop(f) for f in list(fields) if f in EngineRequest.__dataclass_fields__}
@@ -671,8 +672,8 @@ def random_trace(seed: int, requests: int) -> int:
     )
     todo = [random_request(rng, str(i), room=40) for i in range(requests)]
     made = {request.id: request for request in todo}
-    cut: set[Line] = set()
-    prompt_logprobs: dict[Line, object] = {}
+    cut: set[ChoiceId] = set()
+    prompt_logprobs: dict[ChoiceId, object] = {}
     while todo or bench.engine.has_work():
         while todo and rng.random() < 0.5:
             bench.engine.add(todo.pop())

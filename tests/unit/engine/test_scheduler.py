@@ -5,7 +5,7 @@ from __future__ import annotations
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.scheduler import MAX_PROMPT_LOGIT_ROWS, Plan, Scheduler
-from serve_app.engine.sequence import Gang, Sequence, Status
+from serve_app.engine.sequence import BeamSet, Sequence, Status
 from serve_app.types import PositionLogprobs, SamplingParams
 
 
@@ -203,86 +203,86 @@ def test_a_sequence_can_be_removed_in_every_state() -> None:
     bench.tables.check_integrity([])
 
 
-# --- gangs ----------------------------------------------------------------------------
+# --- beams ----------------------------------------------------------------------------
 
 
-def add_gang(bench: Bench, length: int, places: int, priority: int = 0) -> Gang:
+def add_beams(bench: Bench, length: int, places: int, priority: int = 0) -> BeamSet:
     leader = bench.add(length, priority=priority)
-    leader.gang = Gang(places, [leader])
-    return leader.gang
+    leader.beam_set = BeamSet(places, [leader])
+    return leader.beam_set
 
 
-def fork_all(bench: Bench, gang: Gang) -> None:
+def fork_all(bench: Bench, beams: BeamSet) -> None:
     """The leader has computed its prompt and got a token: the others start from there."""
-    leader = gang.members[0]
-    for index in range(1, gang.places):
+    leader = beams.members[0]
+    for index in range(1, beams.places):
         order = (*leader.order[:2], index)
         tokens = list(leader.token_ids)
         child = Sequence(
             leader.request_id, index, leader.prompt_len, tokens, SamplingParams(), 0, order=order
         )
-        child.gang = gang
+        child.beam_set = beams
         bench.scheduler.fork(leader, child)
     bench.scheduler.check_integrity()
 
 
-def test_a_gang_keeps_its_places_while_its_prompt_is_computed() -> None:
+def test_a_beam_set_keeps_its_places_while_its_prompt_is_computed() -> None:
     bench = Bench(sequences=5, tokens=16)
-    add_gang(bench, 4, places=4)
+    add_beams(bench, 4, places=4)
     bench.add(2)
     bench.add(2)
     assert shape(bench.step()) == [("0", 0, 4), ("1", 0, 2)]
     assert len(bench.scheduler.waiting) == 1
 
 
-def test_a_gang_waits_until_all_its_places_are_free() -> None:
+def test_a_beam_set_waits_until_all_its_places_are_free() -> None:
     bench = Bench(sequences=4, tokens=16)
     first = bench.add(2)
-    add_gang(bench, 4, places=4)
+    add_beams(bench, 4, places=4)
     assert shape(bench.step()) == [("0", 0, 2)]
     bench.scheduler.remove(first)
     assert shape(bench.step()) == [("1", 0, 4)]
 
 
-def test_a_step_computes_all_of_a_gang_or_none_of_it() -> None:
+def test_a_step_computes_all_beams_of_a_request_or_none() -> None:
     bench = Bench(tokens=4)
     older = [bench.add(1) for _ in range(2)]
     bench.step()
-    gang = add_gang(bench, 1, places=3)
+    beams = add_beams(bench, 1, places=3)
     bench.step()
-    fork_all(bench, gang)
+    fork_all(bench, beams)
     assert shape(bench.step()) == [("0", 2, 1), ("1", 2, 1)], "two of three would fit"
     bench.scheduler.remove(older[0])
     assert [name for name, _, _ in shape(bench.step())] == ["1", "2", "2", "2"]
 
 
-def test_a_gang_gives_way_and_comes_back_whole() -> None:
+def test_a_beam_set_gives_way_and_comes_back_whole() -> None:
     bench = Bench(blocks=9, sequences=5, tokens=16)
     first = bench.add(12)
-    gang = add_gang(bench, 4, places=3)
+    beams = add_beams(bench, 4, places=3)
     bench.step()
-    fork_all(bench, gang)
-    while gang.members[0].status is Status.RUNNING:
+    fork_all(bench, beams)
+    while beams.members[0].status is Status.RUNNING:
         bench.step()
         bench.scheduler.check_integrity()
-    assert [m.status for m in gang.members] == [Status.WAITING] * 3
-    length = gang.members[0].num_tokens
+    assert [m.status for m in beams.members] == [Status.WAITING] * 3
+    length = beams.members[0].num_tokens
     bench.scheduler.remove(first)
     bench.step()
     bench.scheduler.check_integrity()
-    assert [m.status for m in gang.members] == [Status.RUNNING] * 3
-    while gang.members[0].num_tokens == length:
+    assert [m.status for m in beams.members] == [Status.RUNNING] * 3
+    while beams.members[0].num_tokens == length:
         bench.step()
-    assert [m.num_tokens for m in gang.members] == [length + 1] * 3
+    assert [m.num_tokens for m in beams.members] == [length + 1] * 3
 
 
-def test_a_gang_that_is_first_advances_in_a_cache_that_just_holds_it() -> None:
+def test_a_beam_set_that_is_first_advances_in_a_cache_that_just_holds_it() -> None:
     bench = Bench(blocks=9, sequences=5, tokens=16)
-    gang = add_gang(bench, 4, places=3, priority=1)
+    beams = add_beams(bench, 4, places=3, priority=1)
     bench.add(3)
     bench.step()
-    fork_all(bench, gang)
+    fork_all(bench, beams)
     for _ in range(7):
         bench.step()
         bench.scheduler.check_integrity()
-    assert [m.num_tokens for m in gang.members] == [4 + 8] * 3
+    assert [m.num_tokens for m in beams.members] == [4 + 8] * 3

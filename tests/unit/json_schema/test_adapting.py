@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.sampling.constraint import LIMITS, grammar_tokenizer
+from serve_app.engine.grammar.constraint import LIMITS
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.json_schema import UnusableSchema, adapt
 from serve_app.json_schema.vocabulary import ENFORCED, FORMATS, NOTES
 from tests.support.tiny_llama import tiny_tokenizer

@@ -48,17 +48,14 @@ def folder(tmp_path_factory):
     return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
-)
-async def server(folder, request) -> AsyncIterator[ModelServer]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(folder) -> AsyncIterator[ModelServer]:
     config = ModelConfig(
         name="tiny",
         source=str(folder),
         dtype="float32",
         attention="reference",
         threads=1,
-        engine_process=request.param == "process",
         engine=EngineConfig(max_model_len=256, num_blocks=64, block_size=16, max_sequences=8),
     )
     made = await ModelServer.start(config, lambda _: None)
@@ -204,15 +201,9 @@ async def test_searches_beside_each_other_are_as_alone(server):
     ],
 )
 async def test_refusals_name_the_field(server, changes, param):
-    assert await refused_field(server, **changes) == param
-
-
-async def refused_field(server, **changes) -> str | None:
-    """The field by which a search is refused: at once, or by the engine's own process once it has left."""
-    try:
-        return (await search(server, **changes))[-1].error.param
-    except InvalidField as error:
-        return error.param
+    with pytest.raises(InvalidField) as refused:
+        await search(server, **changes)
+    assert refused.value.param == param
 
 
 async def test_the_ranking_of_samples_has_a_length_penalty(server):

@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 
 from serve_app.config import EngineConfig, ModelConfig
-from serve_app.replica.generation import PROGRESS_TOKENS
+from serve_app.replica.output.request_state import PROGRESS_TOKENS
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, GenerateRequest, Prompt, SamplingParams, TokenDelta, Usage
 from tests.conformance.local_backend import LocalBackend
@@ -36,19 +36,14 @@ class Sink:
         self.deltas += deltas
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
-)
-async def server(
-    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
-) -> AsyncIterator[ModelServer]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServer]:
     config = ModelConfig(
         name="tiny",
         source=str(make_tiny_llama(tmp_path_factory.mktemp("tiny"))),
         dtype="float32",
         attention="reference",
         threads=1,
-        engine_process=request.param == "process",
         engine=EngineConfig(
             max_model_len=WINDOW, num_blocks=64, block_size=16, max_sequences=8, max_step_tokens=CHUNK
         ),

@@ -69,11 +69,9 @@ def config(folder: Path, **changes: object) -> ModelConfig:
     )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=["thread", "process"])
-async def shared(folder: Path, request: pytest.FixtureRequest) -> AsyncIterator[ModelServer]:
-    server = await ModelServer.start(
-        config(folder, engine_process=request.param == "process"), lambda _: None
-    )
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def shared(folder: Path) -> AsyncIterator[ModelServer]:
+    server = await ModelServer.start(config(folder), lambda _: None)
     yield server
     await server.stop()
 

@@ -53,15 +53,12 @@ class Sink:
         return next(d.finish for d in reversed(self.deltas) if d.index == index)
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=["thread", pytest.param("process", marks=pytest.mark.full)]
-)
-async def server(request: pytest.FixtureRequest) -> AsyncIterator[ModelServer]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def server() -> AsyncIterator[ModelServer]:
     config = ModelConfig(
         name="demo-chat",
         dtype="float32",
         threads=1,
-        engine_process=request.param == "process",
         engine=EngineConfig(max_sequences=24, num_blocks=2048, block_size=16),
     )
     made = await ModelServer.start(config, lambda _: None)

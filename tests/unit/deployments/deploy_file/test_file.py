@@ -160,6 +160,12 @@ MISTAKES = {
         "applications[1].args.engine.max_sequence (application 'model-demo-chat_v_1')",
         "did you mean 'max_sequences'?",
     ),
+    "an argument of an earlier version": (
+        "device: cpu",
+        "device: cpu, engine_process: true",
+        "applications[2].args.engine_process",
+        "is no setting any more: the engine always steps in a thread; take the key out",
+    ),
     "an argument out of range": (
         "max_sequences: 8",
         "max_sequences: 0",

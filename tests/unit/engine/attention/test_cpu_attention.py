@@ -8,7 +8,7 @@ import torch
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
-from serve_app.engine.batch import ForwardContext
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.kernels.structs import Product
 

@@ -10,7 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
-from serve_app.engine.batch import ForwardContext, build_batch
+from serve_app.engine.batch import build_batch
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 

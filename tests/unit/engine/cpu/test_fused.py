@@ -24,9 +24,9 @@ from transformers import (
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
-from serve_app.engine.batch import ForwardContext
 from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import SWITCH, native
 from serve_app.engine.model.forward import ATTENTION_NAME, active
 

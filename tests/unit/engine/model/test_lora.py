@@ -23,9 +23,10 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.cpu.fused import accelerate_cpu
-from serve_app.engine.cpu.linear import Method
 from serve_app.engine.engine import Engine
-from serve_app.engine.model.lora import AdapterTable, LowRank
+from serve_app.engine.linear.packed import Method
+from serve_app.engine.model.adapter_table import AdapterTable
+from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
 
@@ -189,7 +190,7 @@ def test_each_module_changes_its_own_outputs(how: str, module: str) -> None:
 @pytest.mark.parametrize("method", [Method.PLAIN, Method.ONEDNN], ids=str)
 def test_products_of_torch_say_the_same(monkeypatch: pytest.MonkeyPatch, method: Method) -> None:
     """As on a GPU, and on a CPU without a compiler."""
-    monkeypatch.setattr("serve_app.engine.cpu.linear.choose_method", lambda dtype: method)
+    monkeypatch.setattr("serve_app.engine.linear.packed.choose_method", lambda dtype: method)
     engine, table = build("qwen3", "plain")
     updates = load(table, b=0.5)
     found = run(engine, {key: ask(key, key) for key in "abc"})

@@ -400,7 +400,7 @@ def test_preemption_changes_no_answer(prefix_cache: bool) -> None:
     assert {r.id: tokens(told[r.id]) for r in requests} == {r.id: tokens(lone[r.id]) for r in requests}
 
 
-def test_small_steps_take_whole_gangs_only() -> None:
+def test_small_steps_take_all_beams_or_none() -> None:
     engine = new_engine(HashRunner(), set(), max_step_tokens=16, max_sequences=16)
     wide = [beam_request(f"r{i}", list(range(20)), Beam(width=9), max_tokens=6) for i in range(2)]
     narrow = beam_request("p", [3], Beam(width=2), max_tokens=6)

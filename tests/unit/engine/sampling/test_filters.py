@@ -14,7 +14,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from serve_app.engine.sampling.filters import Settings, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.sampling.filters import FilterParams, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.sampling.noise import uniform
 from serve_app.engine.sampling.sampler import _draw_of
 from serve_app.types import SamplingParams
@@ -65,7 +65,7 @@ def draw(x: torch.Tensor, p: SamplingParams, noise: torch.Tensor) -> torch.Tenso
     def column(value: float) -> torch.Tensor:
         return torch.full((rows, 1), value, dtype=torch.float64)
 
-    settings = Settings(
+    settings = FilterParams(
         column(p.temperature),
         (p.top_k or x.shape[1],) * rows,
         column(p.top_p),

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.engine.sampling.logprobs import RawLogprobs
-from serve_app.engine.sampling.sampler import prompt_logprobs
+from serve_app.engine.sampling.logprobs import RawLogprobs, prompt_logprobs
 
 torch.set_num_threads(1)
 

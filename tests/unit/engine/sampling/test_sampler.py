@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.engine.sampling.noise import uniform
-from serve_app.engine.sampling.sampler import Sampled, Sampler
+from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sequence import Sequence
 from serve_app.types import SamplingParams
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from llguidance import LLMatcher, LLTokenizer
 
-from serve_app.engine.sampling.constraint import LIMITS, GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar.constraint import LIMITS
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.text.answer.grammar import reads_alike, serialise
 from serve_app.text.answer.output_text import OutputText

@@ -9,7 +9,8 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.api.dialects.ovms.formats import MAX_DEPTH, MAX_PARTS, parse_response_format
-from serve_app.engine.sampling.constraint import LIMITS, grammar_tokenizer
+from serve_app.engine.grammar.constraint import LIMITS
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.text.answer.grammar import serialise
 from tests.support.tiny_llama import tiny_tokenizer

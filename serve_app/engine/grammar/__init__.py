@@ -1,0 +1,1 @@
+"""Grammars over a model's tokens: the tokenizer of the parser, and the state of one sequence."""

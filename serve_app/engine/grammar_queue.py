@@ -1,0 +1,54 @@
+"""Sequences that wait for their grammar, and masks computed ahead of a step.
+
+Grammars are compiled, and masks computed, in threads of their own with the interpreter lock
+released. So a slow grammar delays its own request and no step. Knows sequences and their
+constraints; no logits, no text, no batch.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Final
+
+from llguidance import LLTokenizer
+
+from serve_app.engine.grammar.constraint import Constraint
+from serve_app.engine.sequence import Sequence, Status
+
+MASK_THREADS: Final = min(8, os.cpu_count() or 1)
+
+
+class GrammarQueue:
+    """The sequences of one engine whose grammars are being compiled."""
+
+    def __init__(self, tokenizer: LLTokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._compiling = ThreadPoolExecutor(1, "grammar")
+        self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
+        self._held: dict[Sequence, Future[Constraint]] = {}
+
+    def hold(self, sequence: Sequence, grammar: str) -> None:
+        """Keep a new sequence until `grammar`, in llguidance's notation, is compiled for it."""
+        sequence.status = Status.HELD
+        self._held[sequence] = self._compiling.submit(Constraint.compile, grammar, self._tokenizer)
+
+    def release(self, wait_s: float) -> list[Sequence]:
+        """The sequences whose constraints are ready; waits up to `wait_s` for the first one.
+
+        Sequences that have ended meanwhile are dropped.
+        """
+        if not self._held:
+            return []
+        wait(self._held.values(), wait_s, FIRST_COMPLETED)
+        ready = [sequence for sequence, future in self._held.items() if future.done()]
+        for sequence in ready:
+            sequence.constraint = self._held.pop(sequence).result()
+        return [sequence for sequence in ready if sequence.status is Status.HELD]
+
+    def prepare(self, sequences: Iterable[Sequence]) -> None:
+        """Start to compute the masks of what may come next in these sequences."""
+        for sequence in sequences:
+            if sequence.constraint is not None:
+                sequence.constraint.prepare(sequence.output_ids, self._masks)

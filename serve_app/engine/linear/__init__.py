@@ -1,0 +1,1 @@
+"""Linear layers with packed weights, and which linears of a model can be packed."""

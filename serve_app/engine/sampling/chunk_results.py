@@ -1,0 +1,194 @@
+"""Logits of a step -> the result of each chunk: tokens, log-probabilities, or an error.
+
+Knows which row belongs to which sequence. A row that fails does not affect the others.
+Changes no sequence: the engine commits the results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import abc
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from serve_app.engine.batch import ForwardResult
+from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.logprobs import prompt_logprobs
+from serve_app.engine.sampling.sampled import Sampled, Scored
+from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.errors import GenerationFailed, NumericalError
+from serve_app.types import ErrorInfo, PositionLogprobs
+
+log = logging.getLogger(__name__)
+
+
+def generation_failed() -> ErrorInfo:
+    return GenerationFailed("The model failed while generating this answer.").info()
+
+
+def not_finite() -> ErrorInfo:
+    return NumericalError("The model produced numbers that are not finite.").info()
+
+
+class RowSampler(Protocol):
+    """Chooses one token for each row; reports a bad row as an error of that row and does not raise."""
+
+    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]: ...
+
+    def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
+        """Score every next token of beams, for a search to choose from."""
+        ...
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Note that `child` is at this moment equal to `parent`."""
+        ...
+
+
+@dataclass(slots=True)
+class ChunkResult:
+    """What the logits of a step say about one chunk."""
+
+    chunk: Chunk
+    # One task for each sequence that gets tokens: none inside the prompt, at its end also the forks.
+    tasks: list[SamplingTask] = field(default_factory=list)
+    prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
+    context_logits: list[bytes] = field(default_factory=list)  # one row a prompt token
+    scored: Scored | None = None  # of a beam, whose token the search chooses
+    error: ErrorInfo | None = None
+
+
+class LogitsReader:
+    """Reads the logits of chunks that ran together."""
+
+    def __init__(
+        self,
+        sampler: RowSampler,
+        members: abc.Callable[[Sequence], list[Sequence]],
+        recompute: abc.Callable[[Chunk], torch.Tensor],
+    ) -> None:
+        """`members(sequence)`: the sequences that get a token from the last row of `sequence`.
+
+        `recompute(chunk)`: the logits of a chunk once more, after a sampler failed and had edited them.
+        """
+        self._sampler = sampler
+        self._members = members
+        self._recompute = recompute
+
+    @torch.inference_mode()  # the logits were made in it, and samplers edit them in place
+    def read(self, forward: ForwardResult) -> list[ChunkResult]:
+        """The result of every chunk; a chunk whose mask is late has none."""
+        results: list[ChunkResult] = []
+        beams: list[tuple[ChunkResult, int]] = []
+        row = 0
+        for chunk in forward.chunks:
+            if _is_late(chunk):  # it has no result, so the next step schedules it again
+                row += chunk.num_logits
+                continue
+            result = ChunkResult(chunk)
+            if chunk.sequence.wanted_from is not None and chunk.num_logits:
+                self._read_prompt(result, forward.logits[row : row + chunk.num_logits])
+            row += chunk.num_logits
+            last = row - 1 - len(chunk.draft)  # of the sequence's own tokens
+            if chunk.samples and result.error is None and chunk.sequence.beam_set is not None:
+                beams.append((result, last))
+            elif chunk.samples and result.error is None:
+                result.tasks = [SamplingTask(s, last, chunk.draft) for s in self._members(chunk.sequence)]
+            results.append(result)
+        if beams:
+            self._score(beams, forward.logits)  # before the logits are edited
+        self._sample(results, forward.logits)
+        return results
+
+    def _read_prompt(self, result: ChunkResult, logits: torch.Tensor) -> None:
+        """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""
+        chunk, sequence = result.chunk, result.chunk.sequence
+        logits = logits[: sequence.prompt_len - chunk.first_logit]
+        known = len(sequence.prompt_logprobs)
+        following: list[int] = []
+        if sequence.num_prompt_logprobs is not None:
+            following = sequence.token_ids[known + 1 : min(chunk.own_end + 1, sequence.prompt_len)]
+        try:
+            # A model may give -inf to a token it masks; NaN and +inf fail this comparison.
+            if not bool((logits < torch.inf).all()):
+                result.error = not_finite()
+                return
+            if following:
+                own = logits[known - chunk.first_logit :][: len(following)]
+                result.prompt_logprobs = prompt_logprobs(own, following, sequence.num_prompt_logprobs or 0)
+            if sequence.context_logits is not None:
+                new = logits[len(sequence.context_logits) - chunk.first_logit :]
+                result.context_logits = [row_bytes(row) for row in new]
+        except Exception:
+            log.exception("the prompt's logits of request %s failed", sequence.request_id)
+            result.error = generation_failed()
+
+    def _score(self, beams: list[tuple[ChunkResult, int]], logits: torch.Tensor) -> None:
+        """Fill `scored` of each of `beams`, which are pairs of a result and its row of the logits."""
+        rows = torch.tensor([row for _, row in beams], device=logits.device)
+        try:
+            scored = self._sampler.score(logits[rows], [result.chunk.sequence for result, _ in beams])
+            for (result, _), outcome in zip(beams, scored, strict=True):
+                result.scored = outcome
+        except Exception:
+            request_ids = {result.chunk.sequence.request_id for result, _ in beams}
+            log.exception("scoring %d beams of %d requests failed", len(beams), len(request_ids))
+            if len(beams) == 1:
+                beams[0][0].error = generation_failed()
+                return
+            for beam in beams:
+                self._score([beam], logits)
+
+    def _sample(self, results: list[ChunkResult], logits: torch.Tensor) -> None:
+        """Sample the tokens of all tasks of the results."""
+        tasks = [task for result in results for task in result.tasks]
+        try:
+            self._run_tasks(tasks, logits)
+        except Exception:
+            log.exception("sampling %d rows failed; each chunk is tried alone", len(tasks))
+            for result in results:
+                self._sample_alone(result)
+            return
+        for result in results:
+            self._keep_logits(result, logits)
+
+    def _run_tasks(self, tasks: list[SamplingTask], logits: torch.Tensor) -> None:
+        # Samplers edit logits in place: rows that are needed raw, or a second time, are copied first.
+        once = not any(task.draft or task.sequence.wants_logits for task in tasks)
+
+        def sample(rows: list[int], sequences: list[Sequence]) -> list[Sampled]:
+            if once and rows == list(range(logits.shape[0])):
+                return self._sampler.sample(logits, sequences)
+            return self._sampler.sample(logits[torch.tensor(rows, device=logits.device)], sequences)
+
+        if tasks:
+            sample_tokens(tasks, sample)
+
+    @staticmethod
+    def _keep_logits(result: ChunkResult, logits: torch.Tensor) -> None:
+        """Keep the raw rows from which the tokens were chosen, where the request asked for them."""
+        for task in result.tasks:
+            end = task.first_row + len(task.sampled)
+            rows = logits[task.first_row : end] if task.sequence.wants_logits else ()
+            task.logits = [row_bytes(row) for row in rows]
+
+    def _sample_alone(self, result: ChunkResult) -> None:
+        if not result.tasks:
+            return
+        try:
+            logits = self._recompute(result.chunk)
+            for task in result.tasks:
+                task.first_row = len(logits) - 1 - len(task.draft)
+            self._run_tasks(result.tasks, logits)
+            self._keep_logits(result, logits)
+        except Exception:
+            log.exception("sampling for request %s failed", result.chunk.sequence.request_id)
+            result.error = generation_failed()
+
+
+def _is_late(chunk: Chunk) -> bool:
+    """Whether the grammar of a sequence needs longer for its mask. Beams wait: they advance together."""
+    constraint, beam_set = chunk.sequence.constraint, chunk.sequence.beam_set
+    return constraint is not None and beam_set is None and chunk.samples and constraint.late()

@@ -1,0 +1,65 @@
+"""Verification of drafts: how one forward pass yields several tokens of a sequence.
+
+A step may compute the rows of a sequence and of a draft after it. `sample_tokens` walks along
+the draft for as long as each draft token is the one that the sequence would have had anyway.
+Every token is drawn by the same sampler, in the same state and with the same noise as without
+a draft. So a draft changes when tokens come, and not which. What a rejected draft left in the
+KV cache is overwritten later.
+
+Knows rows and sequences; no blocks, no scheduling.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from dataclasses import dataclass, field
+
+from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.sequence import Sequence
+
+# (rows of logits, their sequences) -> one outcome a row
+SampleRows = abc.Callable[[list[int], list[Sequence]], list[Sampled]]
+
+
+@dataclass(slots=True, eq=False)
+class SamplingTask:
+    """The tokens that one sequence takes in a step.
+
+    After `i` accepted tokens of the draft, row `first_row + i` gives the next token.
+    """
+
+    sequence: Sequence
+    first_row: int
+    draft: tuple[int, ...] = ()
+    sampled: list[Sampled] = field(default_factory=list)  # the result: accepted draft tokens, then one more
+    logits: list[bytes] = field(default_factory=list)  # the raw row of each sampled token, when asked for
+
+
+def sample_tokens(tasks: abc.Sequence[SamplingTask], sample: SampleRows) -> None:
+    """Fill `sampled` of every task: one token, and one more for each draft token that was right.
+
+    The sequences are as before when this returns or raises.
+    """
+    lengths = [len(task.sequence.token_ids) for task in tasks]
+    for task in tasks:
+        task.sampled.clear()
+    try:
+        left = list(tasks)
+        while left:
+            outcomes = sample([t.first_row + len(t.sampled) for t in left], [t.sequence for t in left])
+            left = [task for task, outcome in zip(left, outcomes, strict=True) if _accept(task, outcome)]
+    finally:
+        for task, length in zip(tasks, lengths, strict=True):
+            del task.sequence.token_ids[length:]
+
+
+def _accept(task: SamplingTask, outcome: Sampled) -> bool:
+    """Note a token; returns whether it is the draft's, so that the next row counts too."""
+    place = len(task.sampled)
+    if outcome.error is not None and place:
+        return False  # the next step finds the same error in its first row, and reports it
+    task.sampled.append(outcome)
+    if outcome.error is not None or place >= len(task.draft) or outcome.token_id != task.draft[place]:
+        return False
+    task.sequence.token_ids.append(outcome.token_id)
+    return True

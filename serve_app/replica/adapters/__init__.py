@@ -1,0 +1,1 @@
+"""LoRA adapters of one replica: which are loaded, and how they are loaded."""

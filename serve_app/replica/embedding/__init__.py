@@ -1,0 +1,1 @@
+"""A model that embeds: texts in, vectors out."""

@@ -1,0 +1,1 @@
+"""Engine outputs of one request -> the text deltas that its client gets."""

@@ -1,0 +1,108 @@
+"""One choice of a request: engine outputs in, text deltas out.
+
+Knows tokens and text of a single sequence; not its siblings, the engine or the wire.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from serve_app.replica.output.tensor_rows import of_tokens
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.answer.parser import AnswerParser, Parts
+from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
+
+
+@dataclass(slots=True)
+class ChoiceDelta:
+    """What one engine output adds to one choice."""
+
+    text: str
+    reasoning: str
+    calls: tuple[ToolCallDelta, ...]
+    token_ids: tuple[int, ...]
+    logprobs: tuple[TextLogprob, ...] | None
+    finish: FinishReason | None
+    stop: str | int | None
+    cut: bool  # the engine must be told to end the sequence at `ChoiceState.num_tokens`
+    tensors: dict[str, Tensor]
+
+
+@dataclass(slots=True, eq=False)
+class ChoiceState:
+    """The running state of one sequence as its client sees it."""
+
+    output: OutputText
+    wants_logprobs: bool
+    parser: AnswerParser | None = None  # None: the text itself is the answer
+    num_tokens: int = 0  # tokens that are shown or billed, and the end token
+    cumulative_logprob: float = 0.0
+    finish: FinishReason | None = None
+    stop: str | int | None = None
+    timing: Timing | None = None
+    text: list[str] = field(
+        default_factory=list
+    )  # this and the lists below: kept for a choice that is delivered whole
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[ToolCallDelta] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[TextLogprob] = field(default_factory=list)
+    tensors: list[dict[str, Tensor]] = field(default_factory=list)
+    perf: Perf | None = None  # once the choice has ended
+
+    def push(self, output: EngineOutput) -> ChoiceDelta:
+        """Take one step's tokens. Must not be called once `finish` is set."""
+        ended = output.finish in (FinishReason.EOS, FinishReason.STOP) and not output.by_sequence
+        step = self.output.push(output.token_ids, end_token=ended)
+        used = output.token_ids[: step.num_tokens_used]
+        positions = output.logprobs[: step.num_tokens_used]
+        self.num_tokens += len(used)
+        self.cumulative_logprob += sum(p.logprob for p in positions)
+        tensors = of_tokens(output.tensors, 0, len(used)) if output.tensors else {}
+        self.perf = output.perf
+        if output.timing is not None:
+            self.timing = output.timing
+        text = step.text
+        finish, cut = output.finish, False
+        stop: str | int | None = None
+        if step.stop is not None:
+            # A stop string comes before any other end in the same step.
+            cut = output.finish is None
+            finish, stop = FinishReason.STOP, step.stop
+        elif finish is not None:
+            text += self.output.flush()
+            if self.output.stop is not None:
+                finish, stop = FinishReason.STOP, self.output.stop
+            elif finish is FinishReason.STOP and used and not output.by_sequence:
+                stop = used[-1]
+        parts = Parts(text)
+        if self.parser is not None:
+            parts = self.parser.feed(text, last=finish is not None)
+            if self.parser.complete and finish is not FinishReason.ERROR:
+                # The calls are complete, whatever else ended the sequence in the same step.
+                cut = output.finish is None
+                finish, stop = FinishReason.TOOL_CALLS, None
+            elif finish is FinishReason.EOS and self.parser.has_calls:
+                finish = FinishReason.TOOL_CALLS
+        self.finish, self.stop = finish, stop
+        described = tuple(self.output.describe(p) for p in positions) if self.wants_logprobs else None
+        return ChoiceDelta(
+            parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors
+        )
+
+    def score(self, length_penalty: float | None) -> float:
+        """The log-probability of the choice, divided by tokens ** `length_penalty` where there is one."""
+        if length_penalty is None:
+            return self.cumulative_logprob
+        return self.cumulative_logprob / math.pow(max(1, self.num_tokens), length_penalty)
+
+    def keep(self, delta: ChoiceDelta) -> None:
+        """Keep the content of a delta, for a choice that is delivered whole."""
+        self.text.append(delta.text)
+        self.reasoning.append(delta.reasoning)
+        self.calls.extend(delta.calls)
+        self.token_ids.extend(delta.token_ids)
+        self.logprobs.extend(delta.logprobs or ())
+        if delta.tensors:
+            self.tensors.append(delta.tensors)

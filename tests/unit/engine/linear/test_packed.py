@@ -1,0 +1,127 @@
+"""Packed linears equal plain ones, whatever multiplies."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from serve_app.engine.kernels import SWITCH, native
+from serve_app.engine.kernels.structs import Product
+from serve_app.engine.linear.packed import Method, PackedLinear, pack_linears
+
+TOLERANCE = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+
+
+@pytest.fixture(params=["on", "off"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "off":
+        monkeypatch.setenv(SWITCH, "off")
+    return str(request.param)
+
+
+@pytest.mark.parametrize("method", list(Method))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("inputs", "outputs", "bias"), [(64, 48, False), (37, 21, True), (80, 130, True)])
+def test_a_packed_linear_equals_the_plain_one(
+    kernels: str, method: Method, dtype: torch.dtype, inputs: int, outputs: int, bias: bool
+) -> None:
+    torch.manual_seed(0)
+    plain = nn.Linear(inputs, outputs, bias=bias, dtype=dtype)
+    packed = PackedLinear(plain.weight, plain.bias, method)
+    for shape in ((1, inputs), (17, inputs), (1, 9, inputs), (2, 3, inputs)):
+        x = torch.randn(shape, dtype=dtype)
+        got, want = packed(x), plain(x)
+        assert got.shape == want.shape
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+
+
+@pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
+def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
+    """The type of weights that are multiplied that way, the only one left to the kernels."""
+    kernels = native()
+    if kernels is None:
+        pytest.skip("no native kernels on this machine")
+    for dtype, products in kernels.products.items():
+        if request.param in products:
+            monkeypatch.setattr(kernels, "products", kernels.products | {dtype: (request.param,)})
+            return dtype
+    pytest.skip("not on this processor")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs"), [(2, 1), (70, 200), (64, 48), (100, 33), (31, 16), (576, 96), (1056, 40)]
+)
+@pytest.mark.parametrize("wide_output", [False, True])
+def test_every_product_equals_the_plain_one_whatever_the_shape(
+    product: torch.dtype, inputs: int, outputs: int, wide_output: bool
+) -> None:
+    torch.manual_seed(0)
+    weight, bias = torch.randn(outputs, inputs, dtype=product), torch.randn(outputs, dtype=product)
+    packed = PackedLinear(weight, bias, Method.NATIVE)
+    packed.wide_output = wide_output
+    assert packed.method is Method.NATIVE
+    for rows in (*range(1, 34), 47, 48, 49, 64, 70):
+        x = torch.randn(rows, inputs, dtype=product)
+        want = (x.double() @ weight.double().T + bias.double()).to(torch.float32 if wide_output else product)
+        tolerance = 1e-4 if wide_output or product == torch.float32 else 1e-2
+        torch.testing.assert_close(packed(x), want, atol=tolerance * inputs**0.5, rtol=tolerance)
+
+
+def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(product: torch.dtype) -> None:
+    torch.manual_seed(0)
+    packed = PackedLinear(torch.randn(200, 70, dtype=product), torch.randn(200, dtype=product), Method.NATIVE)
+    x = torch.randn(70, 70, dtype=product)
+    whole = packed(x)
+    for rows in range(1, 70):
+        assert torch.equal(packed(x[:rows]), whole[:rows])
+        assert torch.equal(packed(x[rows:]), whole[rows:])
+
+
+def test_several_linears_side_by_side_give_their_outputs_side_by_side(kernels: str) -> None:
+    torch.manual_seed(0)
+    linears = [nn.Linear(32, 16), nn.Linear(32, 40, bias=False)]
+    x = torch.randn(5, 32)
+    want = torch.cat([linear(x) for linear in linears], dim=-1)
+    torch.testing.assert_close(PackedLinear.of(*linears)(x), want, atol=1e-5, rtol=1e-5)
+
+
+def test_packing_a_model_leaves_subclasses_and_shared_embeddings_alone(kernels: str) -> None:
+    class Special(nn.Linear):
+        pass
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding = nn.Embedding(50, 16)
+            self.special = Special(16, 16)
+            self.inner = nn.Sequential(nn.Linear(16, 16), nn.SiLU())
+            self.head = nn.Linear(16, 50, bias=False)
+            self.head.weight = self.embedding.weight
+
+    model = Tied()
+    before = model.embedding.weight.clone()
+    assert pack_linears(model, {model.inner[0], model.head}) == 2
+    assert isinstance(model.head, PackedLinear)
+    assert isinstance(model.inner[0], PackedLinear)
+    assert type(model.special) is Special
+    assert torch.equal(model.embedding.weight, before)
+
+
+def test_a_linear_that_comes_out_wrong_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernels = native()
+    if kernels is None:
+        pytest.skip("no native kernels on this machine")
+    right = type(kernels).linear
+    monkeypatch.setattr(type(kernels), "linear", lambda *arguments: right(*arguments) + 1)
+    plain = nn.Linear(32, 32)
+    packed = PackedLinear(plain.weight, plain.bias, Method.NATIVE)
+    assert packed.method is Method.PLAIN
+    x = torch.randn(3, 32)
+    torch.testing.assert_close(packed(x), plain(x))
+
+
+def test_without_kernels_no_linear_is_native(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SWITCH, "off")
+    assert PackedLinear(torch.randn(16, 16), None).method is not Method.NATIVE
