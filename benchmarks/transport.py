@@ -17,6 +17,7 @@ import shutil
 import statistics
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 
 from serve_app.deployments import environment
 
@@ -33,6 +34,7 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import ModelConfig
 from serve_app.deployments.build import model_deployment
 from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.replica.server import DeltaSink
 from serve_app.types import (
@@ -46,6 +48,7 @@ from serve_app.types import (
 )
 
 MODEL = "dummy"
+APP = app_name(MODEL)
 STEP_S = 0.03
 TOKENS = 128
 
@@ -109,11 +112,11 @@ class DummyServer:
 
 
 def request(number: int) -> GenerateRequest:
-    return GenerateRequest(id=f"{time.monotonic_ns()}-{number}", model=MODEL, prompt=Prompt(text="x " * 128))
+    return GenerateRequest(id=f"{time.monotonic_ns()}-{number}", model=APP, prompt=Prompt(text="x " * 128))
 
 
 async def by_stream(wanted: GenerateRequest) -> AsyncIterator[int]:
-    handle = serve.get_app_handle(app_name(MODEL)).options(stream=True)
+    handle = serve.get_app_handle(APP).options(stream=True)
     async for item in handle.stream.remote(encoder.encode(wanted)):
         message = answer_decoder.decode(item)
         if isinstance(message, Refused):
@@ -122,8 +125,9 @@ async def by_stream(wanted: GenerateRequest) -> AsyncIterator[int]:
 
 
 async def by_channel(backend: ServeBackend, wanted: GenerateRequest) -> AsyncIterator[int]:
-    async for deltas in backend.generate(wanted):
-        yield len(deltas)
+    with closing(backend.generate(wanted)) as stream:
+        while deltas := await stream.get():
+            yield len(deltas)
 
 
 async def load(concurrency: int, ask: Callable[[GenerateRequest], AsyncIterator[int]]) -> int:
@@ -134,8 +138,9 @@ async def load(concurrency: int, ask: Callable[[GenerateRequest], AsyncIterator[
 
 
 async def measure(rounds: int, concurrencies: list[int]) -> list[str]:
-    backend = ServeBackend((MODEL,), await Receiver.start(LOOPBACK))
-    while not backend.models():
+    backend = ServeBackend(await Receiver.start(LOOPBACK))
+    backend.serve([Endpoint(name=MODEL)])
+    while backend.info(APP) is None:
         await asyncio.sleep(0.05)
     ways: dict[str, Callable[[GenerateRequest], AsyncIterator[int]]] = {
         "channel": lambda wanted: by_channel(backend, wanted),
@@ -144,9 +149,9 @@ async def measure(rounds: int, concurrencies: list[int]) -> list[str]:
     await load(2, ways["channel"])
     await load(2, ways["stream"])
     gateway = psutil.Process()
-    while not backend.stats()[MODEL].steps:
+    while not backend.stats()[APP].steps:
         await asyncio.sleep(0.1)
-    replica = psutil.Process(backend.stats()[MODEL].steps)
+    replica = psutil.Process(backend.stats()[APP].steps)
     seen: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for _ in range(rounds):
         for concurrency in concurrencies:
@@ -173,7 +178,7 @@ def main() -> None:
     try:
         config = ModelConfig(name=MODEL)
         deployment = model_deployment(config)
-        serve.run(deployment.bind(config, DummyServer.start), name=app_name(MODEL), route_prefix=None)
+        serve.run(deployment.bind(config, DummyServer.start), name=APP, route_prefix=None)
         print("CPU milliseconds per 1,000 tokens, medians of", args.rounds, "rounds\n")
         print("\n".join(asyncio.run(measure(args.rounds, args.concurrency))))
     finally:

@@ -6,7 +6,7 @@ provides an `Accounts`, and tests provide fakes of both.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from starlette.types import Scope
@@ -25,6 +25,21 @@ from serve_app.types import (
 from serve_app.types.question import ReplyT
 
 PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
+
+
+class DeltaStream(Protocol):
+    """The deltas of one request, or of several, in order; read by one task."""
+
+    async def get(self) -> list[TokenDelta]:
+        """All deltas that came since the last call, waiting for the first; [] is the end.
+
+        Raises ServeError.
+        """
+        ...
+
+    def close(self) -> None:
+        """Abort what still runs, and end the stream: who waits in `get` is given []. May be repeated."""
+        ...
 
 
 class Backend(Protocol):
@@ -53,11 +68,10 @@ class Backend(Protocol):
         """The model of an application, waking it up if it has no replica. Raises Unavailable."""
         ...
 
-    def generate(self, request: GenerateRequest) -> AsyncIterator[list[TokenDelta]]:
-        """The deltas of `request`, to the application `request.model`, all that are ready in one list.
+    def generate(self, request: GenerateRequest) -> DeltaStream:
+        """Send `request` to the application `request.model`. Raises ServeError.
 
-        Raises ServeError before or between lists. Closing the iterator, or cancelling
-        the task that waits for it, aborts the request.
+        Whoever takes the stream closes it.
         """
         ...
 

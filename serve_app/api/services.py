@@ -12,7 +12,7 @@ from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.backend import Accounts, Backend, Journal, PeerOf, Quota
 from serve_app.api.context import peer_of
 from serve_app.api.directory import Directory
-from serve_app.api.exchange.running import Running
+from serve_app.api.exchange.stoppable import Stoppable
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 
@@ -35,7 +35,7 @@ class Services:
     admission: Admission
     peer_of: PeerOf
     bodies: BodyBytes = field(default_factory=BodyBytes)
-    running: Running = field(default_factory=Running)
+    stoppable: Stoppable = field(default_factory=Stoppable)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 

@@ -6,7 +6,6 @@ import asyncio
 import hmac
 import logging
 import secrets
-from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -39,18 +38,20 @@ BROKEN: Final = "the connection to the model broke; the answer is incomplete"
 
 
 class Inbox:
-    """The deltas of one request, in order, read by one task."""
+    """A `DeltaStream` of one request, filled by the channel."""
 
     def __init__(self, receiver: Receiver, key: str, record_id: str | None) -> None:
         self._record_id = record_id
         self.started = False  # whether anything was delivered: a request may be retried only before
+        self.ended = False  # whether the replica said that this was all
+        self._closed = False
         self._receiver = receiver
         self._key = key
         self._peer: Link | None = None
-        self._deltas: deque[TokenDelta] = deque()
-        self._ended = False
+        self._deltas: list[TokenDelta] = []
         self._error: ServeError | None = None
         self._wake: asyncio.Future[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
 
     async def get(self) -> list[TokenDelta]:
         """All deltas that came since the last call, waiting for the first; [] is the end.
@@ -60,33 +61,48 @@ class Inbox:
         while not self._deltas:
             if self._error is not None:
                 raise self._error
-            if self._ended:
+            if self.ended or self._closed:
                 return []
             self._wake = asyncio.get_running_loop().create_future()
             try:
                 await self._wake
             finally:
                 self._wake = None
-        deltas = list(self._deltas)
-        self._deltas.clear()
+        deltas, self._deltas = self._deltas, []
         return deltas
 
     def end(self) -> None:
         """No more deltas will come."""
-        self._ended = True
+        self.ended = True
+        self._forget_timer()
         self._notify()
 
     def fail(self, error: ServeError) -> None:
         """End the request with `error`, unless it has ended."""
-        if not self._ended and self._error is None:
+        if not (self.ended or self._closed or self._error):
             self._error = error
             self._notify()
 
+    def expect_end(self, within_s: float) -> None:
+        """Fail the request unless it ends within `within_s`."""
+        if not (self.ended or self._closed):
+            loop = asyncio.get_running_loop()
+            self._overdue = loop.call_later(within_s, self.fail, GenerationFailed(BROKEN))
+
     def close(self) -> None:
         """Take no more; a late delta of this request is dropped, and has its replica abort it."""
+        if self._closed:
+            return
+        self._closed = True
+        self._forget_timer()
         self._receiver._inboxes.pop(self._key, None)
         if self._peer is not None and self._record_id is not None:
             self._receiver._unbooked.setdefault(self._record_id, set()).add(self._peer)
+        self._notify()
+
+    def _forget_timer(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()  # it would hold this inbox for its whole wait
 
     def _push(self, delta: TokenDelta, peer: Link) -> None:
         if not delta.is_progress:

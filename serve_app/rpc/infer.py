@@ -24,10 +24,10 @@ from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.middleware import log_done
+from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.frame import admitted
 from serve_app.api.exchange.generate import under_way
-from serve_app.api.exchange.merge import Step
-from serve_app.api.exchange.running import RunKey
+from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
 from serve_app.api.services import Services
@@ -135,8 +135,8 @@ class Stream:
         with ExitStack() as before:
             if asked.answer.id is not None:
                 name = endpoint_name(services, asked.answer.model)
-                key = RunKey.of(context, name, asked.answer.id)
-                before.enter_context(services.running.entry(key, stop))
+                key = StopKey.of(context, name, asked.answer.id)
+                before.enter_context(services.stoppable.entry(key, stop))
             try:
                 await answer(asked, scope, services, self._emit, begun=before.close)
             except asyncio.CancelledError:
@@ -172,8 +172,8 @@ async def answer(
             context.status = 200
             answers = Answers(asked.answer, attempt.info)
 
-            async def pass_on(step: Step) -> None:
-                for row, delta in step:
+            async def pass_on(deltas: list[PromptDelta]) -> None:
+                for row, delta in deltas:
                     for response in answers.push(row, delta):
                         await emit(response)
 

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.served_model import ServedModel
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
 from serve_app.types.question import ReplyT
-
-
-class QueueSink:
-    """Keeps deltas until they are asked for."""
-
-    def __init__(self) -> None:
-        self.queue: asyncio.Queue[list[TokenDelta] | None] = asyncio.Queue()
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.queue.put_nowait(deltas)
+from tests.support.streams import ServerStream
 
 
 class LocalBackend:
@@ -54,14 +44,5 @@ class LocalBackend:
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
         return await self._server.ask(question)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
-        sink = QueueSink()
-        task = asyncio.ensure_future(self._server.generate(request, sink))
-        task.add_done_callback(lambda _: sink.queue.put_nowait(None))
-        try:
-            while (deltas := await sink.queue.get()) is not None:
-                yield deltas
-            await task  # raises what it refused
-        finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    def generate(self, request: GenerateRequest) -> ServerStream:
+        return ServerStream(self._server, request)

@@ -23,6 +23,7 @@ from serve_app.types import GenerateRequest, TokenDelta
 from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
 from tests.support.gateway import directory_of, events, fake_app
+from tests.support.streams import streamed
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.own_server]
 
@@ -42,6 +43,7 @@ class RecordingBackend(LocalBackend):
 
     ids: dict[int, list[int]]
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.ids = {}
         async for deltas in super().generate(request):

@@ -28,6 +28,7 @@ from serve_app.errors import (
 from serve_app.types import Adapter, GenerateRequest, Prompt, Tensor, TokenDelta
 from tests.support.fake_server import FakeServer
 from tests.support.ray_cluster import Cluster
+from tests.support.streams import lists
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(90)]
@@ -79,7 +80,7 @@ def request(text: str, *, model: str = "pair", n: int = 1) -> GenerateRequest:
 
 async def collect(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
     async with asyncio.timeout(WAIT_S):
-        return [delta async for deltas in backend.generate(asked) for delta in deltas]
+        return [delta async for deltas in lists(backend.generate(asked)) for delta in deltas]
 
 
 async def patiently(backend: ServeBackend, asked: GenerateRequest) -> list[TokenDelta]:
@@ -143,7 +144,7 @@ async def test_the_requests_of_a_task_go_where_its_weights_went(backend: ServeBa
 
 
 async def test_closing_the_stream_aborts_the_request_in_the_replica(backend: ServeBackend) -> None:
-    stream = backend.generate(request("tokens=10000 step=0.01"))
+    stream = lists(backend.generate(request("tokens=10000 step=0.01")))
     await anext(stream)
     before = aborted(backend, "pair")
     await stream.aclose()
@@ -176,7 +177,7 @@ async def test_a_full_queue_refuses_at_once(backend: ServeBackend) -> None:
 
 async def test_a_killed_replica_loses_only_what_it_had_begun(backend: ServeBackend) -> None:
     begun = [request("tokens=1000 step=0.01") for _ in range(8)]
-    streams = [backend.generate(r) for r in begun]
+    streams = [lists(backend.generate(r)) for r in begun]
     firsts = [(await anext(stream))[0] for stream in streams]
     waiting = [asyncio.ensure_future(collect(backend, request("first=1 tokens=5"))) for _ in range(8)]
     await until(lambda: running(backend, "pair") >= 16)
@@ -205,7 +206,7 @@ async def test_a_request_that_kills_replicas_is_refused_in_the_end(backend: Serv
 async def test_what_waits_for_a_model_that_is_gone_is_let_go_before_it_is_back(backend: ServeBackend) -> None:
     app = app_name("narrow")
     await until(lambda: backend.is_ready(app))
-    stream = backend.generate(request("tokens=1000 step=0.01", model="narrow"))
+    stream = lists(backend.generate(request("tokens=1000 step=0.01", model="narrow")))
     first = (await anext(stream))[0]
     waiting = asyncio.ensure_future(collect(backend, request("tokens=5", model="narrow")))
     await until(lambda: app in backend.routes() and backend._models[app, "narrow", ""].is_waited_for)
@@ -262,7 +263,7 @@ async def test_a_stopping_replica_finishes_what_it_has(backend: ServeBackend) ->
     other = ServeBackend(await Receiver.start("127.0.0.1"))
     other.serve([Endpoint(name="drained")])
     await until(lambda: other.info(app_name("drained")))
-    stream = other.generate(request("tokens=150 step=0.02", model="drained"))
+    stream = lists(other.generate(request("tokens=150 step=0.02", model="drained")))
     texts = [delta.text for delta in await anext(stream)]
     await asyncio.to_thread(serve.delete, app_name("drained"), _blocking=False)
     async for deltas in stream:

@@ -37,6 +37,7 @@ from serve_app.types import (
     WatermarkScore,
 )
 from serve_app.types.question import ReplyT
+from tests.support.streams import streamed
 
 WORDS = ("Grüße", " aus", ' "Köln"', " 😀", "\n", "end")
 PROMPT_TOKENS = 5
@@ -141,6 +142,7 @@ class FakeBackend:
             "model-demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)
         }
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.requests.append(request)
         if self.refuse is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
@@ -18,10 +18,11 @@ from serve_app.endpoints.endpoint import Task
 from serve_app.endpoints.names import app_name
 from serve_app.errors import Unavailable
 from serve_app.replica.served_model import ServedModel, start
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
 from serve_app.types.question import ReplyT
 from tests.support.fakes_metering import ListJournal, LocalQuota
 from tests.support.gateway import served
+from tests.support.streams import ServerStream
 
 START_LIMIT_S: Final = 60.0
 
@@ -55,24 +56,8 @@ class LocalBackend:
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
         return await self._server.ask(question)
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
-        queue: asyncio.Queue[list[TokenDelta] | None] = asyncio.Queue()
-        task = asyncio.ensure_future(self._server.generate(request, _Sink(queue)))
-        task.add_done_callback(lambda _: queue.put_nowait(None))
-        try:
-            while (deltas := await queue.get()) is not None:
-                yield deltas
-            await task
-        finally:
-            task.cancel()
-
-
-class _Sink:
-    def __init__(self, queue: asyncio.Queue[list[TokenDelta] | None]) -> None:
-        self._queue = queue
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self._queue.put_nowait(deltas)
+    def generate(self, request: GenerateRequest) -> ServerStream:
+        return ServerStream(self._server, request)
 
 
 @contextmanager

@@ -56,18 +56,17 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "openapi": {"dialects", "edge", "openapi.operation", "route"},
         "kserve": {"dialects", "edge"},
         "admission": _LOW,
-        "exchange.merge": {"backend"},
-        "exchange.running": {"backend", "context", "exchange.merge"},
-        "services": {"admission", "backend", "context", "directory", "exchange.running"},
-        "exchange": _LOW | {"admission", "exchange.merge", "exchange.running", "services"},
+        "exchange.stoppable": {"context"},
+        "services": {"admission", "backend", "context", "directory", "exchange.stoppable"},
+        "exchange": _LOW | {"admission", "exchange.stoppable", "services"},
         "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
         "dialects.openai": _ROUTES | {"dialects.chat"},
         "dialects.databricks": _ROUTES | {"dialects.chat"},
         "dialects.ovms": _ROUTES | {"dialects.chat"},
         "dialects.extensions": _ROUTES | {"dialects.chat"},
-        "dialects.mindie": _ROUTES | {"dialects.chat", "exchange.running", "kserve", "pages"},
-        "dialects.triton": _ROUTES | {"dialects.chat", "exchange.running", "kserve", "pages"},
+        "dialects.mindie": _ROUTES | {"dialects.chat", "exchange.stoppable", "kserve", "pages"},
+        "dialects.triton": _ROUTES | {"dialects.chat", "exchange.stoppable", "kserve", "pages"},
         "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
         "error_renderers": {"dialects", *_PROTOCOLS},
         "describe": {

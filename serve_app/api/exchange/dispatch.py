@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, header
-from serve_app.api.exchange.merge import Generation, Step
+from serve_app.api.exchange.call_stream import CallStream, PromptDelta
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.split import candidates
 from serve_app.errors import (
@@ -116,23 +116,12 @@ def of_version(endpoint: Endpoint, version: str) -> tuple[ServedEntity, ...]:
 
 @dataclass(slots=True)
 class Attempt:
-    """An entity that answers: its first deltas, and the rest to come."""
+    """An entity that answers: its first deltas, and the stream of the rest."""
 
     entity: ServedEntity
     info: ModelInfo
-    generation: Generation
-    first: Step
-    rest: AsyncGenerator[Step, None]
-
-    async def steps(self) -> AsyncGenerator[Step, None]:
-        """All deltas, from the first."""
-        yield self.first
-        async for step in self.rest:
-            yield step
-
-    async def aclose(self) -> None:
-        """Abort what still runs."""
-        await self.rest.aclose()
+    first: list[PromptDelta]
+    stream: CallStream
 
 
 async def begin(
@@ -140,11 +129,11 @@ async def begin(
     entities: Sequence[ServedEntity],
     requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
     tries: Callable[[ServedEntity], None],
-    begun: Callable[[Generation], None],
+    begun: Callable[[CallStream], None],
     deadline: float,
     patience_s: float,
 ) -> Attempt:
-    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each generation."""
+    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each stream."""
 
     async def attempt(entity: ServedEntity) -> Attempt:
         return await _attempt(backend, entity, requests, begun)
@@ -200,16 +189,15 @@ async def _attempt(
     backend: Backend,
     entity: ServedEntity,
     requests: Callable[[ServedEntity, ModelInfo], list[GenerateRequest]],
-    begun: Callable[[Generation], None],
+    begun: Callable[[CallStream], None],
 ) -> Attempt:
     info = await backend.model(entity.app)
-    generation = Generation(backend, requests(entity, info), at_once=info.max_requests)
-    begun(generation)
-    steps = generation.steps()
+    stream = CallStream(backend, requests(entity, info), at_once=info.max_requests)
+    begun(stream)
     try:
-        return Attempt(entity, info, generation, await anext(steps), steps)
+        return Attempt(entity, info, await stream.get(), stream)
     except BaseException:
-        await steps.aclose()
+        stream.close()
         raise
 
 

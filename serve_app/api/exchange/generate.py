@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.metering import most_used
-from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
 from serve_app.api.edge.connection import Writer
+from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange
-from serve_app.api.exchange.running import RunKey, StoppableBackend
+from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.exchange.stream import collect, rendered, send_stream
 from serve_app.api.exchange.target import aim
 from serve_app.api.services import Services
@@ -65,7 +65,7 @@ class GenerateExchange(Exchange[Call]):
                     return
                 n = call.requests[0].n
                 choices = await collect(attempt, n, context, services.metrics, deadline)
-                usage, is_large = attempt.generation.usage, any(choice.tensors for choice in choices)
+                usage, is_large = attempt.stream.usage, any(choice.tensors for choice in choices)
                 body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
                 if isinstance(renderer, OwnHeaders):
                     headers |= renderer.headers
@@ -94,26 +94,26 @@ async def under_way(
             record = replace(metered.record, entity=each.name) if call.stream else None
             return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
 
+        def begun(stream: CallStream) -> None:
+            metered.follow(stream)
+            if call.client_id is not None:
+                key = StopKey.of(context, call.model, call.client_id)
+                entry.close()  # of an entity that failed
+                entry.enter_context(services.stoppable.entry(key, stream.stop))
+
         try:
-            backend, patience_s = _backend_of(call, services, context), services.config.restart_wait_s
-            attempt = await begin(
-                backend, target.entities, to, target.tries, metered.follow, target.deadline, patience_s
-            )
-            async with aclosing(attempt):
-                yield attempt, target.deadline
+            backend, patience_s = services.backend, services.config.restart_wait_s
+            with ExitStack() as entry:
+                attempt = await begin(
+                    backend, target.entities, to, target.tries, begun, target.deadline, patience_s
+                )
+                with closing(attempt.stream):
+                    yield attempt, target.deadline
         except ServeError as error:
             context.status = context.render_error(error).status
             raise
         finally:
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)
-
-
-def _backend_of(call: Call, services: Services, context: RequestContext) -> Backend:
-    """The backend; with a way to stop this call, where its client has an id for it."""
-    if call.client_id is None:
-        return services.backend
-    key = RunKey.of(context, call.model, call.client_id)
-    return StoppableBackend(services.backend, services.running, key)
 
 
 def _complete(

@@ -1,4 +1,4 @@
-"""A generation as a stream of events, or as one body.
+"""An answer as a stream of events, or as one body.
 
 The status line waits for the first deltas, so that an early failure is a proper status.
 After it a failure is an error event: a broken stream never ends like a complete one.
@@ -10,14 +10,14 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import closing
 
 from serve_app.api.context import RequestContext
 from serve_app.api.dialects.base import Choice, Renderer
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import Writer
+from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.dispatch import Attempt, too_late
-from serve_app.api.exchange.merge import Step
 from serve_app.errors import DeadlineExceeded, GenerationFailed, ServeError
 from serve_app.telemetry import Metrics, Timings
 
@@ -41,12 +41,12 @@ async def send_stream(
     """
     started = has_tensors = False
 
-    async def emit(step: Step) -> None:
+    async def emit(deltas: list[PromptDelta]) -> None:
         nonlocal started, has_tensors
-        is_large = any(delta.tensors for _, delta in step)
+        is_large = any(delta.tensors for _, delta in deltas)
         has_tensors |= is_large
         # Rendered before the status line: whatever could fail here is still a status.
-        events = await rendered(lambda: _render(renderer, step), is_large=is_large)
+        events = await rendered(lambda: _render(renderer, deltas), is_large=is_large)
         if not started:
             await writer.start(200, {**headers, **STREAM_HEADERS})
         if events or not started:
@@ -57,7 +57,7 @@ async def send_stream(
     if failure is not None:
         await writer.body(renderer.broken(failure))
         return
-    usage = attempt.generation.usage
+    usage = attempt.stream.usage
     await writer.body(await rendered(lambda: renderer.end(usage), is_large=has_tensors))
 
 
@@ -68,32 +68,31 @@ async def rendered(work: Callable[[], bytes], *, is_large: bool) -> bytes:
 
 async def follow(
     attempt: Attempt,
-    emit: Callable[[Step], Awaitable[None]],
+    emit: Callable[[list[PromptDelta]], Awaitable[None]],
     context: RequestContext,
     metrics: Metrics,
     deadline: float,
 ) -> ServeError | None:
-    """Give each step to `emit`, and return what ended them before their end, if anything did.
+    """Give all deltas to `emit`, and return the error that ended the stream too early, if one did.
 
-    What `emit` raises at the first step passes through, ClientGone at any. A deadline that leaves
-    something to say is an end.
+    What `emit` raises at the first deltas passes through, ClientGone at any. A stream that its
+    deadline may cut ends without an error.
     """
     timings = metrics.timings(context.endpoint, context.entity)
-    async with aclosing(attempt.rest) as steps:
-        step = attempt.first
+    failure: ServeError | None = None
+    with closing(attempt.stream) as stream:
         context.first_token_s = time.monotonic() - context.started
         timings.first(context.first_token_s)
-        note_engine(step, timings, context)
-        await emit(step)
+        note_engine(attempt.first, timings, context)
+        await emit(attempt.first)
         last = time.monotonic()
-        failure: ServeError | None = None
         try:
             async with asyncio.timeout_at(deadline):
-                async for step in steps:
+                while deltas := await stream.get():
                     now = time.monotonic()
                     timings.next(now - last)
                     last = now
-                    await emit(step)
+                    await emit(deltas)
         except ServeError as error:
             failure = error
         except TimeoutError:
@@ -103,7 +102,7 @@ async def follow(
         except Exception:
             logger.exception("request %s: streaming failed", context.id)
             failure = GenerationFailed("an internal error ended the answer; the request may be retried")
-    if isinstance(failure, DeadlineExceeded) and (rest := attempt.generation.cut()):
+    if isinstance(failure, DeadlineExceeded) and (rest := stream.cut()):
         await emit(rest)
         failure = None
     if failure is not None:
@@ -112,10 +111,10 @@ async def follow(
     return failure
 
 
-def _render(renderer: Renderer, step: Step) -> bytes:
-    if len(step) == 1:
-        return renderer.event(*step[0])
-    return b"".join([renderer.event(prompt, delta) for prompt, delta in step])
+def _render(renderer: Renderer, deltas: list[PromptDelta]) -> bytes:
+    if len(deltas) == 1:
+        return renderer.event(*deltas[0])
+    return b"".join([renderer.event(prompt, delta) for prompt, delta in deltas])
 
 
 async def collect(
@@ -129,26 +128,28 @@ async def collect(
     timings = metrics.timings(context.endpoint, context.entity)
     choices: dict[int, Choice] = {}
 
-    def add(step: Step) -> None:
-        for prompt, delta in step:
+    def add(deltas: list[PromptDelta]) -> None:
+        for prompt, delta in deltas:
             choices.setdefault(prompt * choices_per_prompt + delta.index, Choice()).add(delta)
 
     try:
-        async with asyncio.timeout_at(deadline), aclosing(attempt.steps()) as steps:
-            async for step in steps:
-                note_engine(step, timings, context)
-                add(step)
+        async with asyncio.timeout_at(deadline):
+            deltas = attempt.first
+            while deltas:
+                note_engine(deltas, timings, context)
+                add(deltas)
+                deltas = await attempt.stream.get()
     except (TimeoutError, DeadlineExceeded):
-        rest = attempt.generation.cut()
+        rest = attempt.stream.cut()
         if not rest:
             raise too_late() from None
         add(rest)
     return [choices[index] for index in sorted(choices)]
 
 
-def note_engine(step: Step, timings: Timings, context: RequestContext) -> None:
-    """Note what the engine itself measured, where a delta says so."""
-    for _, delta in step:
+def note_engine(deltas: list[PromptDelta], timings: Timings, context: RequestContext) -> None:
+    """Take note of the engine's own measurements, where a delta carries some."""
+    for _, delta in deltas:
         if delta.timing is not None:
             timings.queue(delta.timing.queue_s)
             if context.queue_s is None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
@@ -13,10 +12,10 @@ import ray
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.remote import RemoteModel
-from serve_app.deployments.gateway.route import Route
+from serve_app.deployments.gateway.route import Route, RoutedStream
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import Unavailable
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question, TokenDelta
+from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
 from serve_app.types.question import ReplyT
 
 LOOPBACK: Final = "127.0.0.1"
@@ -99,12 +98,9 @@ class ServeBackend:
         """What is known of a model. Raises Unavailable while it loads."""
         return await self._model(app).wake()
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
-        """The deltas of `request`; see `Route.generate`. Raises as `model` does."""
-        route = self._route(request.model)
-        async with aclosing(route.generate(request)) as steps:
-            async for deltas in steps:
-                yield deltas
+    def generate(self, request: GenerateRequest) -> RoutedStream:
+        """Send `request`; see `Route.generate`. Raises as `model` does."""
+        return self._route(request.model).generate(request)
 
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`; see `Route.ask`. Raises as `model` does."""

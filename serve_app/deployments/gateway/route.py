@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -21,7 +20,7 @@ from serve_app.deployments.gateway.affinity import toward
 from serve_app.deployments.gateway.presence import is_taken
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.errors import GenerationFailed, Overloaded, Unavailable, from_info
-from serve_app.types import FinishReason, GenerateRequest, Question, TokenDelta
+from serve_app.types import GenerateRequest, Question, TokenDelta
 from serve_app.types.question import ReplyT
 
 logger = logging.getLogger(__name__)
@@ -49,7 +48,7 @@ class Route:
         self._receiver = receiver
         self._quarantine = quarantine
         self._is_there = is_there
-        self._calls: set[asyncio.Task[None]] = set()
+        self._watching: set[asyncio.Task[None]] = set()
         self._open: dict[Any, Callable[[], None]] = {}  # Serve's response -> how to end its request
 
     @property
@@ -63,30 +62,9 @@ class Route:
             if not is_taken(response):
                 end()
 
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
-        """The deltas of `request`, all that arrived at once in one list, as they arrive.
-
-        Raises ServeError. Fails over only before the first delta. Closing the iterator
-        aborts the request.
-        """
-        self._quarantine.check(request)
-        for attempt in range(ATTEMPTS):
-            # A fresh key: a replica that was given up may still send under the old one.
-            key = request.id if attempt == 0 else f"{request.id}~{attempt}"
-            inbox = self._receiver.open(key, None if request.record is None else request.record.id)
-            try:
-                async with aclosing(self._attempt(replace(request, id=key), inbox)) as steps:
-                    async for deltas in steps:
-                        yield deltas if attempt == 0 else [replace(d, request_id=request.id) for d in deltas]
-                self._quarantine.clear(request)
-                return
-            except Unavailable:
-                self._quarantine.check(request)
-                if inbox.started or attempt == ATTEMPTS - 1 or not self._is_there():
-                    raise
-                logger.warning(
-                    "request %s: attempt %d failed before its first token", request.id, attempt + 1
-                )
+    def generate(self, request: GenerateRequest) -> RoutedStream:
+        """Send `request`. Raises EngineRefused for one that ended replicas."""
+        return RoutedStream(self, request)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """The answer to `question`, moved to another replica when its own dies. Raises ServeError.
@@ -126,46 +104,85 @@ class Route:
         finally:
             del self._open[response]
 
-    async def _attempt(
-        self, request: GenerateRequest, inbox: Inbox
-    ) -> AsyncGenerator[list[TokenDelta], None]:
-        ticket = encoder.encode(self._receiver.ticket)
-        response = toward(self._handle, request).generate.remote(encoder.encode(request), ticket)
-        call = asyncio.ensure_future(self._watch(request, response, inbox))
-        self._calls.add(call)
-        call.add_done_callback(self._calls.discard)
-        open_choices = set(range(request.n))
-        self._open[response] = partial(inbox.fail, Unavailable(GONE, retry_after_s=2.0))
-        try:
-            while deltas := await inbox.get():
-                open_choices -= {d.index for d in deltas if d.finish and d.finish is not FinishReason.ERROR}
-                yield deltas
-            open_choices.clear()
-        finally:
-            del self._open[response]
-            inbox.close()
-            if open_choices and not call.done():
-                response.cancel()
 
-    async def _watch(self, request: GenerateRequest, response: Any, inbox: Inbox) -> None:
-        """Learn how the call ended; the channel has told already if all went well."""
-        try:
-            answer = await response
-        except asyncio.CancelledError:
-            inbox.fail(GenerationFailed("the request was cancelled"))
-        except BackPressureError:
-            inbox.fail(Overloaded("the model's queue is full; try again", retry_after_s=1.0))
-        except (RayError, RayServeException) as error:
-            logger.warning("request %s: the call to the model failed: %s", request.id, type(error).__name__)
-            if isinstance(error, ActorDiedError):
-                self._quarantine.blame(request, error.actor_id or "")
-            inbox.fail(GenerationFailed(BROKEN) if inbox.started else Unavailable(LOST, retry_after_s=1.0))
-        except Exception:
-            logger.exception("request %s: the call to the model failed", request.id)
-            inbox.fail(GenerationFailed("generation failed; the request may be retried"))
+class RoutedStream:
+    """A `DeltaStream` of one request, which moves to another replica while nothing was delivered."""
+
+    def __init__(self, route: Route, request: GenerateRequest) -> None:
+        """Sends `request`. Raises EngineRefused."""
+        self._route = route
+        self._request = request
+        self._attempt = 0
+        route._quarantine.check(request)
+        self._call = self._send()
+
+    async def get(self) -> list[TokenDelta]:
+        request, quarantine = self._request, self._route._quarantine
+        while True:
+            inbox = self._call.inbox
+            try:
+                deltas = await inbox.get()
+                break
+            except Unavailable:
+                self.close()
+                quarantine.check(request)
+                if inbox.started or self._attempt == ATTEMPTS - 1 or not self._route._is_there():
+                    raise
+                self._attempt += 1
+                logger.warning("request %s: moved after failure %d", request.id, self._attempt)
+                self._call = self._send()
+        if not deltas and inbox.ended:
+            quarantine.clear(request)
+        return [replace(delta, request_id=request.id) for delta in deltas] if self._attempt else deltas
+
+    def close(self) -> None:
+        self._call.close()
+
+    def _send(self) -> _Call:
+        # A fresh id: a replica that was given up may still send under the old one.
+        id = f"{self._request.id}~{self._attempt}" if self._attempt else self._request.id
+        return _Call(self._route, replace(self._request, id=id))
+
+
+class _Call:
+    """One call of a replica's `generate`, and the inbox of its deltas."""
+
+    def __init__(self, route: Route, request: GenerateRequest) -> None:
+        ticket = encoder.encode(route._receiver.ticket)
+        handle = toward(route._handle, request)
+        self._open = route._open
+        self._response = handle.generate.remote(encoder.encode(request), ticket)
+        self.inbox = route._receiver.open(request.id, None if request.record is None else request.record.id)
+        self._open[self._response] = partial(self.inbox.fail, Unavailable(GONE, retry_after_s=2.0))
+        self._watching = asyncio.ensure_future(_watch(request, self._response, self.inbox, route._quarantine))
+        route._watching.add(self._watching)
+        self._watching.add_done_callback(route._watching.discard)
+
+    def close(self) -> None:
+        """Take no more deltas, and cancel the call unless it ended."""
+        self.inbox.close()
+        if self._open.pop(self._response, None) and not self.inbox.ended and not self._watching.done():
+            self._response.cancel()
+
+
+async def _watch(request: GenerateRequest, response: Any, inbox: Inbox, quarantine: Quarantine) -> None:
+    """Learn how a call ended; the channel has told already if all went well."""
+    try:
+        answer = await response
+    except asyncio.CancelledError:
+        inbox.fail(GenerationFailed("the request was cancelled"))
+    except BackPressureError:
+        inbox.fail(Overloaded("the model's queue is full; try again", retry_after_s=1.0))
+    except (RayError, RayServeException) as error:
+        logger.warning("request %s: the call to the model failed: %s", request.id, type(error).__name__)
+        if isinstance(error, ActorDiedError):
+            quarantine.blame(request, error.actor_id or "")
+        inbox.fail(GenerationFailed(BROKEN) if inbox.started else Unavailable(LOST, retry_after_s=1.0))
+    except Exception:
+        logger.exception("request %s: the call to the model failed", request.id)
+        inbox.fail(GenerationFailed("generation failed; the request may be retried"))
+    else:
+        if answer is None:
+            inbox.expect_end(LAST_DELTA_WAIT_S)
         else:
-            if answer is None:
-                late = GenerationFailed(BROKEN)
-                asyncio.get_running_loop().call_later(LAST_DELTA_WAIT_S, inbox.fail, late)
-            else:
-                inbox.fail(from_info(refusal_decoder.decode(answer).error))
+            inbox.fail(from_info(refusal_decoder.decode(answer).error))

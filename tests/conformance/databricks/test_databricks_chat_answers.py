@@ -13,6 +13,7 @@ from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import FakeBackend, model_info
 from tests.support.gateway import events, gateway
+from tests.support.streams import streamed
 
 PATH = "/serving-endpoints/harbor-chat/invocations"
 HARBOR = {
@@ -167,6 +168,7 @@ async def test_logprobs_are_there_if_asked_for_and_none_is_lost() -> None:
 class CallingBackend(FakeBackend):
     """Calls two tools, the first in pieces, and ends; says `words` before."""
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.requests.append(request)
         pieces = [

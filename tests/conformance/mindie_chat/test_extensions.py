@@ -20,6 +20,7 @@ from serve_app.types import (
 from tests.conformance.conftest import MODEL
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import chat_body, events, gateway
+from tests.support.streams import streamed
 
 PATH = "/mindie/v1/chat/completions"
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
@@ -28,6 +29,7 @@ TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "
 class CallingBackend(FakeBackend):
     """Says a word, calls a tool in two pieces, and ends."""
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.requests.append(request)
         pieces = [ToolCallDelta(index=0, id="c1", name="add"), ToolCallDelta(index=0, arguments='{"a":1}')]

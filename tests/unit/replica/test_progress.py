@@ -18,6 +18,7 @@ from serve_app.types import Beam, GenerateRequest, Prompt, SamplingParams, Token
 from tests.conformance.local_backend import LocalBackend
 from tests.support.fakes_metering import ListJournal
 from tests.support.gateway import COMPLETIONS, directory_of, fake_app, served
+from tests.support.streams import streamed
 from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -118,6 +119,7 @@ class Watched(LocalBackend):
 
     told = Usage()
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.told = Usage()
         async for deltas in super().generate(request):

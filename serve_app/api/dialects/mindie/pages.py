@@ -18,7 +18,7 @@ from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.running import RunKey
+from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import InvalidField, RouteNotFound, Unavailable
@@ -47,7 +47,7 @@ class StopRoute:
             raise InvalidField("id: is required", param="id")
         check_id(body.id)
         _found(services, names)
-        if not services.running.stop(RunKey.of(context, names["model"], body.id)):
+        if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
             raise RouteNotFound("id: no request of this id is running here")
         await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
 

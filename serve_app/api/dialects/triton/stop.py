@@ -8,7 +8,7 @@ from serve_app.api.context import RequestContext
 from serve_app.api.dialects.triton.aliases import endpoint_name
 from serve_app.api.dialects.triton.dialect import Stop
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.running import RunKey
+from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.services import Services
 
 
@@ -25,5 +25,5 @@ def stopped(services: Services, context: RequestContext, stop: Stop, version: st
     name = endpoint_name(services, stop.model)
     endpoint = services.directory.find_known(name, services.backend)
     entities = endpoint.served_entities if version is None else of_version(endpoint, version)
-    services.running.stop_all(RunKey.of(context, name, stop.id))
+    services.stoppable.stop_all(StopKey.of(context, name, stop.id))
     return {"model_name": stop.model, "model_version": version_of(entities[0]), "id": stop.id}

@@ -28,6 +28,7 @@ from tests.support.gateway import (
     served,
 )
 from tests.support.rpc_server import rpc_served
+from tests.support.streams import streamed
 
 LIMITED: list[dict[str, Any]] = [{"name": "demo", "limits": {"output_tokens_per_minute": 100}}]
 NEEDS = "needs 120 output tokens, more than the limit of 100"
@@ -112,6 +113,7 @@ class Counting(FakeBackend):
 
     asked = 0
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.asked += 1
         raise Overloaded("full", retry_after_s=1.0)
@@ -172,6 +174,7 @@ async def test_more_prompts_than_permits_is_a_mistake_in_a_field(
 class Queue(FakeBackend):
     """A model whose queue holds three requests."""
 
+    @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         if self.running >= 3:
             raise Overloaded("full", retry_after_s=1.0)

@@ -29,6 +29,7 @@ from tests.support.gateway import (
     gateway,
 )
 from tests.support.rpc_server import rpc_served
+from tests.support.streams import streamed
 
 KEY, LINE = new_key("infer")
 OTHER, OTHER_LINE = new_key("other")
@@ -247,6 +248,7 @@ async def test_a_model_that_restarts_is_waited_for_and_not_for_long(path: str) -
 class Failing(FakeBackend):
     """Version 1 fails."""
 
+    @streamed
     async def generate(self, request):  # type: ignore[no-untyped-def]
         self.refuse = self.first if request.model == "model-m_v_1" else None  # type: ignore[attr-defined]
         async for deltas in super().generate(request):

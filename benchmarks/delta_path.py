@@ -1,0 +1,403 @@
+"""CPU of the gateway for each 1,000 tokens on their way from a replica's socket to the bytes of an answer.
+
+    python benchmarks/delta_path.py TREE [TREE ...] --turns 9
+
+TREE is a checkout of this repository. Each turn runs every tree once, in a new pair of processes: the
+gateway's whole app over the real channel, called as an ASGI server calls it, and a replica without a model
+that sends one frame a step to all streams. A step begins when all events of the one before were sent, so
+that no figure depends on how busy the machine is. Ray and HTTP are left out. Prints a Markdown table of
+medians in CPU milliseconds of the gateway's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import uvloop
+
+HOST: Final = "127.0.0.1"
+MODEL: Final = "demo"
+LENGTH: Final = 4  # bytes of the length of a message on the control connection
+WAIT_S: Final = 120.0
+
+# name of a row -> path, body of stream i, number of HTTP requests for `streams` streams
+Load = tuple[str, Callable[[int, int], dict[str, Any]], Callable[[int], int]]
+LOADS: Final[dict[str, Load]] = {
+    "a request a stream": (
+        "/v1/chat/completions",
+        lambda number, streams: {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": f"question {number}"}],
+            "stream": True,
+        },
+        lambda streams: streams,
+    ),
+    "the same, stoppable": (
+        f"/v2/models/{MODEL}/generate_stream",
+        lambda number, streams: {"id": f"r{number}", "text_input": f"question {number}"},
+        lambda streams: streams,
+    ),
+    "a request for all streams": (
+        "/v1/completions",
+        lambda number, streams: {
+            "model": MODEL,
+            "prompt": [f"question {each}" for each in range(streams)],
+            "stream": True,
+        },
+        lambda streams: 1,
+    ),
+}
+
+
+class Control(asyncio.Protocol):
+    """A connection of messages: lists, as msgpack behind their length."""
+
+    def __init__(self, on_message: Callable[[list[Any]], None]) -> None:
+        self._on_message = on_message
+        self._buffer = bytearray()
+        self.lost = asyncio.Event()
+        self.transport: Any = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        while len(self._buffer) >= LENGTH:
+            end = LENGTH + int.from_bytes(self._buffer[:LENGTH], "big")
+            if len(self._buffer) < end:
+                return
+            message = msgspec.msgpack.decode(bytes(self._buffer[LENGTH:end]))
+            del self._buffer[:end]
+            self._on_message(message)
+
+    def say(self, *message: Any) -> None:
+        payload = msgspec.msgpack.encode(message)
+        self.transport.write(len(payload).to_bytes(LENGTH, "big") + payload)
+
+
+# --- the replica -------------------------------------------------------------------------
+
+
+async def replica(port: int, tokens: int) -> None:
+    """Answer what the gateway's control connection says, until it ends."""
+    from serve_app.channel.frames import request_decoder, ticket_decoder
+    from serve_app.channel.sender import Sender
+    from serve_app.types import EngineStats, FinishReason, StepTiming, TokenDelta, Usage
+
+    running: dict[str, tuple[Any, asyncio.Future[None], StepTiming | None]] = {}
+    sender = Sender(replica="replica", app="app", stats=EngineStats)
+    tasks = set()
+    timing = StepTiming(batch_size=16, wait_s=0.0001, run_s=0.02)
+    step = 0
+
+    async def answer(payload: bytes, ticket: bytes) -> None:
+        request = request_decoder.decode(payload)
+        outlet = await sender.to(ticket_decoder.decode(ticket))
+        done = asyncio.get_running_loop().create_future()
+        running[request.id] = outlet, done, timing if request.per_token else None
+        control.say("ready", request.id)
+
+        async def work() -> None:
+            await done
+
+        await outlet.run(request.id, work(), request.record)
+        control.say("done", request.id)
+
+    def take_step() -> None:
+        nonlocal step
+        step += 1
+        is_last = step == tokens
+        deltas = [
+            TokenDelta(
+                request_id=key,
+                index=0,
+                text=" word",
+                token_ids=(step,),
+                finish=FinishReason.LENGTH if is_last else None,
+                usage=Usage(prompt_tokens=32, completion_tokens=step),
+                step=timed,
+            )
+            for key, (_, _, timed) in running.items()
+        ]
+        next(iter(running.values()))[0].send(deltas)
+        if is_last:
+            for _, done, _ in running.values():
+                done.set_result(None)
+            running.clear()
+            step = 0
+
+    def on_message(message: list[Any]) -> None:
+        if message[0] == "step":
+            take_step()
+        else:
+            task = asyncio.ensure_future(answer(*message[1:]))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    control = Control(on_message)
+    await asyncio.get_running_loop().create_connection(lambda: control, HOST, port)
+    await control.lost.wait()
+    await sender.close()
+
+
+# --- the gateway -------------------------------------------------------------------------
+
+
+class Handle:
+    """A Serve handle whose calls go to the replica of this benchmark."""
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+        self.calls: dict[str, asyncio.Future[None]] = {}
+        self.generate = self
+
+    def remote(self, payload: bytes, ticket: bytes) -> asyncio.Future[None]:
+        call = asyncio.get_running_loop().create_future()
+        self.calls[msgspec.msgpack.decode(payload)["id"]] = call
+        self._control.say("generate", payload, ticket)
+        return call
+
+
+def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
+    from serve_app.accounts.keys import StaticAccounts
+    from serve_app.api.app import build_app
+    from serve_app.api.directory import Directory
+    from serve_app.config import GatewayConfig
+    from serve_app.deployments.gateway.backend import ServeBackend
+    from serve_app.deployments.gateway.quarantine import Quarantine
+    from serve_app.deployments.gateway.route import Route
+    from serve_app.endpoints.catalogue import parse_catalogue
+    from serve_app.types import ModelInfo
+
+    info = ModelInfo(
+        name=MODEL,
+        created=0,
+        context_window=100_000,
+        vocab_size=1000,
+        has_chat_template=True,
+        has_fim=False,
+        dtype="float32",
+        device="cpu",
+    )
+    handle = Handle(control)
+
+    class OneModel(ServeBackend):
+        """`ServeBackend` with a route that needs no Ray."""
+
+        def __init__(self) -> None:
+            self._only = Route(handle, receiver, Quarantine())  # type: ignore[arg-type]
+
+        def _route(self, app: str) -> Route:
+            return self._only
+
+        def missing(self, app: str) -> str | None:
+            return None
+
+        async def model(self, app: str) -> ModelInfo:
+            return info
+
+        def info(self, app: str) -> ModelInfo | None:
+            return info
+
+        def stats(self) -> dict[str, Any]:
+            return {}
+
+    class NoJournal:
+        problem, waiting, dropped = None, 0, 0
+
+        def opened(self, record: Any) -> None: ...
+
+        def closed(self, record: Any) -> None:
+            receiver.booked(record.id)
+
+    settings = GatewayConfig()
+    directory = Directory(parse_catalogue({"endpoints": [{"name": MODEL}]}))
+    app: Any = build_app(
+        OneModel(),
+        StaticAccounts(settings, {}),
+        settings,
+        directory=directory,
+        quota=None,  # type: ignore[arg-type]  # an endpoint without budgets asks nobody
+        journal=NoJournal(),  # type: ignore[arg-type]
+    )
+    return app, handle
+
+
+class Driver:
+    """Calls the app as a server would, and has the replica step when every stream had its event."""
+
+    def __init__(self, control: Control, streams: int, tokens: int) -> None:
+        self._control = control
+        self._streams = streams
+        self._tokens = tokens
+        self._events = self._ready = self._ended = 0
+        self.began = self.ended = 0.0  # process time: when all had their first event, and their last
+
+    def on_ready(self) -> None:
+        self._ready += 1
+        if self._ready == self._streams:
+            self._control.say("step")
+
+    async def request(self, app: Any, path: str, body: dict[str, Any]) -> None:
+        raw = json.dumps(body).encode()
+        left = asyncio.Event()
+        messages = [{"type": "http.request", "body": raw, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if messages:
+                return messages.pop()
+            await left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                if message["status"] != 200:
+                    raise RuntimeError(f"{path}: status {message['status']}")
+            elif message["body"]:
+                self._count()
+
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())],
+            "client": (HOST, 1),
+            "server": (HOST, 80),
+        }
+        await app(scope, receive, send)
+
+    def _count(self) -> None:
+        self._events += 1
+        step, rest = divmod(self._events, self._streams)
+        if rest or step > self._tokens:  # what closes a stream comes after its last token
+            return
+        if step == 1:
+            self.began = time.process_time()
+        if step == self._tokens:
+            self.ended = time.process_time()
+        else:
+            self._control.say("step")
+
+
+async def gateway(streams: int, tokens: int, loads: Sequence[str]) -> dict[str, float]:
+    """CPU milliseconds for 1,000 tokens: of each load between the first tokens and the last."""
+    from serve_app.channel.receiver import Receiver
+
+    driver: Driver | None = None
+    connected: asyncio.Future[Control] = asyncio.get_running_loop().create_future()
+
+    def on_message(message: list[Any]) -> None:
+        if message[0] == "ready" and driver is not None:
+            driver.on_ready()
+        elif message[0] == "done":
+            handle.calls.pop(message[1]).set_result(None)
+
+    def accepted() -> Control:
+        control = Control(on_message)
+        asyncio.get_running_loop().call_soon(connected.set_result, control)
+        return control
+
+    server = await asyncio.get_running_loop().create_server(accepted, HOST, 0)
+    port = server.sockets[0].getsockname()[1]
+    command = [__file__, "--replica", str(port), "--tokens", str(tokens)]
+    child = await asyncio.create_subprocess_exec(sys.executable, *command)
+    try:
+        control = await asyncio.wait_for(connected, WAIT_S)
+        receiver = await Receiver.start(HOST)
+        app, handle = gateway_app(receiver, control)
+        found = {}
+        for name in loads:
+            path, body, count = LOADS[name]
+            for is_counted in (False, True):  # the first warms up
+                driver = Driver(control, streams, tokens)
+                gc.collect()
+                whole = time.process_time()
+                requests = [driver.request(app, path, body(i, streams)) for i in range(count(streams))]
+                await asyncio.wait_for(asyncio.gather(*requests), WAIT_S)
+                whole = time.process_time() - whole
+                if is_counted:
+                    found[name] = (driver.ended - driver.began) * 1e6 / (streams * (tokens - 1))
+                    found[f"{name}: whole requests"] = whole * 1e6 / (streams * tokens)
+        await receiver.close()
+        control.transport.close()
+        await asyncio.wait_for(child.wait(), WAIT_S)
+        return found
+    finally:
+        if child.returncode is None:
+            child.kill()
+        server.close()
+
+
+# --- the turns ---------------------------------------------------------------------------
+
+
+def turn(tree: Path, streams: int, tokens: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--gateway", "--streams", str(streams), "--tokens", str(tokens)]
+    environment = os.environ | {"PYTHONPATH": str(tree)}
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, cwd=tree)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def table(trees: Sequence[Path], found: dict[Path, list[dict[str, float]]]) -> list[str]:
+    names = [f"tree {number + 1}" for number in range(len(trees))]
+    lines = [f"| load | {' | '.join(names)} | {'ratio, first to last' if len(trees) > 1 else ''} |"]
+    lines.append("|---" * (len(trees) + 2) + "|")
+    for row in found[trees[0]][0]:
+        medians = [statistics.median(each[row] for each in found[tree]) for tree in trees]
+        cells = [
+            f"{median:.2f} ({min(e[row] for e in found[tree]):.2f} to {max(e[row] for e in found[tree]):.2f})"
+            for tree, median in zip(trees, medians, strict=True)
+        ]
+        pairs = zip(found[trees[0]], found[trees[-1]], strict=True)
+        ratio = statistics.median(first[row] / last[row] for first, last in pairs)
+        lines.append(f"| {row} | {' | '.join(cells)} | {f'{ratio:.2f}' if len(trees) > 1 else ''} |")
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("trees", type=Path, nargs="*", metavar="TREE")
+    parser.add_argument("--turns", type=int, default=9)
+    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--tokens", type=int, default=500, help="of each stream")
+    parser.add_argument("--gateway", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--replica", type=int, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.replica is not None:
+        uvloop.run(replica(args.replica, args.tokens))
+    elif args.gateway:
+        print(json.dumps(uvloop.run(gateway(args.streams, args.tokens, list(LOADS)))))
+    else:
+        trees = [tree.resolve() for tree in args.trees] or [Path(__file__).resolve().parents[1]]
+        found: dict[Path, list[dict[str, float]]] = {tree: [] for tree in trees}
+        for number in range(args.turns):
+            for tree in trees if number % 2 == 0 else trees[::-1]:
+                found[tree].append(turn(tree, args.streams, args.tokens))
+        print("\n".join(table(trees, found)))
+
+
+if __name__ == "__main__":
+    main()

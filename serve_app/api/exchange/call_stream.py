@@ -1,0 +1,105 @@
+"""The deltas of one call: those of all its prompts, checked and counted.
+
+Knows no HTTP. Whoever reads a stream closes it, which aborts what still runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from serve_app.api.backend import Backend, DeltaStream
+from serve_app.api.exchange.merge import MergedStream
+from serve_app.errors import GenerationFailed, from_info
+from serve_app.types import FinishReason, GenerateRequest, Overflow, TokenDelta, Usage
+
+PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
+
+INCOMPLETE = "the answer is incomplete; the request may be retried"
+
+
+class CallStream:
+    """The answer of one entity to all prompts of a call, read by one task."""
+
+    def __init__(
+        self, backend: Backend, requests: Sequence[GenerateRequest], *, at_once: int | None = None
+    ) -> None:
+        """Sends the requests. Raises ServeError.
+
+        `at_once`: the most prompts under way, so that one call never overflows an idle queue.
+        """
+        self._requests = requests
+        self._prompts = {request.id: prompt for prompt, request in enumerate(requests)}
+        self._open = {(p, i) for p, request in enumerate(requests) for i in range(request.n)}
+        self._usage = [Usage()] * len(requests)
+        self._is_stopped = False
+        self._source: DeltaStream = (
+            backend.generate(requests[0])
+            if len(requests) == 1
+            else MergedStream(backend, requests, at_once or len(requests))
+        )
+
+    @property
+    def usage(self) -> Usage:
+        """The tokens of all prompts so far."""
+        return self._usage[0] if len(self._usage) == 1 else Usage.total(self._usage)
+
+    async def get(self) -> list[PromptDelta]:
+        """All deltas that came since the last call, waiting for the first; [] once every choice ended.
+
+        Deltas of progress only change `usage`. Raises ServeError, also for a stream that ends before
+        its choices do.
+        """
+        while deltas := await self._source.get():
+            if found := self._checked(deltas):
+                return found
+        if not self._open:
+            return []
+        if self._is_stopped:
+            found = self._ended(FinishReason.ABORT)
+            self._open.clear()
+            return found
+        raise GenerationFailed(INCOMPLETE)
+
+    def stop(self) -> None:
+        """Abort the requests. What has come can still be read; then every open choice ends with ABORT."""
+        self._is_stopped = True
+        self._source.close()
+
+    def cut(self) -> list[PromptDelta]:
+        """Deltas that end every open choice with LENGTH; [] unless all requests ask for that."""
+        if any(request.overflow is not Overflow.TRUNCATE for request in self._requests):
+            return []
+        return self._ended(FinishReason.LENGTH)
+
+    def close(self) -> None:
+        """Abort what still runs."""
+        self._source.close()
+
+    def _checked(self, deltas: list[TokenDelta]) -> list[PromptDelta]:
+        """Take note of `deltas`, and drop those of progress. Raises the ServeError that one carries."""
+        found = []
+        for delta in deltas:
+            prompt = self._prompts[delta.request_id]
+            self._usage[prompt] = delta.usage
+            if delta.finish is not None:
+                if delta.finish is FinishReason.ERROR:
+                    raise GenerationFailed(INCOMPLETE) if delta.error is None else from_info(delta.error)
+                self._open.discard((prompt, delta.index))
+            if not delta.is_progress:
+                found.append((prompt, delta))
+        return found
+
+    def _ended(self, finish: FinishReason) -> list[PromptDelta]:
+        """A last delta for every open choice."""
+        return [
+            (
+                prompt,
+                TokenDelta(
+                    request_id=self._requests[prompt].id,
+                    index=index,
+                    finish=finish,
+                    usage=self._usage[prompt],
+                ),
+            )
+            for prompt, index in sorted(self._open)
+        ]

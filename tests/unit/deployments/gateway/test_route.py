@@ -1,0 +1,226 @@
+"""A request's way to replicas: which errors it meets, when it moves on, and what is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+from ray.exceptions import ActorDiedError, RayError
+from ray.serve.exceptions import BackPressureError
+
+from serve_app.channel.frames import Refused, encoder, request_decoder
+from serve_app.channel.receiver import Receiver
+from serve_app.channel.sender import Sender
+from serve_app.deployments.gateway import route as route_module
+from serve_app.deployments.gateway.quarantine import Quarantine
+from serve_app.deployments.gateway.route import ATTEMPTS, Route, RoutedStream
+from serve_app.errors import EngineRefused, GenerationFailed, InvalidField, Overloaded, Unavailable
+from serve_app.types import EngineStats, FinishReason, GenerateRequest, Prompt, TokenDelta
+
+ASKED = GenerateRequest(id="r", model="m", prompt=Prompt(text="a"))
+WAIT_S = 10.0
+
+
+class Response(asyncio.Future[bytes | None]):
+    """As Serve's: awaited, and cancelled."""
+
+    def __init__(self, request: GenerateRequest) -> None:
+        super().__init__()
+        self.request = request
+
+
+class Handle:
+    """A handle whose calls stay open until a test ends them."""
+
+    def __init__(self) -> None:
+        self.responses: list[Response] = []
+        self.generate = self
+
+    def remote(self, payload: bytes, ticket: bytes) -> Response:
+        self.responses.append(Response(request_decoder.decode(payload)))
+        return self.responses[-1]
+
+
+class Setup:
+    """A route to one handle, and the replica's end of the channel."""
+
+    def __init__(self, receiver: Receiver, sender: Sender) -> None:
+        self.receiver = receiver
+        self.sender = sender
+        self.handle = Handle()
+        self.is_there = True
+        self.route = Route(self.handle, receiver, Quarantine(), lambda: self.is_there)  # type: ignore[arg-type]
+
+    async def deliver(self, text: str, key: str = "r", finish: FinishReason | None = None) -> None:
+        """Send one delta, and wait until the gateway's socket had its turn."""
+        outlet = await self.sender.to(self.receiver.ticket)
+        outlet.send([TokenDelta(request_id=key, index=0, text=text, finish=finish)])
+        if finish is not None:
+            await outlet.run(key, _nothing())
+
+    def fail(self, error: Exception) -> None:
+        """End the newest call with `error`."""
+        self.handle.responses[-1].set_exception(error)
+
+
+async def _nothing() -> None: ...
+
+
+@pytest.fixture
+async def setup() -> Any:
+    receiver = await Receiver.start("127.0.0.1")
+    sender = Sender(replica="r", app="m", stats=EngineStats)
+    yield Setup(receiver, sender)
+    await sender.close()
+    await receiver.close()
+
+
+async def get(stream: RoutedStream) -> list[TokenDelta]:
+    return await asyncio.wait_for(stream.get(), WAIT_S)
+
+
+async def test_deltas_come_to_their_end_and_nothing_is_cancelled(setup: Setup) -> None:
+    with closing(setup.route.generate(ASKED)) as stream:
+        await setup.deliver("a")
+        assert [d.text for d in await get(stream)] == ["a"]
+        await setup.deliver("b", finish=FinishReason.EOS)
+        assert [d.text for d in await get(stream)] == ["b"]
+        assert await get(stream) == []
+    (response,) = setup.handle.responses
+    assert not response.cancelled()
+    assert not setup.receiver._inboxes
+    response.set_result(None)
+
+
+async def test_a_failure_before_the_first_delta_moves_the_request_under_a_new_key(setup: Setup) -> None:
+    with closing(setup.route.generate(ASKED)) as stream:
+        reading = asyncio.ensure_future(get(stream))
+        await asyncio.sleep(0)
+        setup.fail(RayError("gone"))
+        while len(setup.handle.responses) < 2:
+            await asyncio.sleep(0)
+        assert [response.request.id for response in setup.handle.responses] == ["r", "r~1"]
+        await setup.deliver("late", "r")  # of the replica that was given up
+        await setup.deliver("a", "r~1")
+        assert [(d.request_id, d.text) for d in await reading] == [("r", "a")]
+    assert setup.handle.responses[1].cancelled()
+
+
+async def test_a_failure_after_the_first_delta_moves_nothing(setup: Setup) -> None:
+    with closing(setup.route.generate(ASKED)) as stream:
+        await setup.deliver("a")
+        await get(stream)
+        setup.fail(RayError("gone"))
+        with pytest.raises(GenerationFailed):
+            await get(stream)
+    assert len(setup.handle.responses) == 1
+
+
+async def test_attempts_are_bounded_and_need_a_model_to_go_to(setup: Setup) -> None:
+    for is_there, attempts in ((True, ATTEMPTS), (False, 1)):
+        setup.is_there = is_there
+        setup.handle.responses.clear()
+        with closing(setup.route.generate(ASKED)) as stream:
+            reading = asyncio.ensure_future(get(stream))
+            while not reading.done():
+                if not setup.handle.responses[-1].done():
+                    setup.fail(RayError("gone"))
+                await asyncio.sleep(0)
+            with pytest.raises(Unavailable):
+                await reading
+        assert len(setup.handle.responses) == attempts
+
+
+async def test_what_ended_two_replicas_is_refused_and_not_sent_again(setup: Setup) -> None:
+    stream = setup.route.generate(ASKED)
+    reading = asyncio.ensure_future(get(stream))
+    for replica in range(2):
+        while len(setup.handle.responses) <= replica:
+            await asyncio.sleep(0)
+        error = ActorDiedError()
+        error.actor_id = f"{replica}"
+        setup.fail(error)
+    with pytest.raises(EngineRefused):
+        await reading
+    stream.close()
+    with pytest.raises(EngineRefused):
+        setup.route.generate(ASKED)
+    assert len(setup.handle.responses) == 2
+
+
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (
+            lambda r: r.set_exception(BackPressureError(num_queued_requests=1, max_queued_requests=1)),
+            Overloaded,
+        ),
+        (lambda r: r.set_result(encoder.encode(Refused(InvalidField("no").info()))), InvalidField),
+        (lambda r: r.cancel(), GenerationFailed),
+        (lambda r: r.set_exception(KeyError("ours")), GenerationFailed),
+    ],
+)
+async def test_other_ends_of_a_call_are_raised(
+    setup: Setup, end: Callable[[Response], object], error: type[Exception]
+) -> None:
+    with closing(setup.route.generate(ASKED)) as stream:
+        end(setup.handle.responses[0])
+        with pytest.raises(error):
+            await get(stream)
+    assert len(setup.handle.responses) == 1
+
+
+async def test_closing_cancels_the_call_once_and_ends_who_waits(setup: Setup) -> None:
+    stream = setup.route.generate(ASKED)
+    await setup.deliver("a")
+    await get(stream)
+    reading = asyncio.ensure_future(get(stream))
+    await asyncio.sleep(0)
+    stream.close()
+    stream.close()
+    assert await reading == []
+    assert setup.handle.responses[0].cancelled()
+    assert not setup.receiver._inboxes
+
+
+async def test_nothing_holds_a_finished_request(setup: Setup) -> None:
+    """Not even while the wait for its last deltas would last."""
+    stream = setup.route.generate(ASKED)
+    await setup.deliver("a")
+    await get(stream)
+    inbox = weakref.ref(stream._call.inbox)
+    setup.handle.responses.pop().set_result(None)
+    while setup.route._watching:
+        await asyncio.sleep(0)
+    stream.close()
+    del stream
+    gc.collect()
+    assert inbox() is None
+
+
+async def test_a_call_that_returned_without_an_end_fails_after_a_while(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(route_module, "LAST_DELTA_WAIT_S", 0.01)
+    with closing(setup.route.generate(ASKED)) as stream:
+        setup.handle.responses[0].set_result(None)
+        with pytest.raises(GenerationFailed):
+            await get(stream)
+
+
+async def test_who_waits_for_a_model_that_is_gone_is_let_go(setup: Setup) -> None:
+    setup.is_there = False
+    with closing(setup.route.generate(ASKED)) as stream:
+        (response,) = setup.handle.responses
+        response._replica_result_future = asyncio.get_running_loop().create_future()  # type: ignore[attr-defined]
+        assert setup.route.is_waited_for
+        setup.route.let_go()
+        with pytest.raises(Unavailable):
+            await get(stream)
+    assert response.cancelled()
+    assert not setup.route.is_waited_for
