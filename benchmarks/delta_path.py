@@ -178,6 +178,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
     from serve_app.accounts.keys import StaticAccounts
     from serve_app.api.app import build_app
     from serve_app.api.directory import Directory
+    from serve_app.api.services import gateway_services
     from serve_app.config import GatewayConfig
     from serve_app.deployments.gateway.backend import ServeBackend
     from serve_app.deployments.gateway.quarantine import Quarantine
@@ -228,7 +229,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
 
     settings = GatewayConfig()
     directory = Directory(parse_catalogue({"endpoints": [{"name": MODEL}]}))
-    app: Any = build_app(
+    services = gateway_services(
         OneModel(),
         StaticAccounts(settings, {}),
         settings,
@@ -236,6 +237,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
         quota=None,  # type: ignore[arg-type]  # an endpoint without budgets asks nobody
         journal=NoJournal(),  # type: ignore[arg-type]
     )
+    app: Any = build_app(services)
     return app, handle
 
 
