@@ -24,7 +24,7 @@ import grpc
 import uvloop
 from delta_path import HOST, WAIT_S, Control
 
-from serve_app.channel.frames import encoder, from_replica, step_frames, ticket_decoder
+from serve_app.channel.frames import delta_frames, encoder, from_replica, ticket_decoder
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.types import EngineStats, TokenDelta, Usage
@@ -70,7 +70,7 @@ async def sender_by_grpc(ticket: bytes) -> tuple[Send, Close]:
     task = asyncio.ensure_future(write())
 
     def send(deltas: list[TokenDelta]) -> None:
-        for payload in step_frames(deltas):
+        for payload in delta_frames(deltas):
             frames.put_nowait(payload)
 
     async def close() -> None:

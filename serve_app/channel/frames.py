@@ -1,8 +1,8 @@
-"""What is on the wire between a gateway and a replica.
+"""The messages between a gateway and a replica.
 
-A frame is a 4-byte big-endian length and that many bytes of msgpack, decoded
-into the types below and nothing else: no frame can name code. Values out of
-type raise `msgspec.ValidationError`.
+A frame is a 4-byte big-endian length and that many bytes of msgpack. It is decoded into the types
+below and nothing else, so no frame can name code. A value of another type raises
+`msgspec.ValidationError`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from serve_app.types import EngineStats, ErrorInfo, FinishReason, GenerateReques
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 16 * 2**20  # the prompt logprobs of about 13,000 tokens, 20 alternatives each
-MAX_MESSAGE_BYTES: Final = MAX_LOGITS_BYTES + MAX_FRAME_BYTES  # of a delta with tensors, in pieces
-MAX_HELLO_BYTES: Final = 1_024  # all that a peer may send before its token was checked
+MAX_MESSAGE_BYTES: Final = MAX_LOGITS_BYTES + MAX_FRAME_BYTES  # a delta with tensors, in pieces
+MAX_HELLO_BYTES: Final = 1_024  # the most that a peer may send before its token is checked
 
 
 class Ticket(msgspec.Struct, frozen=True, array_like=True):
@@ -43,14 +43,14 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
     app: str  # its Serve application
 
 
-class Step(msgspec.Struct, tag=True, array_like=True):
-    """What one engine step brought the requests of this gateway."""
+class DeltaFrame(msgspec.Struct, tag=True, array_like=True):
+    """The deltas that one engine step made for the requests of this gateway."""
 
     deltas: list[TokenDelta]
 
 
-class Piece(msgspec.Struct, tag=True, array_like=True):
-    """A part of a `Step` that is larger than a frame; its parts follow each other."""
+class FramePiece(msgspec.Struct, tag=True, array_like=True):
+    """A part of a `DeltaFrame` that no frame can hold. The parts follow each other."""
 
     data: bytes
     last: bool
@@ -63,59 +63,59 @@ class End(msgspec.Struct, tag=True, array_like=True):
 
 
 class Refused(msgspec.Struct, tag=True, array_like=True):
-    """Why a request ended before its first delta. The answer of a call, never a frame."""
+    """The reason why a request ended before its first delta. It answers a call, and is never a frame."""
 
     error: ErrorInfo
 
 
 class Beat(msgspec.Struct, tag=True, array_like=True):
-    """A sign of life, about once a second in both directions; a replica adds its statistics."""
+    """A sign of life, sent about once a second in both directions. A replica adds its statistics."""
 
     stats: EngineStats | None = None
 
 
 class Abort(msgspec.Struct, tag=True, array_like=True):
-    """Nobody reads this request any more: the gateway's answer to a delta that has no inbox."""
+    """The gateway's answer to a delta without an inbox: nobody reads this request any more."""
 
     request_id: str
 
 
 class Booked(msgspec.Struct, tag=True, array_like=True):
-    """The gateway wrote down what these requests of clients used."""
+    """The gateway has recorded what these clients' requests used."""
 
     record_ids: list[str]
 
 
-FromReplica = Hello | Step | Piece | End | Beat
+FromReplica = Hello | DeltaFrame | FramePiece | End | Beat
 FromGateway = Beat | Abort | Booked
 
 encoder = msgspec.msgpack.Encoder()
 from_replica: msgspec.msgpack.Decoder[FromReplica] = msgspec.msgpack.Decoder(FromReplica)
-step_decoder: msgspec.msgpack.Decoder[Step] = msgspec.msgpack.Decoder(Step)
+delta_decoder: msgspec.msgpack.Decoder[DeltaFrame] = msgspec.msgpack.Decoder(DeltaFrame)
 from_gateway: msgspec.msgpack.Decoder[FromGateway] = msgspec.msgpack.Decoder(FromGateway)
 request_decoder: msgspec.msgpack.Decoder[GenerateRequest] = msgspec.msgpack.Decoder(GenerateRequest)
 refusal_decoder: msgspec.msgpack.Decoder[Refused] = msgspec.msgpack.Decoder(Refused)
-answer_decoder: msgspec.msgpack.Decoder[Refused | Step] = msgspec.msgpack.Decoder(Refused | Step)
+answer_decoder: msgspec.msgpack.Decoder[Refused | DeltaFrame] = msgspec.msgpack.Decoder(Refused | DeltaFrame)
 ticket_decoder: msgspec.msgpack.Decoder[Ticket] = msgspec.msgpack.Decoder(Ticket)
 
 
-def step_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
-    """The payloads that carry `deltas` in order: one, unless they are larger than a frame may be.
+def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> list[bytes]:
+    """The payloads that carry `deltas` in order: one, unless it would be larger than a frame may be.
 
-    A single delta that no frame can hold goes in pieces if tensors make it so large, and
-    else becomes an error: a bounded receiver must not be asked to take it, and dropping
-    it would truncate an answer silently.
+    A single delta that no frame can hold goes in pieces if tensors make it so large. Any other
+    becomes an error: a receiver takes bounded messages, and a dropped delta would cut an answer
+    silently.
     """
-    payload = encoder.encode(Step(deltas))
+    payload = encoder.encode(DeltaFrame(deltas))
     if len(payload) <= max_bytes:
         return [payload]
     if len(deltas) > 1:
         half = len(deltas) // 2
-        return step_frames(deltas[:half], max_bytes) + step_frames(deltas[half:], max_bytes)
+        return delta_frames(deltas[:half], max_bytes) + delta_frames(deltas[half:], max_bytes)
     if deltas[0].tensors and len(payload) <= MAX_MESSAGE_BYTES:
         size = max_bytes // 2
         starts = range(0, len(payload), size)
-        return [encoder.encode(Piece(payload[i : i + size], i + size >= len(payload))) for i in starts]
+        return [encoder.encode(FramePiece(payload[i : i + size], i + size >= len(payload))) for i in starts]
     error = GenerationFailed("logprobs: the answer to this prompt is too large; ask for fewer").info()
     lean = replace(
         deltas[0],
@@ -129,4 +129,4 @@ def step_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> l
         finish=FinishReason.ERROR,
         error=error,
     )
-    return [encoder.encode(Step([lean]))]
+    return [encoder.encode(DeltaFrame([lean]))]

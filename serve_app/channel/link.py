@@ -1,4 +1,4 @@
-"""One end of a connection: frames out, frames in, and the certainty of knowing when it broke."""
+"""One end of a connection: frames out, frames in, and a watch over the peer at the other end."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final, cast
 from serve_app.channel.frames import LENGTH_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES
 
 BEAT_S: Final = 1.0  # a sign of life this often
-SILENCE_S: Final = 8.0  # a peer that is silent for longer is gone (half-open connection, stopped process)
-# Unsent bytes before a peer that does not read is dropped: the logits of a few requests in one step.
+SILENCE_S: Final = 8.0  # a peer that is silent for longer is gone: a half-open connection, a stopped process
+# A peer with more unsent bytes than this is dropped. One step may hold the logits of a few requests.
 MAX_BACKLOG_BYTES: Final = 3 * MAX_MESSAGE_BYTES
 
 
 class Link(asyncio.Protocol):
     """Cuts a byte stream into frames and watches over its peer.
 
-    `on_frame(payload)` may raise: the peer is malformed then, and is dropped.
-    `on_close(reason)` is called exactly once, after the last frame, whoever ended it.
-    `beat()` gives the payload of the next sign of life; None: send none (yet).
+    `on_frame(payload)` raises for a malformed frame, and the peer is dropped.
+    `on_close(reason)` is called exactly once, after the last frame, whichever end closed.
+    `beat()` returns the payload of the next sign of life, or None to send none.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._close(self._reason if exc is None else f"the connection broke ({type(exc).__name__})")
 
-    # --- ours ------------------------------------------------------------------------
+    # --- frames ------------------------------------------------------------------------
 
     def send(self, payload: bytes) -> None:
-        """Queue a frame. Never blocks: a peer that left too much unread is dropped instead."""
+        """Queue a frame. Never blocks: a peer that leaves too much unread is dropped instead."""
         if self.closed or self._transport is None:
             return
         if self._transport.get_write_buffer_size() > self._max_backlog_bytes:
@@ -92,13 +92,13 @@ class Link(asyncio.Protocol):
         self._transport.write(len(payload).to_bytes(LENGTH_BYTES, "big") + payload)
 
     def drop(self, reason: str) -> None:
-        """Break the connection at once; what is unsent is lost."""
+        """Break the connection at once. Unsent frames are lost."""
         if self._transport is not None:
             self._transport.abort()
         self._close(reason)
 
     def close(self) -> None:
-        """End the connection after what is queued was sent."""
+        """End the connection once all queued frames are sent."""
         self._reason = "closed"
         if self._transport is not None:
             self._transport.close()
@@ -114,7 +114,7 @@ class Link(asyncio.Protocol):
     def _watch(self) -> None:
         now = self._loop.time()
         if now - self._watch_at > self._beat_s:
-            # This process was held up, not the peer: give its frames time to be read.
+            # This process was held up, so the peer's frames may still wait to be read.
             self._heard = now
         if now - self._heard > self._silence_s:
             self.drop("the peer is silent")

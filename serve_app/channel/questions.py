@@ -1,6 +1,6 @@
-"""Questions and their replies as msgpack: a name, and the value of the type that has it.
+"""Questions and their replies as msgpack: the name of a type, and a value of that type.
 
-Decoded into the types listed here and nothing else, as frames are.
+They are decoded into the types listed here and nothing else, as frames are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def encode_question(question: Question[Any]) -> bytes:
 
 
 def decode_question(data: bytes) -> Question[Any]:
-    """Raises msgspec.ValidationError for a question nobody may ask, or one out of type."""
+    """The question in `data`. Raises msgspec.ValidationError for an unknown name or a wrong type."""
     name, raw = _named.decode(data)
     if name not in _questions:
         raise msgspec.ValidationError("there is no such question")
@@ -56,12 +56,12 @@ def decode_question(data: bytes) -> Question[Any]:
 
 
 def encode_reply(reply: object) -> bytes:
-    """What a question brought: its reply, or `Refused`."""
+    """`reply` is the reply to a question, or `Refused`."""
     return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
 
 
 def decode_reply(question: Question[ReplyT], data: bytes) -> ReplyT:
-    """The reply to `question`. Raises the ServeError that it was refused with."""
+    """The reply to `question`. Raises the ServeError of a refusal."""
     name, raw = _named.decode(data)
     if name == _REFUSED:
         raise from_info(_refusal.decode(raw).error)

@@ -1,4 +1,4 @@
-"""The gateway's end: listens for replicas and hands each request its deltas."""
+"""The gateway's end of the channel: listens for replicas and gives each request its deltas."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from serve_app.channel.frames import (
     Abort,
     Beat,
     Booked,
+    DeltaFrame,
     End,
+    FramePiece,
     Hello,
-    Piece,
-    Step,
     Ticket,
+    delta_decoder,
     encoder,
     from_replica,
-    step_decoder,
 )
 from serve_app.channel.link import Link
 from serve_app.errors import GenerationFailed, Overloaded, ServeError
@@ -33,7 +33,7 @@ from serve_app.types import EngineStats, TokenDelta
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S: Final = 5.0
-MAX_UNREAD_DELTAS: Final = 16_384  # of one request whose client reads too slowly
+MAX_UNREAD_DELTAS: Final = 16_384  # a request with more, whose client reads too slowly, fails
 BROKEN: Final = "the connection to the model broke; the answer is incomplete"
 
 
@@ -56,7 +56,7 @@ class Inbox:
     async def get(self) -> list[TokenDelta]:
         """All deltas that came since the last call, waiting for the first; [] is the end.
 
-        Raises ServeError when the request failed, after what came before was read.
+        Raises the ServeError that the request failed with, once the deltas before it were read.
         """
         while not self._deltas:
             if self._error is not None:
@@ -72,7 +72,7 @@ class Inbox:
         return deltas
 
     def end(self) -> None:
-        """No more deltas will come."""
+        """The replica sent everything."""
         self.ended = True
         self._forget_timer()
         self._notify()
@@ -90,7 +90,7 @@ class Inbox:
             self._overdue = loop.call_later(within_s, self.fail, GenerationFailed(BROKEN))
 
     def close(self) -> None:
-        """Take no more; a late delta of this request is dropped, and has its replica abort it."""
+        """Take no more deltas, and end who waits. A late delta is dropped, and its replica told to abort."""
         if self._closed:
             return
         self._closed = True
@@ -120,20 +120,20 @@ class Inbox:
 
 @dataclass(slots=True)
 class Peer:
-    """A replica that is connected, and the last it said of itself."""
+    """A connected replica, and the newest statistics that it sent."""
 
     replica: str
     app: str  # its Serve application
     stats: EngineStats | None = None
-    pieces: bytearray = field(default_factory=bytearray)  # of a step that is not whole yet
-    booked: list[str] = field(default_factory=list)  # records of its requests, to be told with the next beat
+    pieces: bytearray = field(default_factory=bytearray)  # of a `DeltaFrame` that is not whole yet
+    booked: list[str] = field(default_factory=list)  # ids of records, sent with the next beat
 
 
 class Receiver:
-    """Listens for replicas; only holders of `ticket` get in."""
+    """Listens for replicas. Only holders of `ticket` may send deltas."""
 
     def __init__(self, gateway: str, token: bytes, app: str = "") -> None:
-        """`app`: the gateway's Serve application, where replicas settle what it cannot."""
+        """`app` is the gateway's Serve application, where replicas settle records that it left open."""
         self.ticket = Ticket("", 0, gateway, token, app)
         self._servers: list[asyncio.Server] = []
         self.peers: dict[Link, Peer] = {}
@@ -143,13 +143,13 @@ class Receiver:
 
     @classmethod
     async def start(cls, host: str, app: str = "") -> Receiver:
-        """A receiver that listens on `host`, at a port the system picks."""
+        """A receiver that listens on `host`, at a port that the system picks."""
         receiver = cls(secrets.token_hex(8), secrets.token_bytes(32), app)
         await receiver.listen(host)
         return receiver
 
     async def listen(self, host: str) -> None:
-        """Listen on `host`, an address of this machine, too; tickets name it from now on."""
+        """Listen on `host`, an address of this machine, as well. New tickets name this address."""
         server = await asyncio.get_running_loop().create_server(self._link, host, 0)
         self._servers.append(server)
         port = server.sockets[0].getsockname()[1]
@@ -158,7 +158,7 @@ class Receiver:
     def open(self, key: str, record_id: str | None = None) -> Inbox:
         """The inbox of the request that replicas know as `key`.
 
-        `record_id`: of the record that replicas keep until `booked` is called with it.
+        Replicas keep the usage of the record `record_id` until `booked` is called with that id.
         """
         if key in self._inboxes:
             raise ValueError(f"request {key} is open already")
@@ -166,13 +166,13 @@ class Receiver:
         return inbox
 
     def booked(self, record_id: str) -> None:
-        """The record was closed, after the inboxes of all its requests."""
+        """The record `record_id` is closed, and so are the inboxes of all its requests."""
         for link in self._unbooked.pop(record_id, ()):
             if (peer := self.peers.get(link)) is not None:
                 peer.booked.append(record_id)
 
     def stats(self, app: str) -> list[EngineStats]:
-        """The last statistics of every connected replica of an application."""
+        """The newest statistics of every connected replica of the application `app`."""
         return [peer.stats for peer in self.peers.values() if peer.app == app and peer.stats is not None]
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class Receiver:
     # --- one connection --------------------------------------------------------------
 
     def _link(self) -> Link:
-        # A peer that did not say hello may send one small frame and gets nothing back.
+        # Before its hello a peer may send one small frame, and gets no answer.
         link = Link(
             on_frame=lambda payload: self._on_frame(link, payload),
             on_close=lambda reason: self._on_close(link, reason),
@@ -219,9 +219,9 @@ class Receiver:
                 return
             self.peers[link] = Peer(message.replica, message.app)
             link.max_frame_bytes = MAX_FRAME_BYTES
-        elif isinstance(message, Step):
+        elif isinstance(message, DeltaFrame):
             self._deliver(link, message.deltas)
-        elif isinstance(message, Piece):
+        elif isinstance(message, FramePiece):
             self._join(link, peer, message)
         elif isinstance(message, End):
             inbox = self._inboxes.get(message.request_id)
@@ -230,20 +230,20 @@ class Receiver:
         elif isinstance(message, Beat):
             peer.stats = message.stats
 
-    def _join(self, link: Link, peer: Peer, piece: Piece) -> None:
+    def _join(self, link: Link, peer: Peer, piece: FramePiece) -> None:
         peer.pieces += piece.data
         if len(peer.pieces) > MAX_MESSAGE_BYTES:
             link.drop("a message is too large")
         elif piece.last:
             payload, peer.pieces = bytes(peer.pieces), bytearray()
-            self._deliver(link, step_decoder.decode(payload).deltas)
+            self._deliver(link, delta_decoder.decode(payload).deltas)
 
     def _deliver(self, link: Link, deltas: list[TokenDelta]) -> None:
         touched = set()
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
             if inbox is None:
-                # Given up, but the replica works on: cancelling a Serve call is best effort.
+                # Nobody reads this request, but its replica works on: a cancelled Serve call may do so.
                 link.send(encoder.encode(Abort(delta.request_id)))
                 continue
             inbox._push(delta, link)
@@ -259,6 +259,6 @@ class Receiver:
             return
         logger.info("channel: replica %s of %s left: %s", peer.replica, peer.app, reason)
         for inbox in tuple(self._inboxes.values()):
-            # A request without a delta yet learns its fate from its call, which may be retried.
+            # A request without a delta is failed by its Serve call, and may move to another replica.
             if inbox._peer is link:
                 inbox.fail(GenerationFailed(BROKEN))

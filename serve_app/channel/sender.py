@@ -1,4 +1,4 @@
-"""The replica's end: one connection to each gateway that has requests here."""
+"""The replica's end of the channel: one connection to each gateway that sends it requests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from serve_app.channel.frames import (
     End,
     Hello,
     Ticket,
+    delta_frames,
     encoder,
     from_gateway,
-    step_frames,
 )
+from serve_app.channel.ledger import Ledger, Settlement
 from serve_app.channel.link import MAX_BACKLOG_BYTES, Link
-from serve_app.channel.tabs import Settlement, Tabs
 from serve_app.errors import Unavailable
 from serve_app.types import EngineStats, TokenDelta, UsageRecord
 
@@ -30,7 +30,7 @@ BROKEN: Final = "the connection between gateway and model broke; try again"
 
 
 class Outlet:
-    """The way to one gateway: a sink of deltas, and the requests that depend on it."""
+    """The connection to one gateway: a sink of deltas, and the requests that depend on it."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Outlet:
         on_gone: Callable[[Ticket, list[Settlement]], None],
     ) -> None:
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._tabs = Tabs(ticket.gateway)
+        self._ledger = Ledger(ticket.gateway)
         self._ticket = ticket
         self._on_gone = on_gone
         self._closing = False
@@ -52,22 +52,22 @@ class Outlet:
         )
 
     def send(self, deltas: list[TokenDelta]) -> None:
-        """Send one step's deltas; never blocks. A gateway that does not read is dropped."""
-        self._tabs.note(deltas)
-        for payload in step_frames(deltas):
+        """Send the deltas of one step. Never blocks: a gateway that does not read is dropped."""
+        self._ledger.note(deltas)
+        for payload in delta_frames(deltas):
             self.link.send(payload)
 
     async def run(
         self, request_id: str, work: Coroutine[Any, Any, None], record: UsageRecord | None = None
     ) -> None:
-        """Run `work`, which sends the request's deltas here, and mark its end.
+        """Run `work`, which sends the request's deltas here, and send its end.
 
-        `record`: to be settled with what was sent, should the gateway go away before it closed it.
-        Raises Unavailable when the connection breaks first; `work` is cancelled then,
-        as it is when the caller is cancelled. Returns early when the gateway aborts it.
+        `record` is settled with the tokens sent, should the gateway die before it recorded them.
+        Raises Unavailable when the connection breaks first. `work` is then cancelled, as it is when the
+        caller is cancelled. Returns early when the gateway aborts the request.
         """
         if record is not None:
-            self._tabs.open(request_id, record)
+            self._ledger.open(request_id, record)
         task = self._running[request_id] = asyncio.ensure_future(work)
         try:
             if self.link.closed:
@@ -82,33 +82,33 @@ class Outlet:
                 raise Unavailable(BROKEN, retry_after_s=1.0) from None
         finally:
             del self._running[request_id]
-            self._tabs.end(request_id)
+            self._ledger.end(request_id)
 
     def close(self) -> None:
-        """End the connection; what was sent is delivered first."""
+        """End the connection once everything sent is delivered."""
         self._closing = True
         self.link.close()
 
     def _on_frame(self, payload: bytes) -> None:
         message = from_gateway.decode(payload)
         if isinstance(message, Booked):
-            self._tabs.booked(message.record_ids)
+            self._ledger.booked(message.record_ids)
         elif isinstance(message, Abort):
-            self._tabs.drop(message.request_id)
+            self._ledger.drop(message.request_id)
             if message.request_id in self._running:
                 self._running[message.request_id].cancel()
 
     def _on_close(self, reason: str) -> None:
         count = len(self._running)
         logger.info("channel: gateway %s left (%s), %d requests", self._ticket.gateway, reason, count)
-        if not self._closing:  # else it lives, and closes its records itself
-            self._on_gone(self._ticket, self._tabs.settle())
+        if not self._closing:  # else the gateway lives, and closes its records itself
+            self._on_gone(self._ticket, self._ledger.settle())
         for task in tuple(self._running.values()):
             task.cancel()
 
 
 class Sender:
-    """The outlets of one replica, by gateway; each is connected on first use."""
+    """The outlets of one replica, one for each gateway. An outlet is connected on first use."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class Sender:
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
         on_gone: Callable[[Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
     ) -> None:
-        """`on_gone` is told when a gateway went away, and what it had not written down."""
+        """`on_gone` is called for a gateway that went away, with the usage it had not recorded."""
         self._on_gone = on_gone
         self._replica = replica
         self._app = app
@@ -128,13 +128,13 @@ class Sender:
         self._outlets: dict[str, asyncio.Task[Outlet]] = {}
 
     async def to(self, ticket: Ticket) -> Outlet:
-        """The outlet to the gateway that gave `ticket`. Raises Unavailable if it cannot be reached."""
+        """The outlet to the gateway of `ticket`. Raises Unavailable if the gateway cannot be reached."""
         self._forget_closed()
         task = self._outlets.get(ticket.gateway)
         if task is None:
             task = self._outlets[ticket.gateway] = asyncio.ensure_future(self._connect(ticket))
         try:
-            # Shielded: others wait for the same connection.
+            # Shielded: other requests wait for the same connection.
             return await asyncio.shield(task)
         except (OSError, TimeoutError) as error:
             raise Unavailable("the gateway cannot be reached from the model") from error
@@ -156,7 +156,7 @@ class Sender:
                 del self._outlets[gateway]
 
     async def close(self) -> None:
-        """End every connection; what was sent is delivered first."""
+        """End every connection once everything sent is delivered."""
         for task in self._outlets.values():
             if task.done() and not task.cancelled() and task.exception() is None:
                 task.result().close()

@@ -1,8 +1,8 @@
 """From a call to the served entities that may answer it, and on to the first that does.
 
-The split is `endpoints.split`'s; here it learns from HTTP what it needs: the routing key,
-the entity that a privileged caller names, and which models can answer now. Another entity
-is tried only while nothing was delivered.
+`endpoints.split` draws the entity. This module gives it what a request tells: the routing key, the
+entity that a privileged caller names, and which models can answer now. Another entity is tried only
+while nothing was delivered.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ ROUTING_KEY: Final = "X-Routing-Key"
 SERVED_ENTITY: Final = "X-Served-Entity"
 ANSWERED_BY: Final = "served-model-name"  # header of every answer
 
-# Failures of one entity that another may not have.
+# Failures of one entity that another entity may not have.
 _FAILS_OVER: Final = (Unavailable, Overloaded, GenerationFailed)
 
 
 class Wanted(Protocol):
-    """What of a call decides over its entity."""
+    """The fields of a call that decide over its entity."""
 
     @property
     def task(self) -> Task: ...
@@ -68,10 +68,10 @@ def choose(
     context: RequestContext,
     backend: Backend,
 ) -> tuple[ServedEntity, ...]:
-    """The entities to try, best first. `entity`: the one that the route names, if it does.
+    """The entities to try, best first. `entity`: the one that the route names, if any.
 
-    Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice without
-    its scope.
+    Raises InvalidField, ModelNotFound, VersionNotFound, or PermissionDenied for a choice that the
+    caller's scopes do not allow.
     """
     _check_task(endpoint, call.task)
 
@@ -87,7 +87,7 @@ def choose(
         return (found,)
     versions = None if call.version is None else of_version(endpoint, call.version)
     if versions is None or len(versions) == len(endpoint.served_entities):
-        # A version that every entity has chooses nothing: the split goes on as without it.
+        # A version that every entity has chooses nothing, so the traffic split does.
         key = _routing_key(endpoint, call, scope, context)
         return candidates(endpoint, key, is_ready)
     _check_may_choose(context, "a version of an endpoint with several")
@@ -102,7 +102,7 @@ def _check_may_choose(context: RequestContext, what: str) -> None:
 
 
 def version_of(entity: ServedEntity) -> str:
-    """The version that clients know an entity by."""
+    """The version of `entity` as clients name it."""
     return entity.version or "1"
 
 
@@ -133,7 +133,7 @@ async def begin(
     deadline: float,
     patience_s: float,
 ) -> Attempt:
-    """The first of `entities` that delivers; see `first_answer`. `begun` is told of each stream."""
+    """The first of `entities` that delivers; see `first_answer`. `begun` is called with each stream."""
 
     async def attempt(entity: ServedEntity) -> Attempt:
         return await _attempt(backend, entity, requests, begun)
@@ -149,10 +149,10 @@ async def first_answer(
     deadline: float,
     patience_s: float,
 ) -> T:
-    """What the first of `entities` says that can answer before `deadline` (the event loop's time).
+    """The answer of the first of `entities` that can give one before `deadline` (the event loop's time).
 
-    Where none can while a model restarts, its return is waited for, `patience_s` at most. `tries` is
-    told of each that is tried. Raises the last one's ServeError.
+    If none can while a model restarts, the model's return is waited for, `patience_s` at most. `tries` is
+    called with each entity that is tried. Raises the ServeError of the last one.
     """
     clock = asyncio.get_running_loop().time
     until = min(deadline, clock() + patience_s)

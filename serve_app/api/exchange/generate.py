@@ -77,10 +77,10 @@ class GenerateExchange(Exchange[Call]):
 async def under_way(
     call: Call, entity: str | None, scope: Scope, services: Services
 ) -> AsyncIterator[tuple[Attempt, float]]:
-    """What answers `call`, and until when (the event loop's time); over any transport.
+    """The entity that answers `call`, and the deadline in the event loop's time; over any transport.
 
-    Finds the endpoint, draws from its budgets, tries its entities, and accounts for what was used
-    once the block ends, which aborts what still runs. `entity`: the one that the route names.
+    Finds the endpoint, draws from its budgets and tries its entities. The end of the block aborts
+    what still runs and accounts for the tokens. `entity` is the one that the route names, if any.
     Raises ServeError.
     """
     context = context_of(scope)

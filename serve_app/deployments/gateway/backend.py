@@ -21,11 +21,11 @@ from serve_app.types.question import ReplyT
 LOOPBACK: Final = "127.0.0.1"
 WATCH_NODES_S: Final = 2.0
 RECOVERY_S: Final = 0.1  # between looks whether a model is back
-FORGET_S: Final = 3_600.0  # the longest life of a request, which may know a model of a former catalogue
+FORGET_S: Final = 3_600.0  # a request lives this long at most, and may know a model of a former catalogue
 
-Served = tuple[str, str, str]  # application, model and version: what an entity expects where
+EntityKey = tuple[str, str, str]  # an application, and the model and version that it must serve
 
-_OLDEST: Final = "heartbeat_age_s"  # the one statistic that is not a sum
+_OLDEST: Final = "heartbeat_age_s"  # the one statistic of which the largest counts, not the sum
 
 
 class ServeBackend:
@@ -34,29 +34,29 @@ class ServeBackend:
     def __init__(self, receiver: Receiver) -> None:
         self._receiver = receiver
         self._quarantine = Quarantine()
-        self._models: dict[Served, RemoteModel] = {}
+        self._models: dict[EntityKey, RemoteModel] = {}
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
         self._watching = asyncio.ensure_future(self._watch_nodes())
 
     def serve(self, endpoints: Iterable[Endpoint], coming: Iterable[Endpoint] = ()) -> None:
-        """Look for what `endpoints` and `coming` name, and send requests to what `endpoints` name.
+        """Watch the models of `endpoints` and `coming`, and send requests to those of `endpoints`.
 
-        What neither names any more is not looked at, but requests that know it still find it.
+        A model that neither names any more is not watched. Requests that know it still reach it.
         """
-        entities = {_served(e): e for endpoint in endpoints for e in endpoint.served_entities}
-        ahead = {_served(e): e for endpoint in coming for e in endpoint.served_entities}
-        for served in self._models.keys() - entities.keys() - ahead.keys():
-            model = self._models.pop(served)
+        entities = {_key(e): e for endpoint in endpoints for e in endpoint.served_entities}
+        ahead = {_key(e): e for endpoint in coming for e in endpoint.served_entities}
+        for key in self._models.keys() - entities.keys() - ahead.keys():
+            model = self._models.pop(key)
             model.retire()
-            asyncio.get_running_loop().call_later(FORGET_S, self._forget, served[0], model)
-        for served, entity in (ahead | entities).items():
-            if served not in self._models:
-                self._models[served] = RemoteModel(entity, self._receiver, self._quarantine)
-        self._by_app |= {served[0]: self._models[served] for served in entities}
+            asyncio.get_running_loop().call_later(FORGET_S, self._forget, key[0], model)
+        for key, entity in (ahead | entities).items():
+            if key not in self._models:
+                self._models[key] = RemoteModel(entity, self._receiver, self._quarantine)
+        self._by_app |= {key[0]: self._models[key] for key in entities}
 
     def answers(self, entity: ServedEntity) -> bool:
-        """Whether what `entity` names can answer, be it in use or still coming."""
-        model = self._models.get(_served(entity))
+        """Whether the model of `entity` can answer, be it in use or still coming."""
+        model = self._models.get(_key(entity))
         return model is not None and model.missing is None
 
     def routes(self) -> list[str]:
@@ -65,7 +65,7 @@ class ServeBackend:
         return [app for app, model in self._by_app.items() if model in named or model.is_waited_for]
 
     async def looked(self, within_s: float) -> None:
-        """Wait until it is known of every model whether it can answer, `within_s` at most."""
+        """Wait until every model was looked at, `within_s` at most."""
         waits = [asyncio.ensure_future(model.looked.wait()) for model in self._models.values()]
         if waits:
             _, late = await asyncio.wait(waits, timeout=within_s)
@@ -145,7 +145,7 @@ class ServeBackend:
             await asyncio.sleep(WATCH_NODES_S)
 
 
-def _served(entity: ServedEntity) -> Served:
+def _key(entity: ServedEntity) -> EntityKey:
     return entity.app, entity.model, entity.version
 
 

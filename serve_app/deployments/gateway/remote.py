@@ -22,8 +22,8 @@ from serve_app.types import ModelInfo
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 0.25  # between looks at a model; one that answers costs no question
-REFRESH_S: Final = 5.0  # between questions to one that answers: it may have been deployed anew
+RETRY_S: Final = 0.25  # between looks at a model; a look at one that answers asks nobody
+REFRESH_S: Final = 5.0  # between questions to a model that answers: it may have been deployed anew
 ASK_S: Final = 10.0  # for the answer to such a question
 RESTARTING: Final = "restarting"
 
@@ -31,11 +31,11 @@ _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(Mode
 
 
 class RemoteModel:
-    """Found and asked for its `ModelInfo` in the background, so that it never delays other models.
+    """Looks for its model and asks for its `ModelInfo` in the background; models do not delay each other.
 
-    A model without a replica, scaled to zero, is asleep: it counts as ready, is left alone
-    until a request comes, and wakes up with it. One whose replicas are gone for any other
-    reason is not ready from that moment, and requests that wait for it are let go.
+    A model that is scaled to zero is asleep: it counts as ready, and the next request wakes it up.
+    A model whose replicas are gone for any other reason is not ready from that moment, and the
+    requests that wait for it are let go.
     """
 
     def __init__(
@@ -53,22 +53,22 @@ class RemoteModel:
         self._missing: str | None = "not deployed yet"
         self._asleep = False
         self._retired = False
-        self._asked = 0.0  # when it was last heard of; the event loop's time
+        self._asked = 0.0  # when the model last answered; the event loop's time
         self.info: ModelInfo | None = None
         self.route: Route | None = None
-        self.looked = asyncio.Event()  # it is known whether it can answer
+        self.looked = asyncio.Event()  # set once it is known whether the model can answer
         self._watching = asyncio.ensure_future(self._watch())
 
     @property
     def missing(self) -> str | None:
-        """Why it cannot answer; None: it can."""
+        """Why the model cannot answer; None: it can."""
         if self._missing is None and not self._asleep and self._handle is not None:
             return RESTARTING if choices(self._handle) == 0 else None
         return self._missing
 
     @property
     def is_restarting(self) -> bool:
-        """Whether it has answered before and may soon again."""
+        """Whether the model has answered before and may soon answer again."""
         return self.info is not None and self.missing is not None
 
     @property
@@ -77,7 +77,7 @@ class RemoteModel:
         return self.route is not None and self.route.is_waited_for
 
     def retire(self) -> None:
-        """No endpoint names it any more: look only while somebody waits for it. Requests go on."""
+        """No endpoint names the model any more: look only while a request waits for it."""
         self._retired = True
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class RemoteModel:
             self._waking.cancel()
 
     async def wake(self) -> ModelInfo:
-        """What the model is, once it can answer. Raises Unavailable or Overloaded."""
+        """The model's `ModelInfo`, once the model can answer. Raises Unavailable or Overloaded."""
         if (missing := self.missing) is not None or self._handle is None:
             word = "restarting" if missing == RESTARTING else "loading"
             raise Unavailable(f"the model is {word}; try again", retry_after_s=2.0)
@@ -96,7 +96,7 @@ class RemoteModel:
         if self._waking is None or self._waking.done():
             logger.info("application %s: waking up", self._app)
             self._waking = asyncio.ensure_future(self._ask(self._handle))
-        # Shielded: the first request may leave while others wait for the same.
+        # Shielded: the request that asked first may leave while others wait for the answer.
         return await asyncio.shield(self._waking)
 
     async def _ask(self, handle: DeploymentHandle) -> ModelInfo:
@@ -118,12 +118,12 @@ class RemoteModel:
         return info
 
     async def _watch(self) -> None:
-        """Keep all that is said here true."""
+        """Keep `missing`, `info` and `route` true."""
         while not self._retired or self.is_waited_for:
             try:
                 await self._look()
             except Exception as error:
-                # Whatever it is, a look is repeated: a cluster that starts has many faces.
+                # Any failure is tried again: a cluster that starts fails in many ways.
                 logger.debug("application %s: %s", self._app, type(error).__name__)
                 if not isinstance(error, TimeoutError):
                     self.looked.set()
@@ -131,7 +131,7 @@ class RemoteModel:
 
     async def _look(self) -> None:
         if self._handle is None:
-            # Waits for the controller, so not on this loop; a handle is made once.
+            # In a thread, since it waits for the controller. A handle is made once.
             self._handle = await asyncio.to_thread(serve.get_app_handle, self._app)
             self.route = Route(self._handle, self._receiver, self._quarantine, lambda: self.missing is None)
         is_due = asyncio.get_running_loop().time() >= self._asked + REFRESH_S
@@ -144,7 +144,7 @@ class RemoteModel:
         self._ready(asleep=False)
 
     async def _is_up(self, handle: DeploymentHandle) -> bool:
-        """Of a model for which the router has nobody: whether somebody is there all the same."""
+        """Whether the model has a replica, although the router knows of none."""
         found = await asyncio.to_thread(presence, self._app)
         self._asked = asyncio.get_running_loop().time()
         if choices(handle):
@@ -154,7 +154,7 @@ class RemoteModel:
             return False
         if found is Presence.UP and choices(handle) is None:
             return True  # the first call makes the router ask
-        # A controller that still counts a replica here has not heard yet that it is gone.
+        # A controller that still counts a replica has not heard yet that it is gone.
         self._lost(found.value if self.info is None or found is Presence.ABSENT else RESTARTING)
         return False
 

@@ -32,9 +32,9 @@ GONE: Final = "the model is restarting; try again"
 
 
 class Route:
-    """Sends requests to one model, and moves them while nothing was delivered.
+    """Sends requests to one model, and moves them to another replica while nothing was delivered.
 
-    `is_there` tells whether it has anybody to move to.
+    `is_there` tells whether the model has a replica to move to.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Route:
         return not all(map(is_taken, self._open))
 
     def let_go(self) -> None:
-        """The model's replicas are gone: end the requests that none of them had taken."""
+        """The model's replicas are gone: end the requests that no replica had taken."""
         for response, end in tuple(self._open.items()):
             if not is_taken(response):
                 end()
@@ -67,7 +67,7 @@ class Route:
         return RoutedStream(self, request)
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The answer to `question`, moved to another replica when its own dies. Raises ServeError.
+        """The answer to `question`, from another replica when the first one dies. Raises ServeError.
 
         Cancelling the task takes the question back.
         """
@@ -166,7 +166,7 @@ class _Call:
 
 
 async def _watch(request: GenerateRequest, response: Any, inbox: Inbox, quarantine: Quarantine) -> None:
-    """Learn how a call ended; the channel has told already if all went well."""
+    """Learn how a call ended. The channel has told already if all went well."""
     try:
         answer = await response
     except asyncio.CancelledError:

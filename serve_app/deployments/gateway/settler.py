@@ -17,7 +17,7 @@ from ray import serve
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.frames import Ticket
-from serve_app.channel.tabs import Settlement
+from serve_app.channel.ledger import Settlement
 
 logger = logging.getLogger(__name__)
 

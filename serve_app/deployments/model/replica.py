@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import ray
 from ray import serve
 
-from serve_app.channel.frames import Refused, Step, encoder, request_decoder, ticket_decoder
+from serve_app.channel.frames import DeltaFrame, Refused, encoder, request_decoder, ticket_decoder
 from serve_app.channel.questions import decode_question, encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
@@ -83,7 +83,7 @@ class ModelReplica:
         return None
 
     async def stream(self, payload: bytes) -> AsyncIterator[bytes]:
-        """Answer one `GenerateRequest` as a stream: one `Step` an engine step, or `Refused`.
+        """Answer one `GenerateRequest` as a stream: one `DeltaFrame` an engine step, or `Refused`.
 
         For Python callers; costs a remote stream item a step and request, where the
         channel of `generate` shares one frame between all requests of a gateway.
@@ -103,7 +103,7 @@ class ModelReplica:
         work.add_done_callback(lambda _: sink.send([]))
         try:
             while deltas := await sink.get():
-                yield encoder.encode(Step(deltas))
+                yield encoder.encode(DeltaFrame(deltas))
             await work
         except ServeError as error:
             yield _refused(error)

@@ -8,7 +8,15 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.channel.frames import MAX_FRAME_BYTES, Hello, Piece, Step, Ticket, encoder, step_frames
+from serve_app.channel.frames import (
+    MAX_FRAME_BYTES,
+    DeltaFrame,
+    FramePiece,
+    Hello,
+    Ticket,
+    delta_frames,
+    encoder,
+)
 from serve_app.channel.link import Link
 from serve_app.channel.receiver import Inbox, Receiver
 from serve_app.channel.sender import Sender
@@ -216,7 +224,7 @@ async def test_a_peer_without_the_token_is_closed_and_delivers_nothing(
 ) -> None:
     inbox = receiver.open("a")
     reader, writer = await say(
-        receiver.ticket, encoder.encode(Hello(token, "r", "m")), encoder.encode(Step([delta("a", "x")]))
+        receiver.ticket, encoder.encode(Hello(token, "r", "m")), encoder.encode(DeltaFrame([delta("a", "x")]))
     )
     assert await asyncio.wait_for(_rest(reader), WAIT_S) == b""
     writer.close()
@@ -251,7 +259,7 @@ async def test_a_malformed_stranger_is_closed(receiver: Receiver, raw: bytes) ->
 
 async def test_a_frame_of_the_wrong_type_breaks_an_admitted_peer(receiver: Receiver) -> None:
     hello = encoder.encode(Hello(receiver.ticket.token, "r", "m"))
-    bad = encoder.encode(["Step", [{"request_id": 1, "index": "zero"}]])
+    bad = encoder.encode(["DeltaFrame", [{"request_id": 1, "index": "zero"}]])
     reader, writer = await say(receiver.ticket, hello, bad)
     await asyncio.wait_for(_rest(reader), WAIT_S)
     writer.close()
@@ -261,7 +269,7 @@ async def test_a_frame_of_the_wrong_type_breaks_an_admitted_peer(receiver: Recei
 async def test_frames_may_arrive_one_byte_at_a_time(receiver: Receiver) -> None:
     inbox = receiver.open("a")
     hello = encoder.encode(Hello(receiver.ticket.token, "r", "m"))
-    step = encoder.encode(Step([delta("a", "x")]))
+    step = encoder.encode(DeltaFrame([delta("a", "x")]))
     _, writer = await say(receiver.ticket)
     for byte in b"".join(len(p).to_bytes(4, "big") + p for p in (hello, step)):
         writer.write(bytes([byte]))
@@ -345,18 +353,18 @@ async def test_the_statistics_of_a_replica_reach_the_gateway(
 
 def test_a_step_larger_than_a_frame_is_split_in_order() -> None:
     deltas = [delta("a", str(i) * 100) for i in range(32)]
-    frames = step_frames(deltas, max_bytes=1_000)
+    frames = delta_frames(deltas, max_bytes=1_000)
     assert len(frames) > 1
     assert all(len(frame) <= 1_000 for frame in frames)
-    assert encoder.encode(Step(deltas)) not in frames
+    assert encoder.encode(DeltaFrame(deltas)) not in frames
 
 
 def test_a_delta_no_frame_can_hold_becomes_an_error() -> None:
     from serve_app.channel.frames import from_replica
 
-    (frame,) = step_frames([delta("a", "x" * 5_000)], max_bytes=1_000)
+    (frame,) = delta_frames([delta("a", "x" * 5_000)], max_bytes=1_000)
     message = from_replica.decode(frame)
-    assert isinstance(message, Step)
+    assert isinstance(message, DeltaFrame)
     (only,) = message.deltas
     assert only.finish is FinishReason.ERROR
     assert only.error is not None
@@ -380,7 +388,7 @@ async def test_tensors_larger_than_a_frame_arrive_whole(receiver: Receiver, send
 async def test_endless_pieces_are_refused(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serve_app.channel.receiver.MAX_MESSAGE_BYTES", 1_000)
     hello = encoder.encode(Hello(receiver.ticket.token, "r1", "m"))
-    piece = encoder.encode(Piece(bytes(400), False))
+    piece = encoder.encode(FramePiece(bytes(400), False))
     reader, writer = await say(receiver.ticket, hello, piece, piece, piece)
     while await asyncio.wait_for(reader.read(1_000), WAIT_S):
         pass  # until the gateway has closed the connection

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from serve_app.channel.frames import Ticket
+from serve_app.channel.ledger import Settlement
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
-from serve_app.channel.tabs import Settlement
 from serve_app.types import EngineStats, FinishReason, TokenDelta, Usage, UsageRecord
 
 WAIT_S = 10.0
@@ -111,7 +111,7 @@ async def test_what_the_gateway_wrote_down_is_forgotten_with_its_next_beat(
     receiver.booked("a")  # nothing is left to tell
     receiver.booked("unknown")
     outlet = await replica.sender.to(receiver.ticket)
-    await until(lambda: len(outlet._tabs) == 1)
+    await until(lambda: len(outlet._ledger) == 1)
     die(receiver)
     await until(lambda: replica.gone)
     assert [each.record.id for each in replica.settled] == ["b"]
@@ -138,7 +138,7 @@ async def test_requests_without_a_record_or_without_a_token_are_nobodys(
     receiver.open("b", "b")
     await replica.answer(receiver, "b", record("b"), tokens=0)
     outlet = await replica.sender.to(receiver.ticket)
-    assert len(outlet._tabs) == 0
+    assert len(outlet._ledger) == 0
     die(receiver)
     await until(lambda: replica.gone)
     assert replica.settled == []
@@ -149,7 +149,7 @@ async def test_a_gateway_that_gave_a_request_up_accounts_for_it_itself(
 ) -> None:
     await replica.answer(receiver, "late", record("late"), tokens=3)  # no inbox: each delta is refused
     outlet = await replica.sender.to(receiver.ticket)
-    await until(lambda: len(outlet._tabs) == 0)
+    await until(lambda: len(outlet._ledger) == 0)
 
 
 async def test_a_gateway_that_stops_in_order_leaves_nothing_to_settle(

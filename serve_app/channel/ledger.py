@@ -1,0 +1,106 @@
+"""What a replica generated for the requests of one gateway, kept until that gateway has recorded it.
+
+A gateway that dies leaves requests without an end in its journal. The replica's ledger then tells what
+these requests used, and another gateway records it (see `deployments/gateway/settler.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from serve_app.types import TokenDelta, Usage, UsageRecord
+
+LOST = "lost"
+
+
+class Settlement(msgspec.Struct, frozen=True, array_like=True):
+    """What one replica generated for a client's request whose gateway is gone."""
+
+    part: str  # the replica's share of the request: the same in every copy of this settlement
+    gateway: str  # the name that the gateway's ticket has
+    record: UsageRecord  # the request's record, with the tokens of this part
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A client's request, and the engine requests that answer it: one for each prompt."""
+
+    record: UsageRecord
+    requests: set[str] = field(default_factory=set)  # ids of engine requests
+    parts: dict[str, Usage] = field(default_factory=dict)  # engine request -> usage, once it has tokens
+
+
+class Ledger:
+    """The requests of one gateway that it has not recorded yet."""
+
+    def __init__(self, gateway: str) -> None:
+        self._gateway = gateway
+        self._by_record: dict[str, _Entry] = {}
+        self._by_request: dict[str, _Entry] = {}
+
+    def __len__(self) -> int:
+        """How many clients' requests are not recorded yet."""
+        return len(self._by_record)
+
+    def open(self, request_id: str, record: UsageRecord) -> None:
+        """The engine request `request_id` belongs to the client's request of `record`."""
+        entry = self._by_record.setdefault(record.id, _Entry(record))
+        entry.requests.add(request_id)
+        self._by_request[request_id] = entry
+
+    def note(self, deltas: Iterable[TokenDelta]) -> None:
+        """Take note of deltas that were sent to the gateway."""
+        if not self._by_request:
+            return
+        for delta in deltas:
+            entry = self._by_request.get(delta.request_id)
+            if entry is not None and not delta.is_progress:  # progress delivers nothing
+                entry.parts[delta.request_id] = delta.usage
+
+    def end(self, request_id: str) -> None:
+        """The engine request `request_id` ended. It is forgotten if it had no tokens."""
+        entry = self._by_request.get(request_id)
+        if entry is not None and request_id not in entry.parts:
+            self.drop(request_id)
+
+    def drop(self, request_id: str) -> None:
+        """Forget the engine request `request_id`: the gateway aborted it, and accounts for it."""
+        entry = self._by_request.pop(request_id, None)
+        if entry is None:
+            return
+        entry.parts.pop(request_id, None)
+        entry.requests.discard(request_id)
+        if not entry.requests:
+            self._by_record.pop(entry.record.id, None)
+
+    def booked(self, record_ids: Iterable[str]) -> None:
+        """Forget clients' requests that the gateway has recorded."""
+        for each in record_ids:
+            entry = self._by_record.pop(each, None)
+            for request_id in () if entry is None else entry.requests:
+                self._by_request.pop(request_id, None)
+
+    def settle(self) -> list[Settlement]:
+        """The gateway is gone: empty the ledger, and return what it held."""
+        entries = [entry for entry in self._by_record.values() if entry.parts]
+        self._by_record.clear()
+        self._by_request.clear()
+        return [Settlement(min(entry.parts), self._gateway, _record(entry)) for entry in entries]
+
+
+def _record(entry: _Entry) -> UsageRecord:
+    used = entry.parts.values()
+    return replace(
+        entry.record,
+        outcome=LOST,
+        status=200,  # of a stream, whose head goes out with its first delta
+        prompt_tokens=sum(usage.prompt_tokens for usage in used),
+        cached_tokens=sum(usage.cached_tokens for usage in used),
+        completion_tokens=sum(usage.generated_tokens for usage in used),
+        discarded_tokens=sum(usage.discarded_tokens for usage in used),
+        total_s=max(0.0, time.time() - entry.record.started),
+    )
