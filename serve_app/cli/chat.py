@@ -10,7 +10,7 @@ from typing import Any, Final
 import click
 
 from serve_app.cli.conversation import Answer, Conversation
-from serve_app.cli.output import printable
+from serve_app.cli.output import print_note, printable
 from serve_app.cli.server import Server, ServerError, server_options
 from serve_app.endpoints.endpoint import Task
 
@@ -68,7 +68,7 @@ def _answer(talk: Conversation, question: str, *, interactive: bool, stats: bool
         raise click.Abort
     note = _note(answer, stats=stats)
     if note:
-        click.secho(f"[{note}]", err=True, dim=True)
+        print_note(f"[{note}]")
 
 
 def _note(answer: Answer, *, stats: bool) -> str:
@@ -87,7 +87,7 @@ def _command(talk: Conversation, line: str) -> None:
         said = "the instructions are set" if talk.system else "there are no instructions any more"
     else:
         said = HELP
-    click.secho(f"[{said}]", err=True, dim=True)
+    print_note(f"[{said}]")
 
 
 def _show(text: str) -> None:
@@ -98,7 +98,7 @@ def _typed() -> Iterator[str]:
     """Lines from the terminal, until its end."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401  # gives `input` editing and history
-    click.secho(HELP, err=True, dim=True)
+    print_note(HELP)
     while True:
         try:
             line = input(PROMPT)

@@ -21,7 +21,7 @@ def deploy(file: Path) -> None:
     """
     from serve_app.deployments.deploy_file.file import DeployFileError, parse  # Ray comes with it
     from serve_app.deployments.launcher import control, ports
-    from serve_app.deployments.launcher.say import CannotServe
+    from serve_app.deployments.launcher.errors import CannotServe
 
     text = read_text(file)
     try:
@@ -29,7 +29,7 @@ def deploy(file: Path) -> None:
     except DeployFileError as error:
         raise click.ClickException(f"{file} cannot be deployed:\n{error}") from error
     for warning in checked.warnings:
-        click.echo(f"{file}: {warning}", err=True)
+        click.echo(warning.of(file), err=True)
     _, port = ports.address(checked.raw)
     try:
         control.deploy(str(file), text, port, lambda words: click.echo(f"deploy: {words}"))

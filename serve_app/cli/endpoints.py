@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from serve_app.cli.output import table
+from serve_app.cli.output import print_note, print_table
 from serve_app.cli.server import Server, server_options
 
 COLUMNS: Final = ("endpoint", "task", "kind", "context", "entity", "model", "version", "traffic", "ready")
@@ -28,12 +28,11 @@ def endpoints(server: Server, form: str) -> None:
         return
     rows = [row for entry in entries for row in _rows(entry)]
     if not rows:
-        click.echo("no endpoint is ready; `serve-app health` says why", err=True)
+        print_note("no endpoint is ready; `serve-app health` says why")
         return
     shown = [name for name in COLUMNS if any(name in row for row in rows)]
-    click.echo(
-        table(shown, [[row.get(name, "") for name in shown] for row in rows], right=("context", "traffic"))
-    )
+    cells = [[row.get(name, "") for name in shown] for row in rows]
+    print_table(shown, cells, right=("context", "traffic"))
 
 
 def _rows(entry: dict[str, Any]) -> list[dict[str, str]]:

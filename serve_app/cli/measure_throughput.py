@@ -13,6 +13,7 @@ from serve_app.cli.files import read_text
 from serve_app.cli.output import rounded_down
 from serve_app.config import ModelConfig
 from serve_app.deployments.deploy_file import yaml as deploy_yaml
+from serve_app.deployments.launcher.terminal import waiting
 from serve_app.errors import ServeError
 
 if TYPE_CHECKING:
@@ -67,13 +68,16 @@ def measure_throughput(
         output_tokens=output_tokens,
         concurrency=concurrency or config.engine.max_sequences,
     )
-    _report(config, asyncio.run(_measure(config, mix, rounds, seconds)))
+    with waiting(f"measuring {config.name}"):
+        result = asyncio.run(_measure(config, mix, rounds, seconds))
+    _report(config, result)
 
 
 def _from_file(path: Path, app: str | None) -> ModelConfig:
-    loaded, wrong = deploy_yaml.read(read_text(path))
-    if wrong:
-        raise click.ClickException(f"{path}: {wrong[0]}")
+    document = deploy_yaml.read(read_text(path))
+    if document.problems:
+        raise click.ClickException(document.problems[0].of(path))
+    loaded = document.values
     applications = loaded.get("applications") if isinstance(loaded, dict) else None
     models: dict[str, dict[str, Any]] = {
         str(each.get("name")): dict(each.get("args") or {})

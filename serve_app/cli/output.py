@@ -6,7 +6,12 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Final
 
-GAP: Final = "  "
+import click
+from rich.console import Console, JustifyMethod
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH: Final = 100_000  # no line of a table is longer
 # Escape sequences in a model's words or a server's names would move the cursor or worse.
 _CONTROLS: Final = dict.fromkeys([*range(0x20), *range(0x7F, 0xA0)])
 _TEXT_CONTROLS: Final = {code: None for code in _CONTROLS if chr(code) not in "\n\t"}
@@ -17,20 +22,28 @@ def printable(text: str) -> str:
     return text.translate(_TEXT_CONTROLS)
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> str:
-    """Columns as wide as their widest cell, headed in capitals; those named in `right` end flush."""
-    cells = [
-        [title.upper() for title in header],
-        *([cell.translate(_CONTROLS) for cell in row] for row in rows),
-    ]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join(
-        GAP.join(
-            cell.rjust(width) if title in right else cell.ljust(width)
-            for title, cell, width in zip(header, row, widths, strict=True)
-        ).rstrip()
-        for row in cells
-    )
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Collection[str] = ()) -> None:
+    """Print columns headed in capitals; those named in `right` are aligned to the right.
+
+    In a terminal the columns fit its width. Elsewhere one row is one line, however long.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for title in header:
+        side: JustifyMethod = "right" if title in right else "left"
+        table.add_column(Text(title.upper()), justify=side, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell.translate(_CONTROLS)) for cell in row))
+    with console.capture() as printed:
+        console.print(table)
+    click.echo("\n".join(line.rstrip() for line in printed.get().splitlines()))
+
+
+def print_note(text: str) -> None:
+    """Print a line beside the results: on standard error, dim in a terminal."""
+    Console(stderr=True, soft_wrap=True).print(Text(text, style="dim"))
 
 
 def number(value: float) -> str:

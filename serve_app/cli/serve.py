@@ -21,7 +21,7 @@ def _number(context: click.Context, parameter: click.Parameter, value: float | N
 
 
 @click.command()
-@click.argument("file", type=DEPLOY_FILE)
+@click.argument("file", type=DEPLOY_FILE, required=False)
 @click.option("--no-haproxy", is_flag=True, help="Use Ray Serve's own Python proxy, several times slower.")
 @click.option(
     "--grace",
@@ -32,7 +32,7 @@ def _number(context: click.Context, parameter: click.Parameter, value: float | N
     "graceful_shutdown_timeout_s in FILE, or 600]",
 )
 @click.pass_context
-def serve(context: click.Context, file: Path, no_haproxy: bool, grace: float | None) -> None:
+def serve(context: click.Context, file: Path | None, no_haproxy: bool, grace: float | None) -> None:
     """Serve a deploy file, until Ctrl-C.
 
     Starts a private one-node Ray cluster for FILE and says what happens while it loads.
@@ -41,6 +41,8 @@ def serve(context: click.Context, file: Path, no_haproxy: bool, grace: float | N
 
     Exits with 0 when it was asked to stop, and with 1 when it could not serve or go on.
     """
+    if file is None:
+        raise click.UsageError("name a deploy file, such as deploy/local.yaml, which serves the demo models")
     from serve_app.deployments.launcher.launcher import Launcher
     from serve_app.deployments.launcher.server import Options
 

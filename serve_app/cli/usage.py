@@ -14,7 +14,7 @@ import msgspec
 
 from serve_app.accounts.journal_reader import read
 from serve_app.accounts.totals import FIELDS, Total, summarise
-from serve_app.cli.output import number, table
+from serve_app.cli.output import number, print_note, print_table
 from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
 from serve_app.types import UsageRecord
@@ -39,9 +39,7 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
     help="The gateway's usage_dir.  [default: $XDG_STATE_HOME/serve-app/usage]",
 )
 @click.option("--since", metavar=METAVAR, callback=unix_seconds, help="Requests that began then or later.")
-@click.option(
-    "--until", metavar=METAVAR, callback=unix_seconds, help="Requests that began earlier than that."
-)
+@click.option("--until", metavar=METAVAR, callback=unix_seconds, help="Requests that began earlier.")
 @click.option(
     "--by",
     default="endpoint,entity",
@@ -85,9 +83,9 @@ def usage(
         csv.writer(sys.stdout, lineterminator="\n").writerows([rows.header, *rows.cells])
     elif totals:
         texts = [[cell if isinstance(cell, str) else number(cell) for cell in row] for row in rows.cells]
-        click.echo(table(rows.header, texts, right=rows.header[len(by) :]))
+        print_table(rows.header, texts, right=rows.header[len(by) :])
     else:
-        click.echo("no requests in that time", err=True)
+        print_note("no requests in that time")
 
 
 def _read(folder: Path, since: float | None, until: float | None) -> Iterator[UsageRecord]:

@@ -15,8 +15,8 @@ from serve_app.cli.files import DEPLOY_FILE, read_text
 def validate(context: click.Context, files: tuple[Path, ...]) -> None:
     """Check deploy files, without deploying them.
 
-    Prints one line a problem: where it is and what to write instead. Exits with 1 when a
-    file has an error; warnings alone do not count.
+    Prints one line a problem: the file and its line, the field, and what to write instead. Exits
+    with 1 when a file has an error; warnings alone do not count.
     """
     from serve_app.deployments.deploy_file.file import problems  # Ray comes with it
     from serve_app.deployments.deploy_file.problem import Severity
@@ -26,7 +26,7 @@ def validate(context: click.Context, files: tuple[Path, ...]) -> None:
         found = problems(read_text(file))
         failed = failed or any(problem.severity is Severity.ERROR for problem in found)
         for problem in found:
-            click.echo(f"{file}: {problem}")
+            click.echo(problem.of(file))
         if not found:
             click.echo(f"{file}: ok")
     context.exit(1 if failed else 0)

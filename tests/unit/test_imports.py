@@ -145,6 +145,7 @@ OWNERS: dict[str, set[str]] = {
     "click": {"cli"},
     "httpx": {"cli", "models"},
     "httpx_sse": {"cli"},
+    "rich": {"cli", "deployments"},
 }
 FORBIDDEN_IMPORTS = {"pickle", "cloudpickle", "dill", "shelve", "marshal"}
 

@@ -1,7 +1,5 @@
 """Deploy files, checked as a whole without starting Ray: all that is wrong, and what to write instead.
 
-    python -m serve_app.deployments.deploy_file.file deploy/local.yaml    # exit status 1: a file has errors
-
 Covered: YAML (with keys that are there twice), Ray's schema of a deploy file, keys that Ray
 would ignore without a word, import paths, `args` against the builder's own config class,
 the endpoints, and what these must agree on. Not covered: whether weights, key files and
@@ -10,7 +8,6 @@ machines are there, and what fits them.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,13 +62,13 @@ def load(path: Path) -> DeployFile:
 
 def parse(text: str) -> DeployFile:
     """The deploy file with this text. Raises DeployFileError with everything that is wrong with it."""
-    raw, found = deploy_yaml.read(text)
-    checked = _Check(raw) if not found else None
-    found += checked.problems if checked else []
+    document = deploy_yaml.read(text)
+    checked = None if document.problems else _Check(document.values)
+    found = [document.located(problem) for problem in (checked or document).problems]
     if checked is None or checked.gateway is None or any(p.severity is Severity.ERROR for p in found):
         raise DeployFileError(found)
     return DeployFile(
-        raw=raw,
+        raw=document.values,
         gateway=checked.gateway,
         catalogue=checked.catalogue or Catalogue(),
         models={app.name: app.config for app in checked.apps if isinstance(app.config, ModelConfig)},
@@ -81,10 +78,11 @@ def parse(text: str) -> DeployFile:
 
 def problems(source: str | Mapping[str, Any]) -> list[Problem]:
     """All that is wrong with a deploy file, given as YAML or as plain values. Never raises."""
-    if isinstance(source, str):
-        raw, found = deploy_yaml.read(source)
-        return found or _Check(raw).problems
-    return _Check(source).problems
+    if not isinstance(source, str):
+        return _Check(source).problems
+    document = deploy_yaml.read(source)
+    found = document.problems or _Check(document.values).problems
+    return [document.located(problem) for problem in found]
 
 
 class _Check:
@@ -182,25 +180,3 @@ def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:
             for entry in entries
         ],
     }
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Report on each file named. 0: none has errors; 1: some file has; 2: none was named."""
-    files = [Path(name) for name in (sys.argv[1:] if argv is None else argv)]
-    if not files:
-        print("usage: python -m serve_app.deployments.deploy_file.file FILE...", file=sys.stderr)
-        return 2
-    failed = False
-    for file in files:
-        try:
-            found, verdict = list(load(file).warnings), "ok"
-        except DeployFileError as error:
-            found, verdict, failed = error.problems, "must not be deployed", True
-        for problem in found:
-            print(f"{file}: {problem}")
-        print(f"{file}: {verdict}")
-    return int(failed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,11 +1,14 @@
-"""What is wrong with a deploy file, and where: a path into the file with the names beside the indices."""
+"""What is wrong with a deploy file, and where: a line, and a path with the names beside the indices."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TypeAlias
 
 from serve_app.endpoints.catalogue import field_path
+
+Path: TypeAlias = tuple[str | int, ...]  # into a deploy file: ("applications", 0, "args")
 
 
 class Severity(StrEnum):
@@ -22,20 +25,24 @@ class Problem:
     where: str  # "applications[1].args.engine (application 'model-a')"; empty: the file as a whole
     message: str
     severity: Severity = Severity.ERROR
+    path: Path = ()
+    line: int | None = None  # of the file, counted from 1; None: not known, or the file as a whole
 
     def __str__(self) -> str:
-        return (
-            f"{self.severity}: {self.where}: {self.message}"
-            if self.where
-            else f"{self.severity}: {self.message}"
-        )
+        line = None if self.line is None else f"line {self.line}"
+        return ": ".join(part for part in (self.severity, line, self.where, self.message) if part)
+
+    def of(self, file: object) -> str:
+        """The problem behind the file's name and its line, as compilers and editors write it."""
+        place = f"{file}" if self.line is None else f"{file}:{self.line}"
+        return f"{place}: {replace(self, line=None)}"
 
 
 @dataclass(frozen=True)
 class Place:
     """A field of a deploy file, and the names on the way to it."""
 
-    path: tuple[str | int, ...] = ()
+    path: Path = ()
     names: tuple[str, ...] = ()
 
     def at(self, *parts: str | int) -> Place:
@@ -47,10 +54,10 @@ class Place:
         return replace(self, names=(*self.names, f"{kind} {name!r}")) if isinstance(name, str) else self
 
     def error(self, message: str) -> Problem:
-        return Problem(str(self), message, Severity.ERROR)
+        return Problem(str(self), message, Severity.ERROR, self.path)
 
     def warning(self, message: str) -> Problem:
-        return Problem(str(self), message, Severity.WARNING)
+        return Problem(str(self), message, Severity.WARNING, self.path)
 
     def __str__(self) -> str:
         path = field_path(self.path)

@@ -1,49 +1,84 @@
-"""A deploy file's text as plain values. Unlike YAML readers in general, refuses a key that is there twice."""
+"""A deploy file's text -> plain values, what is wrong with the text, and the line of each field.
+
+Ray reads deploy files with PyYAML, so this module does too: another reader takes some values for
+something else (docs/decisions/deploy-files-are-read-by-pyyaml.md). Unlike PyYAML by itself, it refuses
+a key that is there twice.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
 
-from serve_app.deployments.deploy_file.problem import Place, Problem
+from serve_app.deployments.deploy_file.problem import Path, Place, Problem
 
 
-def read(text: str) -> tuple[Any, list[Problem]]:
-    """The values of a YAML document, and what is wrong with it; with an error the values are None."""
+@dataclass(frozen=True)
+class Document:
+    """One YAML document. With a problem there are no values."""
+
+    values: Any
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Path, int] = field(default_factory=dict)  # of each field, counted from 1
+
+    def located(self, problem: Problem) -> Problem:
+        """The problem with its line: that of its field, or of the nearest field around it that is there."""
+        path = problem.path
+        while path and path not in self.lines:
+            path = path[:-1]
+        line = self.lines.get(path) if problem.line is None else problem.line
+        return replace(problem, line=line)
+
+
+def read(text: str) -> Document:
+    """The document with this text. Never raises."""
     try:
         loader = yaml.SafeLoader(text)
         root = loader.get_single_node()
         if root is None:
-            return {}, []
-        twice = list(_twice(root, Place(), set()))
-        return (None if twice else loader.construct_document(root)), twice
+            return Document({})
+        document = Document(None)
+        document.problems.extend(_walk(root, Place(), document.lines, set()))
+        if document.problems:
+            return document
+        return replace(document, values=loader.construct_document(root))
+    except yaml.MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        context = f"{error.context}, " if error.context else ""
+        return Document(None, [replace(Place().error(f"is no YAML: {context}{error.problem}"), line=line)])
     except yaml.YAMLError as error:
-        return None, [Place().error(f"is no YAML: {' '.join(str(error).split())}")]
+        return Document(None, [Place().error(f"is no YAML: {' '.join(str(error).split())}")])
     except (ValueError, RecursionError) as error:  # a date or number that YAML's own rules cannot read
-        return None, [Place().error(f"cannot be read: {error}")]
+        return Document(None, [Place().error(f"cannot be read: {error}")])
 
 
-def _twice(node: yaml.Node, place: Place, seen: set[int]) -> Iterator[Problem]:
+def _walk(node: yaml.Node, place: Place, lines: dict[Path, int], seen: set[int]) -> Iterator[Problem]:
+    """Write down the lines of all fields below `node`, and tell of keys that are there twice."""
     if id(node) in seen:  # an alias
         return
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
-            yield from _twice(item, place.at(index), seen)
+            here = place.at(index)
+            lines[here.path] = item.start_mark.line + 1
+            yield from _walk(item, here, lines, seen)
     elif isinstance(node, yaml.MappingNode):
         first: dict[str, int] = {}
         for key, value in node.value:
-            here = place.at(str(key.value))
-            if not isinstance(key, yaml.ScalarNode):
-                yield place.error(f"line {key.start_mark.line + 1}: a key must be a word")
-                continue
             line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarNode):
+                yield replace(place.error("a key must be a word"), line=line)
+                continue
+            here = place.at(str(key.value))
             if key.value in first and key.value != "<<":
-                yield here.error(
+                problem = here.error(
                     f"the key is there twice, on lines {first[key.value]} and {line}, and YAML would keep "
                     "the last; remove one, or merge them"
                 )
+                yield replace(problem, line=line)
             first.setdefault(key.value, line)
-            yield from _twice(value, here, seen)
+            lines.setdefault(here.path, line)
+            yield from _walk(value, here, lines, seen)

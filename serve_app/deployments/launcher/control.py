@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import state_dir
-from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.errors import CannotServe
 
 CONNECT_S: Final = 10.0
 MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file

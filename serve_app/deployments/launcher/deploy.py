@@ -7,9 +7,9 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any, Final
 
+from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.ports import address, reachable
 from serve_app.deployments.launcher.ray_cluster import shortage
-from serve_app.deployments.launcher.say import CannotServe
 
 TIMEOUT_S: Final = 3_600.0  # of a step: a first start may download a model
 POLL_S: Final = 0.1

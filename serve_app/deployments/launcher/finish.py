@@ -11,7 +11,7 @@ from typing import Final
 import psutil
 
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, ask
-from serve_app.deployments.launcher.say import say
+from serve_app.deployments.launcher.terminal import say
 
 POLL_S: Final = 0.1
 SAY_S: Final = 5.0  # between two lines about how many are left

@@ -22,7 +22,7 @@ from serve_app.deployments.launcher.processes import (
     fork,
     reap,
 )
-from serve_app.deployments.launcher.say import complain
+from serve_app.deployments.launcher.terminal import complain
 
 SAID: Final = 3  # exit status of a server that told why it ended; any other is a surprise
 _KEPT: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGTSTP)

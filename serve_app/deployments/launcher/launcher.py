@@ -22,8 +22,8 @@ from typing import Final
 from serve_app.deployments import environment
 from serve_app.deployments.launcher.guardian import guard
 from serve_app.deployments.launcher.processes import adopt_orphans, end_descendants, fork, reap
-from serve_app.deployments.launcher.say import complain, say
 from serve_app.deployments.launcher.server import Options, Server
+from serve_app.deployments.launcher.terminal import complain, restore, say
 
 STOPS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAME_S: Final = 0.25  # `make` and `timeout` pass on a signal that the whole group has got already
@@ -69,6 +69,7 @@ class Launcher:
         for name in end_descendants():
             complain(f"process {name} does not end; the kernel holds it")
         shutil.rmtree(self._folder, ignore_errors=True)
+        restore()
         if os.WIFSIGNALED(status):
             complain(f"the guardian was killed by signal {os.WTERMSIG(status)}; all of the server is stopped")
             return 1
@@ -101,6 +102,7 @@ class Launcher:
         said = b""
         with contextlib.suppress(BlockingIOError):
             said = self._link.recv(65_536, socket.MSG_DONTWAIT)
+        restore()
         say("stopping ...")
         if said.startswith(b"ready "):
             with contextlib.suppress(OSError):  # it is just ending by itself

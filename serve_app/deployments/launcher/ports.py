@@ -7,7 +7,7 @@ from typing import Any
 
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
-from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.errors import CannotServe
 
 
 def address(config: dict[str, Any]) -> tuple[str, int]:

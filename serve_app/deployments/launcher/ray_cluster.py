@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.deployments.environment import LOOPBACK
-from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.errors import CannotServe
 
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
 LITTLE_BYTES: Final = 100 * 2**20  # Ray's logs of an hour need some of it

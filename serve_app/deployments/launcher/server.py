@@ -22,9 +22,10 @@ from serve_app.deployments import environment
 from serve_app.deployments.gateway import drain
 from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.control import Control, Note
+from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.guardian import SAID
-from serve_app.deployments.launcher.say import CannotServe, complain, say, show
+from serve_app.deployments.launcher.terminal import complain, say, show, waiting
 
 GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
 WATCH_S: Final = 0.5
@@ -82,7 +83,7 @@ class Server:
         os.environ[drain.FOLDER] = str(self._folder)
         self._config = config = read(self._options.file)
         ports.check(config)
-        say(f"starting Ray and {len(config['applications'])} applications ...")
+        say("starting Ray ...")
         from ray.serve.schema import ServeDeploySchema
 
         from serve_app.deployments.launcher import ray_cluster
@@ -90,12 +91,14 @@ class Server:
 
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
-        ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
+        with waiting("starting Ray"):
+            ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
         # Ray would end this process; but who signals every process of a container means the launcher.
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
-        say(f"Ray runs ({time.monotonic() - started:.0f} s); starting the applications ...")
-        roll_out(config, say, cancelled=_lost)
+        say(f"Ray runs ({time.monotonic() - started:.0f} s)")
+        with waiting("starting the applications"):
+            roll_out(config, say, cancelled=_lost)
         self._take_deploys()
         self._tell_ready(time.monotonic() - started)
 
@@ -197,7 +200,7 @@ def read(path: Path) -> dict[str, Any]:
     except DeployFileError as error:
         raise CannotServe(f"{path} cannot be deployed:\n{error}") from error
     for warning in file.warnings:
-        complain(f"{path}: {warning}")
+        complain(warning.of(path))
     return file.raw
 
 

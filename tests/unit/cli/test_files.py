@@ -24,6 +24,8 @@ def test_every_problem_is_a_line_that_names_file_and_field(invoke, tmp_path):
     assert result.exit_code == 1
     lines = [line for line in result.output.splitlines() if line.startswith(str(bad))]
     assert len(lines) == 1
+    number = next(i for i, line in enumerate(bad.read_text().splitlines()) if "dtipe" in line)
+    assert lines[0].startswith(f"{bad}:{number + 1}: error: ")
     assert "args.dtipe" in lines[0]
     assert "'dtype'" in lines[0]
 
@@ -40,6 +42,12 @@ def test_a_missing_file_is_named(invoke, command):
     result = invoke(command, "none.yaml")
     assert result.exit_code == 2
     assert "none.yaml" in result.stderr
+
+
+def test_serve_without_a_file_names_one_to_begin_with(invoke):
+    result = invoke("serve")
+    assert result.exit_code == 2
+    assert "deploy/local.yaml" in result.stderr
 
 
 def test_serve_is_the_launcher(tmp_path):

@@ -3,17 +3,32 @@
 import pytest
 import yaml
 
-from serve_app.cli.output import number, printable, rounded_down, table
+from serve_app.cli.output import number, print_table, printable, rounded_down
 
 
-def test_columns_are_as_wide_as_their_widest_cell():
-    assert table(["a", "num"], [["longer", "1"], ["x", "1,000"]], right=["num"]) == (
-        "A         NUM\nlonger      1\nx       1,000"
-    )
+def lines(captured) -> list[str]:
+    return [line.rstrip() for line in captured.readouterr().out.splitlines()]
 
 
-def test_a_cell_cannot_break_its_line():
-    assert table(["a"], [["x\ny\x1b[2Jz"]]) == "A\nxy[2Jz"
+def test_columns_are_as_wide_as_their_widest_cell(capsys):
+    print_table(["a", "num"], [["longer", "1"], ["x", "1,000"]], right=["num"])
+    assert lines(capsys) == ["A         NUM", "longer      1", "x       1,000"]
+
+
+def test_a_wide_character_takes_the_columns_that_terminals_give_it(capsys):
+    print_table(["a", "b"], [["日本", "1"], ["abcd", "2"]])
+    assert lines(capsys) == ["A     B", "日本  1", "abcd  2"]
+
+
+def test_outside_a_terminal_a_row_is_one_line_without_styles(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    print_table(["a", "b"], [["x" * 300, "[bold]y[/bold]"]])
+    assert lines(capsys)[1] == "x" * 300 + "  [bold]y[/bold]"
+
+
+def test_a_cell_cannot_break_its_line(capsys):
+    print_table(["a"], [["x\ny\x1b[2Jz"]])
+    assert lines(capsys) == ["A", "xy[2Jz"]
 
 
 def test_text_keeps_its_lines_and_loses_escape_sequences():

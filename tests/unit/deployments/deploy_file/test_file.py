@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.deployments import build
 from serve_app.deployments.deploy_file.checks import App
-from serve_app.deployments.deploy_file.file import DeployFileError, load, main, problems
+from serve_app.deployments.deploy_file.file import DeployFileError, load, problems
 from serve_app.deployments.deploy_file.problem import Place, Severity
 
 DEPLOY = sorted((Path(__file__).parents[4] / "deploy").glob("*.yaml"))
@@ -394,17 +394,30 @@ def test_the_names_of_deployments_are_those_that_are_built() -> None:
         assert names == set(App(Place(), {}, builder, config).built)
 
 
-def test_the_command_says_which_file_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    right, wrong = tmp_path / "right.yaml", tmp_path / "wrong.yaml"
-    right.write_text(RIGHT)
-    wrong.write_text(RIGHT.replace("port: 8000", "prot: 8000"))
-    assert main([str(right)]) == 0
-    assert main([str(right), str(wrong)]) == 1
-    assert main([str(tmp_path / "none.yaml")]) == 1
-    assert main([]) == 2
-    said = capsys.readouterr().out
-    assert f"{wrong}: error: http_options.prot: unknown key; did you mean 'port'?" in said
-    assert f"{right}: ok" in said
+@pytest.mark.parametrize(
+    ("written", "instead", "line"),
+    [
+        ("port: 8000", "prot: 8000", 3),
+        ("host: 127.0.0.1, ", "", 3),  # a field that is missing: the line of what it belongs in
+        ("max_in_flight: 100", "max_in_fligt: 100", 8),
+        ("max_in_flight: 100", "max_in_flight: many", 8),
+        ("traffic: {a: 90, b: 10}", "traffic: {a: 90, a: 10}", 19),
+        ("policy_function:", "policy_functoin:", 35),
+        ("http_options: {", "http_options: {{", 4),  # where the parser noticed it
+        ("args: {name: demo-chat, provisioned", "? [a]\n  : {name: demo-chat, provisioned", 43),
+    ],
+)
+def test_a_problem_has_the_line_of_its_field(written: str, instead: str, line: int) -> None:
+    found = problems(RIGHT.replace(written, instead, 1))
+    assert next(problem.line for problem in found if problem.severity is Severity.ERROR) == line
+    assert f"line {line}: " in str(found[0])
+    assert found[0].of("a.yaml").startswith(f"a.yaml:{line}: error: ")
+
+
+def test_a_file_without_a_field_or_text_has_no_line() -> None:
+    (found,) = [problem for problem in problems("") if "applications" in problem.where]
+    assert found.line is None
+    assert found.of("a.yaml").startswith("a.yaml: error: applications: ")
 
 
 def test_an_error_travels_between_processes(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from serve_app.cli.main import cli
 from serve_app.deployments.launcher.control import Control, Note, deploy
-from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.server import fixed
 
 FILE = """

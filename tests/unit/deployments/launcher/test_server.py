@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.launcher import ports
-from serve_app.deployments.launcher.say import CannotServe
+from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.server import read
 
 FILE = """

@@ -1,0 +1,84 @@
+"""What the launcher's processes show in the terminal: one line each, and what is being waited for.
+
+A terminal that is gone is no error: whoever closed it wants the server to go on or to stop, not to fail.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import IO, Final
+
+CLEAR_LINE: Final = "\r\x1b[2K"
+SHOW_CURSOR: Final = "\x1b[?25h"
+
+
+def say(text: str) -> None:
+    """A line of progress."""
+    _write(sys.stdout, f"serve: {text}\n")
+
+
+def show(text: str) -> None:
+    """Text as it is."""
+    _write(sys.stdout, text)
+
+
+def complain(text: str) -> None:
+    """A line about what went wrong."""
+    _write(sys.stderr, f"serve: {text}\n")
+
+
+@contextlib.contextmanager
+def waiting(text: str) -> Iterator[None]:
+    """In a terminal, `text` and the time since, below the lines that come meanwhile; elsewhere nothing."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(file=_Lasting(sys.stdout))
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task(text, total=None)
+        yield
+
+
+def restore() -> None:
+    """Undo what a process that was killed inside of `waiting` left in the terminal."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stdout.isatty():
+            show(f"{CLEAR_LINE}{SHOW_CURSOR}")
+
+
+class _Lasting:
+    """A text stream for `rich`, which would end the process when the terminal is gone."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+        self.encoding = stream.encoding
+
+    def write(self, text: str) -> int:
+        _write(self._stream, text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Each write is flushed already."""
+
+    def isatty(self) -> bool:
+        try:
+            return self._stream.isatty()
+        except ValueError:  # closed
+            return False
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+
+def _write(stream: IO[str], text: str) -> None:
+    try:
+        stream.write(text)  # one write a line: several processes share the terminal
+        stream.flush()
+    except (OSError, ValueError):
+        return
