@@ -33,7 +33,7 @@ from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runn
 from serve_app.engine.request import validation
 from serve_app.engine.request.processors import Registry
 from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, generation_failed
-from serve_app.engine.sampling.prompt_lookup import PromptLookups
+from serve_app.engine.sampling.prompt_lookup import PromptLookupFactory
 from serve_app.engine.sampling.sampled import Scored
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sampling.verification import SamplingTask
@@ -112,7 +112,7 @@ class Engine:
         self._step_began, self._batch_size = 0.0, 0  # clock, seconds; sequences
         self._arrivals = 0
         self._counters = Counters()
-        self._lookups = PromptLookups(config.ngram_draft, runner.vocab_size, self.max_model_len)
+        self._lookups = PromptLookupFactory(config.ngram_draft, runner.vocab_size, self.max_model_len)
 
     # --- requests ---------------------------------------------------------------------
 

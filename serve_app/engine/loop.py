@@ -1,9 +1,8 @@
 """An engine with a thread of its own.
 
-Other threads talk to it through an inbox that is emptied before every step;
-what the steps bring goes to one callback. Everything that passes is a value of
-the types package, so the same loop can run in a child process. It knows nothing of
-asyncio, text or Ray.
+Other threads talk to it through an inbox, which is emptied before every step. The outputs of
+every step go to one callback. Everything that crosses threads is a plain value of the types
+package. Knows nothing of asyncio, text or Ray.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class EngineLoop:
         self._accepting = True
         self._stopping = False
         self._dead = False
-        self._checked = False  # books checked since the last work
+        self._checked = False  # whether the books were checked since the last work
         self._beat = time.monotonic()
 
     # --- from any thread --------------------------------------------------------------
@@ -77,7 +76,7 @@ class EngineLoop:
         self._inbox.put(lambda: self._finish(request_id, index, num_tokens))
 
     def call(self, command: Command) -> None:
-        """Have the engine's thread call `command` between two steps, in order with everything asked of it."""
+        """Have the engine's thread call `command` between two steps, after all earlier calls to this loop."""
         self._inbox.put(command)
 
     def stats(self) -> EngineStats:

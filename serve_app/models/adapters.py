@@ -43,7 +43,7 @@ class Update(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Accepts:
-    """What a model takes."""
+    """The adapters that a model takes."""
 
     shapes: Shapes  # empty: no adapters at all
     max_rank: int
@@ -131,7 +131,7 @@ def _check_shape(name: str, tensor: Tensor, dtype: torch.dtype, words: str, colu
 
 
 def fingerprint(updates: Sequence[Update]) -> str:
-    """The same for the same matrices, and for no others."""
+    """A digest of the matrices: equal for equal matrices, and for no others."""
     digest = blake2b(digest_size=16)
     for update in sorted(updates, key=lambda each: each[:2]):
         digest.update(repr((update[:2], update.a.shape, update.b.shape, update.a.dtype)).encode())
@@ -141,7 +141,7 @@ def fingerprint(updates: Sequence[Update]) -> str:
 
 
 def split(update: Update, accepts: Accepts) -> Iterator[Update]:
-    """An update of modules side by side as one of each."""
+    """One update for each of the modules that `update` has side by side."""
     row = 0
     for module in SIDE_BY_SIDE.get(update.module, (update.module,)):
         n, _ = accepts.shapes[update.layer, module]

@@ -41,7 +41,7 @@ class LoadedEmbedder:
     first_position: int  # number of a text's first position
     window: int  # tokens of one text
     vocab_size: int
-    causal: bool  # a token sees those before it alone
+    causal: bool  # a token attends only to the tokens before it
 
 
 def is_embedder(config: ModelConfig, folder: Path) -> bool:
@@ -122,7 +122,7 @@ def _without_head(config: PreTrainedConfig) -> dict[str, bool]:
 
 
 def _is_causal(config: PreTrainedConfig) -> bool:
-    """Whether it is a decoder: a language model of transformers that is no masked one too."""
+    """Whether the model is a decoder: transformers has a causal model of its type, and no masked one."""
     kind = config.model_type
     if getattr(config, "use_bidirectional_attention", False) or kind in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
         return bool(getattr(config, "is_decoder", False))

@@ -1,4 +1,4 @@
-"""Where a model's files are, what they say of its end tokens, and that they are of a kind we read."""
+"""The files of a model: where they are, whether they can be read, and which end tokens they name."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ FILE: Final = "generation_config.json"
 
 
 def generation_defaults(folder: Path, config: ModelConfig) -> SamplingDefaults:
-    """What holds for the fields that clients leave out, by the setting `generation_config`.
+    """The defaults for sampling fields that clients leave out, by the setting `generation_config`.
 
     Raises ModelLoadError for a value of the file that is out of its range.
     """

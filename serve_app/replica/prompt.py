@@ -33,8 +33,8 @@ class PromptEncoder:
         """Token ids of the prompt, at least one.
 
         Raises InvalidField, PromptTooLong, or UnsupportedField when the model has no chat
-        template or no fill-in-the-middle tokens. What certainly has more than `most` tokens is
-        refused before the work.
+        template or no fill-in-the-middle tokens. A prompt that certainly has more than `most`
+        tokens is refused before it is tokenised.
         """
         prompt = request.prompt
         if prompt.messages is not None:
@@ -76,7 +76,7 @@ class PromptEncoder:
         return tuple(found)
 
     async def biased(self, sampling: SamplingParams, words: tuple[tuple[str, float], ...]) -> SamplingParams:
-        """With every token of each word made likelier by its number; -inf excludes them."""
+        """`sampling` with the number of each word as a bias of all its tokens; -inf excludes them."""
         bias, banned = list(sampling.logit_bias), list(sampling.bad_words)
         for word, number in words:
             for token in await self.tokenizer.encode(word, add_special_tokens=False):
@@ -128,9 +128,9 @@ class PromptEncoder:
 
 
 def is_ranked(request: GenerateRequest) -> bool:
-    """Whether the choices are the likeliest sequences, best first, of which only their ends can tell.
+    """Whether the choices are ranked by likelihood, which only the ends of the sequences can tell.
 
-    All of them are ranked too where the request says how, unless they are streamed.
+    They are with more candidates than choices, or where the request names a penalty and does not stream.
     """
     if num_sequences(request) > request.n:
         return True
@@ -138,12 +138,12 @@ def is_ranked(request: GenerateRequest) -> bool:
 
 
 def num_sequences(request: GenerateRequest) -> int:
-    """How many sequences the engine tells of: the hypotheses of a search, else every candidate."""
+    """The number of sequences that the engine reports: hypotheses of a search, else all candidates."""
     return request.n if request.beam is not None else request.best_of or request.n
 
 
 def _shown_tools(request: GenerateRequest) -> list[dict[str, Any]]:
-    """The tools as the template shows them: none that must not be called, and no word on how they are."""
+    """The tools as the template gets them: none where calls are forbidden, and without `strict`."""
     if request.tool_choice.mode is ToolMode.NONE:
         return []
     functions = [tool["function"] for tool in request.prompt.tools]

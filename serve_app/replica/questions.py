@@ -1,6 +1,6 @@
-"""Questions that a generator answers without its engine: tokens of a prompt, text of tokens, watermarks.
+"""Questions that need no engine: the tokens of a prompt, the text of tokens, watermarks.
 
-Long ones are answered in the tokenizer's threads. Knows no sequences.
+Long questions are answered in the tokenizer's threads. Knows no sequences.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from serve_app.types import (
 )
 from serve_app.types.question import ReplyT
 
-_DECODED_AT_ONCE = 4_096  # tokens, between two looks at how long the text has become
+_DECODED_AT_ONCE = 4_096  # tokens, between two checks of the length of the text
 
 
 class Questions:
-    """What one model knows of text and tokens."""
+    """Answers questions about the text and tokens of one model."""
 
     def __init__(self, encoder: PromptEncoder, *, vocab_size: int, watermark_key: int) -> None:
         self._encoder = encoder

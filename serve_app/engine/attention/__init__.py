@@ -1,6 +1,6 @@
 """Paged attention: one signature, several backends with equal results.
 
-A backend owns the layout of its cache; nobody else knows what a block looks
+A backend owns the layout of its cache; no other module knows what a block looks
 like inside. `forward` writes the step's keys and values into the cache at
 `context.slots`, then lets every query row of a sequence see all cached tokens
 of its own sequence up to and including itself.

@@ -1,7 +1,7 @@
 """Attention in the plainest torch, for any device and every option: the oracle of the others.
 
-One sequence at a time, scores in float32, nothing fused. It knows no fast path on
-purpose: what another backend returns is right when it equals this.
+One sequence at a time, scores in float32, nothing fused. It has no fast path on purpose:
+another backend is right when its results equal these.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class BlockTables:
         return missing + (self._shared_tail(sequence) is not None)
 
     def blocks_to_grow_all(self, sequences: Iterable[Sequence]) -> int:
-        """The same for several, which may share the block that each of them will write."""
+        """Free blocks needed for several sequences, which may share the block that each will write."""
         needed = 0
         writers: dict[int, int] = {}  # of blocks that are shared
         for sequence in sequences:

@@ -1,9 +1,9 @@
 """Llama-shaped decoder layers on the native functions: one call for all of them, or a few for each.
 
-A stack of fused layers stands in the model's place for its layers. Where the cache is
+A stack of fused layers takes the place of the model's layers. Where the cache is
 native and our kernels do all products, a step is a single native call; elsewhere (dry
 runs, other backends, products by oneDNN, rows with adapters) it goes layer by layer,
-with the same results. Activations are float32. It knows neither batches nor cache layout.
+with the same results. Activations are float32. Knows neither batches nor cache layout.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Makes a transformers model fast on a CPU: its decoder layers become one fused stack, its linears packed.
 
-Only layer classes known to have exactly the structure of a fused layer are replaced, and
-only after the fused layer gave the original's results on a random batch. So is the
-forward around them; where it is not, embedding, rotary factors and norm are transformers' own.
+A layer is replaced only if its class is known to have the structure of a fused layer, and only
+after the fused layer gave the original's results on a random batch. The forward around the layers
+is replaced under the same conditions; otherwise transformers' own embedding, rotary factors and
+norm run.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.cpu.decoder import AttentionCall, FusedLayer, FusedStack
-from serve_app.engine.cpu.fused_forward import DirectForward
+from serve_app.engine.cpu.fused_forward import FusedForward
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
@@ -54,7 +55,7 @@ def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = T
     if isinstance(packed_head := model.get_output_embeddings(), PackedLinear) and packed_head is not head:
         packed_head.wide_output = True
     if fused:
-        _shorten(model)
+        _fuse_forward(model)
     log.info("CPU: %d fused layers, %d packed linears, %s", fused, packed, dtype)
     return model
 
@@ -67,7 +68,7 @@ def fuse_layers(model: PreTrainedModel) -> int:
         return 0
     model.set_attn_implementation(ATTENTION_NAME)
     with torch.inference_mode():
-        # Both ends, before any original is dropped; every weight is also checked when packed.
+        # The first and the last layer, before any original is dropped. Packing checks every weight besides.
         for end in (0, -1):
             original: Any = layers[end]
             error = _error(model, original, kernels)
@@ -83,11 +84,11 @@ def fuse_layers(model: PreTrainedModel) -> int:
     return count
 
 
-def _shorten(model: PreTrainedModel) -> None:
-    """Give a model of fused layers the direct forward, if that says the same on a random batch."""
+def _fuse_forward(model: PreTrainedModel) -> None:
+    """Replace the forward of a model of fused layers, if the new one gives the same on a random batch."""
     kernels = native()
-    direct = DirectForward.of(model, kernels) if kernels is not None else None
-    if direct is None:
+    fused = FusedForward.of(model, kernels) if kernels is not None else None
+    if fused is None:
         return
     config = model.config.get_text_config()
     ids = torch.randint(config.vocab_size, (1, TOKENS), generator=torch.Generator().manual_seed(0))
@@ -104,16 +105,16 @@ def _shorten(model: PreTrainedModel) -> None:
     backend = CpuAttention()
     backend.allocate(layers, 1, 16, model.dtype, torch.device("cpu"))
     with torch.inference_mode(), active(backend, _context(TOKENS)):
-        want, got = model(**inputs).logits.float(), direct(**inputs).logits.float()
+        want, got = model(**inputs).logits.float(), fused(**inputs).logits.float()
     error = float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))
     if not error <= TOLERANCE[model.dtype]:
-        log.error("the direct forward of %s is off by %.1g: not used", type(model).__name__, error)
+        log.error("the fused forward of %s is off by %.1g: not used", type(model).__name__, error)
         return
-    model.forward = direct
+    model.forward = fused
 
 
 def _known(layer: Any) -> bool:
-    """Whether a fused layer can stand for it: the class, the activation, plain linears, the type."""
+    """Whether a fused layer can replace `layer`: its class, activation, linears and type are known."""
     if type(layer) not in LAYERS or type(layer.mlp.act_fn) not in (SiLUActivation, nn.SiLU, GELUTanh):
         return False
     linears = [module for name, module in layer.named_modules() if name.endswith("_proj")]
@@ -201,7 +202,7 @@ def _run(model: PreTrainedModel, layer: Any, backend: AttentionBackend, states: 
 
 
 def _context(tokens: int) -> ForwardContext:
-    """Of one short sequence in the first block of a cache."""
+    """The context of one short sequence in the first block of a cache."""
     return ForwardContext(
         query_start=torch.tensor([0, tokens], dtype=torch.int32),
         context_lens=torch.tensor([tokens], dtype=torch.int32),

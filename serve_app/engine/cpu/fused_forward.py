@@ -1,9 +1,9 @@
 """The forward of a fused model, without what transformers does around its layers.
 
-Transformers wraps every forward (defaults, captured outputs, masks), works rotary factors out
-anew, and normalises in six operations. On a CPU whose caches hold weights, not Python, all that
-is a tenth of a decode step. `DirectForward` does the same in a handful of operations, for
-models known to be just embedding, layers, norm and head. It knows neither batches nor caches.
+Transformers wraps every forward (defaults, captured outputs, masks), computes rotary factors
+anew, and normalises in six operations. On a CPU this is a tenth of a decode step. `FusedForward`
+gives the same result in a handful of operations, for models known to consist of embedding,
+layers, norm and head alone. Knows neither batches nor caches.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class RotaryTable:
 
 
 @dataclass(frozen=True, slots=True)
-class Logits:
-    """What a forward returns, as far as anybody reads it."""
+class ForwardOutput:
+    """The part of transformers' output that a runner reads."""
 
     logits: torch.Tensor  # [1, R, V]
 
 
-class DirectForward:
+class FusedForward:
     """Stands in for `model.forward`, with the arguments that a runner passes."""
 
     def __init__(
@@ -71,8 +71,8 @@ class DirectForward:
         self._norm, self._eps = norm_of(decoder.norm)
 
     @classmethod
-    def of(cls, model: PreTrainedModel, kernels: Native) -> DirectForward | None:
-        """The forward of a model whose layers are fused already; None where it would not be the same."""
+    def of(cls, model: PreTrainedModel, kernels: Native) -> FusedForward | None:
+        """The forward of a model whose layers are fused already; None where its result would differ."""
         decoder: Any = model.get_decoder()
         head: Any = model.get_output_embeddings()
         if type(model) not in MODELS or getattr(decoder.rotary_emb, "rope_type", None) not in FIXED:
@@ -88,10 +88,10 @@ class DirectForward:
         position_ids: torch.Tensor,  # [1, T] int64
         logits_to_keep: torch.Tensor | None = None,  # [R] int64, rows of T; None: all
         use_cache: bool = False,  # the step's context has the cache
-    ) -> Logits:
+    ) -> ForwardOutput:
         cos, sin = self._rotary.at(position_ids[0], max(current().context.lens))
         states = self._embedding(input_ids)[0].to(torch.float32, copy=True)
         self._stack.run(states, cos, sin)
         kept = states if logits_to_keep is None else states.index_select(0, logits_to_keep)
         normed = self._kernels.add_rmsnorm(kept, None, self._norm, self._eps)
-        return Logits(self._head(normed)[None])
+        return ForwardOutput(self._head(normed)[None])

@@ -1,8 +1,9 @@
 """Vectors of token sequences, from a thread of its own.
 
 A step computes as many sequences as the budget of tokens allows, taking one of each waiting
-request in turn, so that a short request never waits for all of a long one. What fails in a
-step is tried again alone, and fails alone. It knows no text, no HTTP and no Ray.
+request in turn, so that a short request never waits for all of a long one. If a step fails,
+each of its sequences runs again alone, and only those that fail again fail. Knows no text,
+no HTTP and no Ray.
 """
 
 from __future__ import annotations

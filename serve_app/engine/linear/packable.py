@@ -1,8 +1,8 @@
 """Which linears of a model can be packed: those that it calls, and whose weight it never reads itself.
 
 A packed linear has no `weight` any more. Some models multiply by a linear's weight in
-another type, or ask for its type, instead of calling the linear. One forward under watch
-tells which. Linears that differ only in their numbers (layers, experts) count as one, since
+another type, or ask for its type, instead of calling the linear. One watched forward shows
+where. Linears that differ only in their numbers (layers, experts) count as one, since
 one forward does not reach every expert. Knows no model structure.
 """
 

@@ -52,19 +52,19 @@ class AdapterTable:
 
     @property
     def num_bytes(self) -> int:
-        """Of the adapters that are loaded."""
+        """The memory of the adapters that are loaded."""
         return sum(adapter.num_bytes for adapter in self._loaded.values())
 
     def __len__(self) -> int:
         return len(self._loaded)
 
     def bytes_at(self, rank: int) -> int:
-        """What an adapter of all places takes, as a plan for memory."""
+        """The memory of an adapter of this rank that changes every place."""
         wide = sum(len(site.widths) * (site.features + sum(site.widths.values())) for site in self._sites)
         return -(-rank // PANEL) * PANEL * wide * self.dtype.itemsize
 
     def compile(self, updates: Iterable[LowRank]) -> LoadedAdapter:
-        """The adapter of `updates`, at most one a place, all of `shapes`. From any thread."""
+        """The adapter made of `updates`, at most one a place, all of `shapes`. Callable from any thread."""
         at = {(update.layer, update.module): update for update in updates}
         pairs = {}
         with torch.no_grad():
@@ -75,11 +75,11 @@ class AdapterTable:
         return LoadedAdapter(pairs)
 
     def put(self, key: str, adapter: LoadedAdapter) -> None:
-        """Let requests name it. One that is there already stays: a key stands for one content."""
+        """Let requests name the adapter. One already loaded under `key` stays: its content is the same."""
         self._loaded.setdefault(key, adapter)
 
     def drop(self, key: str) -> None:
-        """Forget one that no request names any more."""
+        """Forget an adapter that no request names any more."""
         self._loaded.pop(key, None)
 
     def of_step(self, chunks: Iterable[Chunk]) -> StepAdapters | None:
@@ -108,8 +108,8 @@ class AdapterTable:
 def find_sites(module: PreTrainedModel) -> Iterator[Site]:
     """The linears of the decoder's layers that adapters can change.
 
-    A fused layer says itself which it has. Of any other a hook is put on those that are
-    called as Llama calls them, and are there once a layer (experts are not).
+    A fused layer lists its own. In any other layer, a hook is put on linears that have Llama's names
+    and exist once a layer (experts do not).
     """
     config = module.config.get_text_config()
     layers = getattr(module.get_decoder(), "layers", ())
@@ -147,7 +147,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:
-    """The modules in a linear of this name; None if adapters do not know it."""
+    """The outputs of each module in a linear of this name; None for a name that adapters do not know."""
     if name in MODULES:
         return {name: linear.out_features}
     if name == "gate_up_proj":

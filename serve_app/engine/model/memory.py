@@ -1,8 +1,7 @@
 """How large the KV cache is, and how long a sequence may get: decided from numbers.
 
-`plan_cache` is pure; `free_memory` is the only function that looks at the machine, and on a
-GPU at the part of it that a replica has.
-Neither allocates anything.
+`plan_cache` is pure. `free_memory` alone looks at the machine; on a GPU, at the part of it that
+the replica has. Neither allocates anything.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Prompt tables: rows that stand for virtual tokens of a prompt, put where the embedding would be.
+"""Prompt tuning: the embeddings of a prompt's virtual tokens come from the request.
 
-The model's own embedding stays in place: it looks up a token that exists, and the rows
-of a step's virtual tokens are then written over the result. So every path of the model,
-fused or not, sees them as it sees embeddings. Knows no cache and no sampling.
+The model's own embedding stays in place: it looks up some real token, and the rows of the
+virtual tokens are then written over the result. So every path of the model, fused or not,
+gets them like any other embeddings. Knows no cache and no sampling.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from transformers import PreTrainedModel
 
 from serve_app.engine.sequence import Chunk
 
-STAND_IN: Final = 0  # the token that is looked up in a virtual one's place
+STAND_IN: Final = 0  # the real token that is looked up in place of a virtual one
 
 
 @dataclass(frozen=True, slots=True)
 class StepRows:
-    """The virtual tokens of one step: which of its T rows they are, and their embeddings."""
+    """The virtual tokens of one step: their places among its T rows, and their embeddings."""
 
     places: torch.Tensor  # [P] int64
     values: torch.Tensor  # [P, N]
 
 
 class EmbeddingRows:
-    """Writes rows of tables over the output of a model's embedding."""
+    """Writes the rows of prompt tables over the output of a model's embedding."""
 
     def __init__(self, module: PreTrainedModel, vocab_size: int) -> None:
-        """Ids from `vocab_size` on are virtual. `width` is then the size of a row; 0: none can be taken."""
+        """Ids from `vocab_size` on are virtual. `width` is the size of a row; 0: the model takes no rows."""
         self._vocab_size = vocab_size
         self._step: StepRows | None = None
         embedding: Any = module.get_input_embeddings()
@@ -61,7 +61,7 @@ class EmbeddingRows:
 
     @contextmanager
     def written(self, step: StepRows | None) -> Iterator[None]:
-        """Forwards inside see these rows."""
+        """Forwards inside get these rows."""
         self._step = step
         try:
             yield
@@ -75,7 +75,7 @@ class EmbeddingRows:
 
 
 def _only_embedding(module: PreTrainedModel, embedding: Any) -> bool:
-    """Whether it is all that a model looks up of a token: some have more rows for every layer."""
+    """Whether a model looks up nothing else for a token. Some models have more rows for every layer."""
     if not isinstance(embedding, nn.Embedding):
         return False
     config = module.config.get_text_config()

@@ -1,7 +1,7 @@
 """Batch -> logits. Owns the module and, through its attention backend, the KV cache.
 
 It learns the layers from a dry run, refuses a module that our attention would get
-wrong, and sizes the cache. It does not know requests, sampling or scheduling.
+wrong, and sizes the cache. Knows no requests, no sampling and no scheduling.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class ModelRunner:
 
     `module` is a transformers causal LM in eval mode on `device`; its attention is
     switched to ours. `dtype` is the type of the cache. `context_window` is the
-    model's own in tokens; none: `max_position_embeddings`. Raises UnsupportedModel
+    model's own in tokens; None: `max_position_embeddings`. Raises UnsupportedModel
     and `memory.CacheTooSmall`.
     """
 
@@ -83,7 +83,7 @@ class ModelRunner:
         R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V].
         """
         rows = batch.logit_rows
-        # A packed linear of no rows is a corner that kernels get wrong: keep one and drop it.
+        # Kernels may get a product of no rows wrong: one row is computed and dropped.
         kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
         adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
         virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
@@ -104,7 +104,7 @@ class ModelRunner:
                 self._backend.copy_blocks(pairs)
 
     def _adapter_bytes(self, config: EngineConfig) -> int:
-        """What all slots take when adapters are as large as they may be."""
+        """The memory of all slots when every adapter has the largest rank."""
         if self.adapters is None:
             return 0
         return config.max_adapters * self.adapters.bytes_at(config.max_adapter_rank)

@@ -1,1 +1,1 @@
-"""What a request brings to the engine: its checks and its tensors."""
+"""What a request brings to the engine: its checks, and its tensors, draft and processors as they are used."""

@@ -1,4 +1,4 @@
-"""What a request brings or wants besides tokens: checks of its bias, draft, prompt table and logits.
+"""Checks of what a request brings besides tokens: bias, draft, prompt table, and the logits it asks for.
 
 Each error names the field and what it may be. Knows no load and no other requests.
 """
@@ -32,7 +32,7 @@ def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_
 
 
 def num_prompt_ids(request: EngineRequest, vocab_size: int) -> int:
-    """Ids below this may stand in the prompt: the vocabulary's, and those of a prompt table."""
+    """Ids in the prompt must be below this: those of the vocabulary, then those of the prompt table."""
     return vocab_size + (0 if request.prompt_table is None else max(0, request.prompt_table.used))
 
 

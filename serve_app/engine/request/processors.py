@@ -1,4 +1,4 @@
-"""Logits processors that the operator has registered, by name, for clients to ask for.
+"""The operator's logits processors, which clients ask for by name.
 
 The settings map a name to `package.module:factory`. The factories are the operator's
 own code, loaded when the engine starts; a client sends a name and arguments, never code.
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 
 class LogitsProcessor(Protocol):
-    """Edits the logits of one row. A function of its arguments alone: a sequence may be computed again."""
+    """Edits the logits of one row, by its arguments alone: a sequence may be computed again."""
 
     def __call__(self, prompt: Sequence[int], output: Sequence[int], logits: torch.Tensor) -> None:
         """Change `logits` [V] float32 in place, for the token after `prompt` and `output`.

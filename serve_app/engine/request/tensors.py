@@ -1,7 +1,6 @@
-"""Tensors of requests and answers, as bytes and as torch has them; and what a request's may be.
+"""Tensors of requests and outputs: bytes <-> torch, and the checks of those that clients send.
 
-Checks come first and look at shapes, sizes and numbers; a tensor that passed converts
-without an error. Knows no sequence and no batch.
+A tensor that passed its check converts without an error. Knows no sequence and no batch.
 """
 
 from __future__ import annotations

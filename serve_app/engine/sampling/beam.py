@@ -7,17 +7,16 @@ token counted. The search of one group of beams is that of transformers'
 - Of width x V continuations the best `width` x (1 + number of end tokens) are
   looked at. One that ends (an end token, or the length) is a hypothesis if it is
   among the best `width`; the best `width` that do not end are the next beams.
-- It is over when, with as many hypotheses as its width, the best beam promises no
-  more than the worst of them. A beam promises its sum / length ** length_penalty
-  at its *present* length. With a positive penalty that is too little, for a longer
-  hypothesis divides by more: `NO` is a heuristic and may miss a better one.
-  `NEVER` promises at the *longest* length then, which is exact as long as no edit
-  makes a log-probability positive. `YES` does not ask: it ends with the width-th
-  hypothesis.
+- The search is over when there are `width` hypotheses and the best beam promises no
+  more than the worst of them. The promise of a beam is its sum / length ** length_penalty
+  at its *present* length. With a positive penalty a longer hypothesis divides by more,
+  so this promise is too low: `NO` is a heuristic and may miss a better hypothesis.
+  With `NEVER` the promise is taken at the *longest* length, which is exact as long as no
+  edit makes a log-probability positive. `YES` ends with the hypothesis number `width`.
 - Ties are `torch.topk`'s.
 
-Log-probabilities are normalised first and edited then, as there: a repetition
-penalty multiplies them, masked tokens leave the others as they are.
+Log-probabilities are normalised first and then edited, as in transformers: a repetition
+penalty multiplies them, and masked tokens do not change the others.
 
 Several groups search side by side and each keeps its own hypotheses. At each step
 `diversity_penalty` is subtracted from a token's log-probability once for each
@@ -38,7 +37,7 @@ from serve_app.engine.sampling.sampled import Scored
 from serve_app.engine.sequence import Sequence
 from serve_app.types import Beam, EarlyStopping, FinishReason, PositionLogprobs
 
-# What transformers takes for the score of nothing: a beam or hypothesis that is not there yet.
+# The score of a beam or hypothesis that does not exist yet, as in transformers.
 NOTHING: Final = -1.0e9
 
 # (beam, its next token) -> why the beam ends there, or None.

@@ -3,7 +3,7 @@
 Candidates are kept likeliest first, lowest id on ties, in float64 and padded with
 impossible tokens to a multiple of 64: a row's numbers do not change with the
 width that its neighbours need. Sums that decide something run over one row in a
-fixed order (`cumsum`, or blocks of 128). The draws use their logits up. Knows
+fixed order (`cumsum`, or blocks of 128). The draws overwrite their logits. Knows
 nothing of sequences.
 """
 
@@ -33,7 +33,7 @@ class FilterParams:
     noise: torch.Tensor  # in [0, 1)
 
     def select(self, rows: torch.Tensor) -> FilterParams:
-        """The params of some rows; `top_k` has done its work by then."""
+        """The parameters of some rows, without `top_k`, which has been applied by then."""
         return FilterParams(
             self.temperature[rows],
             (),

@@ -1,9 +1,9 @@
-"""What a request asks to be done to its logits before a token is chosen: bias, penalties, masks.
+"""The edits of logits that requests ask for before a token is chosen: bias, penalties, masks.
 
-The order is fixed: additive bias, repetition penalty, presence then frequency
-penalty, the operator's processors, hard masks, watermark. So a processor cannot give
-back what a mask has taken. Each touches only the ids it names, so a row that asks
-for nothing pays nothing. Knows neither temperature nor filters nor draws.
+The order is fixed: additive bias, repetition penalty, presence then frequency penalty, the
+operator's processors, hard masks, watermark. So a processor cannot allow a token that a mask
+excludes. An edit touches only the ids it names, so a row without edits costs nothing.
+Knows neither temperature nor filters nor draws.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
 class History:
-    """The distinct tokens of one sequence and how often each counts, kept up to date as it grows.
+    """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
 
     Only the repetition penalty and `penalize_prompt` look at the prompt. Tokens may be
     appended, or cut off at the end; what stays is taken to be unchanged.
@@ -82,7 +82,7 @@ class History:
 
 
 class Edits:
-    """The edits of one sequence, with everything that does not change from step to step worked out."""
+    """The edits of one sequence. Whatever does not change from step to step is worked out once."""
 
     def __init__(
         self,
@@ -144,11 +144,11 @@ class Edits:
         return child
 
     def active(self, sequence: Sequence) -> bool:
-        """Whether anything is to be done for the sequence's next token."""
+        """Whether the logits of the sequence's next token are edited at all."""
         return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
 
     def masked(self, sequence: Sequence) -> Ids:
-        """Ids that may not come next, `allowed` apart."""
+        """The ids that must not come next, besides those that `allowed` leaves out."""
         parts = [self.banned]
         tokens = sequence.token_ids
         completing = [
@@ -179,7 +179,7 @@ def apply_edits(
     """Edit `rows` of logits [R, V] in place; row `rows[i]` by `edits[i]` for `sequences[i]`.
 
     Raw values must be finite or -inf. A finite logit stays finite, whatever the penalty.
-    Returns the rows whose own processor failed, which mean nothing any more.
+    Returns the rows whose own processor failed; their logits mean nothing any more.
     """
     work = list(zip(rows, edits, sequences, strict=True))
 

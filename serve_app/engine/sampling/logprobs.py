@@ -28,7 +28,7 @@ class RawLogprobs:
             self._top = values.tolist(), ids.tolist()
 
     def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:
-        """One entry a row for the token that stands there.
+        """One entry for each row, for the token chosen there.
 
         Alternatives of probability zero are left out.
         """
@@ -40,7 +40,7 @@ class RawLogprobs:
         ]
 
     def entry(self, row: int, token_id: int) -> PositionLogprobs:
-        """The same for one row; a row may be asked for several tokens."""
+        """The entry of one row for one token; a row may be asked for several tokens."""
         return PositionLogprobs(token_id, float(self._all[row, token_id]), self._alternatives(row))
 
     def _alternatives(self, row: int) -> tuple[TopLogprob, ...]:

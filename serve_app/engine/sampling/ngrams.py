@@ -1,7 +1,7 @@
 """Which tokens would repeat a sequence of n tokens: an index that grows with its sequence.
 
-The same answer as transformers' NoRepeatNGramLogitsProcessor, which reads the whole
-text again at each step; this reads each token once. Knows ids, not logits.
+The result is that of transformers' NoRepeatNGramLogitsProcessor, which reads the whole
+text at each step; this index reads each token once. Knows ids, not logits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Proposes how a sequence goes on from where its last tokens stood before: prompt lookup.
+"""Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones.
 
-Answers that quote their prompt, or repeat themselves, are found in advance; others pay
-little, since a proposal that fails makes the next ones shorter and rarer.
+It finds answers that quote their prompt or repeat themselves. Other answers pay little,
+since a proposal that fails makes the next ones shorter and rarer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class PromptLookup:
     """
 
     def __init__(self, most: int, *, vocab_size: int, max_tokens: int) -> None:
-        """`max_tokens`: of prompt and output together."""
+        """`max_tokens` is the most that prompt and output have together."""
         self._most = most
         self._vocab_size = vocab_size
         self._max_tokens = max_tokens
@@ -77,15 +77,15 @@ class PromptLookup:
 
 
 @dataclass(frozen=True, slots=True)
-class PromptLookups:
-    """Makes them, for the requests of one engine."""
+class PromptLookupFactory:
+    """Makes the proposers for the requests of one engine."""
 
-    most: int  # tokens; 0: none are made
+    most: int  # tokens of a proposal; 0: no proposals
     vocab_size: int
     window: int
 
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup] | None:
-        """What makes the proposer of each sequence of a request."""
+        """A function that makes the proposer of each sequence of a request; None: there are no proposals."""
         if not self.most:
             return None
         wanted = request.sampling.max_tokens

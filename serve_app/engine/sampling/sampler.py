@@ -1,9 +1,9 @@
 """Logits -> one token for each row, each by the rules of its own sequence.
 
-The order of operations: bias, penalties, processors, masks, watermark (logits.py); then greedy choice, or
-temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise
-keyed by (seed, sequence, position) (noise.py). A row's token depends on nothing but
-its own logits and sequence. Knows nothing of scheduling, text or stopping.
+The order of operations: bias, penalties, processors, masks, watermark (logits.py); then the greedy
+choice, or temperature, top-k, top-p, min-p, typical-p and one draw (filters.py) with noise keyed by
+(seed, sequence, position) (noise.py). The token of a row depends on nothing but its own logits and
+sequence. Knows nothing of scheduling, text or stopping.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _ALL_MASKED: Final = NumericalError(
 
 _PROCESSOR_FAILED: Final = GenerationFailed("a logits processor of this request failed").info()
 
-_SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by these, so that none pays for a neighbour's width
+_SMALL_TOP_K: Final = (64, 1024)  # rows are grouped by width, so that none pays for a wider neighbour
 
 Draw = abc.Callable[[torch.Tensor, FilterParams], torch.Tensor]
 
 
 @dataclass(slots=True, frozen=True)
-class _Plan:
-    """What the rows of one sequence need, worked out once."""
+class _RowWork:
+    """How the rows of one sequence are handled, worked out once."""
 
     edits: Edits
     draw: Draw | None  # None: greedy
@@ -53,8 +53,8 @@ class _Plan:
 class Sampler:
     """Chooses the next token of every row of a batch.
 
-    Not thread-safe: logits are edited in place and the per-sequence state grows with
-    its sequence. That state goes when the sequence does.
+    Not thread-safe: logits are edited in place, and there is state for each sequence, which is
+    dropped with the sequence.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Sampler:
         self._eos_token_ids = eos_token_ids
         self._watermark_key = watermark_key
         self._width = vocab_size
-        self._plans: WeakKeyDictionary[Sequence, _Plan] = WeakKeyDictionary()
+        self._plans: WeakKeyDictionary[Sequence, _RowWork] = WeakKeyDictionary()
 
     def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]:
         """One outcome a row of logits [R, V] float32, which may be edited in place.
@@ -143,12 +143,12 @@ class Sampler:
         ]
 
     def fork(self, parent: Sequence, child: Sequence) -> None:
-        """Let `child`, at this moment equal to `parent`, start with what is known of the parent."""
+        """Copy the state of `parent` for `child`, which is at this moment equal to it."""
         plan = self._plans.get(parent)
         if plan is not None:
             self._plans[child] = replace(plan, edits=plan.edits.copy())
 
-    def _plans_of(self, sequences: abc.Sequence[Sequence], width: int) -> list[_Plan]:
+    def _plans_of(self, sequences: abc.Sequence[Sequence], width: int) -> list[_RowWork]:
         if width != self._width:  # ids are checked against it
             self._plans.clear()
             self._width = width
@@ -160,9 +160,9 @@ class Sampler:
             plans.append(plan)
         return plans
 
-    def _plan(self, sequence: Sequence, vocab_size: int) -> _Plan:
+    def _plan(self, sequence: Sequence, vocab_size: int) -> _RowWork:
         draw, width = _draw_of(sequence.sampling, vocab_size)
-        return _Plan(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
+        return _RowWork(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
         """Rule out the padded ids; which rows [R] had sound padding, or None without padding."""
@@ -175,7 +175,10 @@ class Sampler:
 
     @staticmethod
     def _edit(
-        logits: torch.Tensor, rows: list[int], plans: abc.Sequence[_Plan], sequences: abc.Sequence[Sequence]
+        logits: torch.Tensor,
+        rows: list[int],
+        plans: abc.Sequence[_RowWork],
+        sequences: abc.Sequence[Sequence],
     ) -> abc.Sequence[int]:
         """Apply the edits of some rows in place; returns those whose own processor failed."""
         return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
@@ -190,7 +193,10 @@ class Sampler:
 
     @staticmethod
     def _choose(
-        logits: torch.Tensor, rows: list[int], plans: abc.Sequence[_Plan], sequences: abc.Sequence[Sequence]
+        logits: torch.Tensor,
+        rows: list[int],
+        plans: abc.Sequence[_RowWork],
+        sequences: abc.Sequence[Sequence],
     ) -> list[tuple[int, int]]:
         """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
         groups: dict[tuple[Draw | None, int], list[int]] = {}
@@ -250,14 +256,14 @@ def _filter_params(sequences: abc.Sequence[Sequence], x: torch.Tensor) -> Filter
 
 
 def _top_p(sequence: Sequence) -> float:
-    """`top_p` as it stands at the sequence's next token, when it decays: the runtime's rule.
+    """`top_p` for the next token of a sequence, with its decay: the rule of TensorRT-LLM's runtime.
 
-    After each token it is multiplied, and raised to its minimum; the reset token sets it back.
+    Every token multiplies it by the decay, down to a minimum; the reset token sets it back.
     """
     p = sequence.sampling
     if p.top_p_decay == 1.0 and p.top_p_min <= p.top_p:
         return p.top_p
-    tokens = sequence.num_output  # since it was as at first
+    tokens = sequence.num_output  # since `top_p` had its first value
     if p.top_p_reset_id >= 0:
         backwards = sequence.output_ids[::-1]
         tokens = backwards.index(p.top_p_reset_id) if p.top_p_reset_id in backwards else tokens

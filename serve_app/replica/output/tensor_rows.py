@@ -1,4 +1,4 @@
-"""Rows of tensors, as bytes: cut where an answer is cut, and joined where it comes whole."""
+"""Rows of tensors, as bytes: cut where an output is cut, joined where it is delivered whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def rows(tensor: Tensor, start: int, stop: int) -> Tensor:
 
 
 def of_tokens(tensors: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
-    """What belongs to some of the tokens of a step; the prompt's goes with the first."""
+    """The tensors of some tokens of a step; the prompt's tensors go with the first token."""
     kept = {name: tensor for name, tensor in tensors.items() if name != GENERATION and start == 0}
     if GENERATION in tensors and stop > start:
         kept[GENERATION] = rows(tensors[GENERATION], start, stop)

@@ -1,4 +1,4 @@
-"""The direct forward is used where it is the model's own, and nowhere else."""
+"""The fused forward is used where it is the model's own, and nowhere else."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from serve_app.engine.cpu import fused_forward as direct
+from serve_app.engine.cpu import fused_forward
 from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
-from serve_app.engine.cpu.fused_forward import DirectForward, RotaryTable
+from serve_app.engine.cpu.fused_forward import FusedForward, RotaryTable
 from serve_app.engine.kernels import native
 
 SHAPE: dict[str, Any] = {
@@ -42,8 +42,8 @@ def llama(**options: Any) -> PreTrainedModel:
     return LlamaForCausalLM(LlamaConfig(**SHAPE, **options)).eval()
 
 
-def is_direct(model: PreTrainedModel) -> bool:
-    return isinstance(accelerate_cpu(model, torch.float32).forward, DirectForward)
+def is_fused(model: PreTrainedModel) -> bool:
+    return isinstance(accelerate_cpu(model, torch.float32).forward, FusedForward)
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def is_direct(model: PreTrainedModel) -> bool:
     ids=["llama", "tied", "mistral", "qwen2", "qwen3"],
 )
 def test_models_of_embedding_layers_norm_and_head_have_it(model: Any) -> None:
-    assert is_direct(model())
+    assert is_fused(model())
 
 
 def test_a_model_whose_rotary_factors_depend_on_more_than_the_position_keeps_its_own() -> None:
     dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
     model = accelerate_cpu(llama(rope_parameters=dynamic, max_position_embeddings=64), torch.float32)
     assert isinstance(model.get_decoder().layers[0], FusedStack)
-    assert not isinstance(model.forward, DirectForward)
+    assert not isinstance(model.forward, FusedForward)
 
 
 def test_a_subclass_may_do_more_and_keeps_its_own() -> None:
@@ -73,21 +73,21 @@ def test_a_subclass_may_do_more_and_keeps_its_own() -> None:
         pass
 
     torch.manual_seed(0)
-    assert not is_direct(Scaled(LlamaConfig(**SHAPE)).eval())
+    assert not is_fused(Scaled(LlamaConfig(**SHAPE)).eval())
 
 
 def test_layers_that_are_not_fused_keep_their_own() -> None:
     model = accelerate_cpu(llama(hidden_act="relu"), torch.float32)
     assert not isinstance(model.get_decoder().layers[0], FusedStack)
-    assert not isinstance(model.forward, DirectForward)
+    assert not isinstance(model.forward, FusedForward)
 
 
 def test_one_with_another_norm_is_not_used(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(direct, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
-    assert not is_direct(llama())
-    assert "direct forward of LlamaForCausalLM is off" in caplog.text
+    monkeypatch.setattr(fused_forward, "norm_of", lambda norm: (norm.weight.detach().float() * 1.1, 1e-6))
+    assert not is_fused(llama())
+    assert "fused forward of LlamaForCausalLM is off" in caplog.text
 
 
 def test_one_with_other_positions_is_not_used(
@@ -95,15 +95,15 @@ def test_one_with_other_positions_is_not_used(
 ) -> None:
     right = RotaryTable.at
     monkeypatch.setattr(RotaryTable, "at", lambda self, positions, end: right(self, positions * 2, 2 * end))
-    assert not is_direct(llama())
-    assert "direct forward of LlamaForCausalLM is off" in caplog.text
+    assert not is_fused(llama())
+    assert "fused forward of LlamaForCausalLM is off" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_table_gives_the_factors_of_the_models_module_and_grows(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(direct, "FIRST_POSITIONS", 8)
+    monkeypatch.setattr(fused_forward, "FIRST_POSITIONS", 8)
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
     rotary = llama(rope_parameters=yarn).get_decoder().rotary_emb
     table = RotaryTable(rotary, dtype)
