@@ -6,6 +6,8 @@ Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped 
 from __future__ import annotations
 
 import logging
+from functools import cache
+from typing import Any
 
 from fastapi import FastAPI
 from starlette.types import ASGIApp
@@ -35,7 +37,7 @@ logger = logging.getLogger(__name__)
 def entries(services: Services) -> list[Entry]:
     """The table of routes. The first that matches answers, so `/v2/models/stats` of Triton comes before
     MindIE's page of a model that has any name."""
-    table = [
+    return [
         *pages.routes(services),
         *openai.routes(services),
         *triton.routes(services),
@@ -45,8 +47,6 @@ def entries(services: Services) -> list[Entry]:
         *ovms.routes(services),
         *extensions.routes(services),
     ]
-    table += docs.routes(lambda: describe(paths_of(table), services.config))
-    return table
 
 
 def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
@@ -57,7 +57,12 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     """
     config = services.config
     logger.info("the protocol of /v1 is %s", config.v1_dialect)
-    paths = paths_of(entries(services))
+
+    @cache
+    def document() -> dict[str, Any]:
+        return describe(paths, config)
+
+    paths = paths_of([*entries(services), *docs.routes(document)])
 
     def layers(router: ASGIApp) -> ASGIApp:
         return Edge(
@@ -69,4 +74,4 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
             ids_are_echoed=ids_are_echoed,
         )
 
-    return Ingress(paths, layers)
+    return Ingress(paths, layers, document)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
+from typing import Any
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -36,8 +37,13 @@ class RawRoute(APIRoute):
 class Ingress(FastAPI):
     """The app of a gateway."""
 
-    def __init__(self, paths: Iterable[Path], layers: Callable[[ASGIApp], ASGIApp]) -> None:
-        """`layers` puts what every request passes around the router."""
+    def __init__(
+        self,
+        paths: Iterable[Path],
+        layers: Callable[[ASGIApp], ASGIApp],
+        document: Callable[[], dict[str, Any]],
+    ) -> None:
+        """`layers` puts what every request passes around the router; `document` describes the paths."""
         super().__init__(
             title="serve-app",
             version=version("serve-app"),
@@ -45,9 +51,14 @@ class Ingress(FastAPI):
             docs_url=None,
             redoc_url=None,
         )
+        self._document = document
         self.router.routes.extend(RawRoute(path) for path in paths)
         # A redirect to the path with a slash, or without, would be built from the Host header.
         self._layers = layers(Router(self.routes, redirect_slashes=False))
+
+    def openapi(self) -> dict[str, Any]:
+        """The OpenAPI document, which is ours: FastAPI knows no body of these routes."""
+        return self._document()
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # the router then raises where it would answer in a shape of its own

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import httpx
 import pytest
 import pytest_asyncio
 
 from tests.conformance.target import DEMO, Target
+from tests.support.described import answers_are_described
 
 # Test modules are imported after the options are read.
 TARGET = Target()
@@ -33,6 +34,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if (reason := TARGET.skips(item)) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def undescribed() -> Iterator[list[str]]:
+    """What answers of this process have that the OpenAPI document of their server does not say."""
+    with answers_are_described() as problems:
+        yield problems
+
+
+@pytest.fixture(autouse=True)
+def every_answer_is_described(undescribed: list[str]) -> Iterator[None]:
+    """Whatever these suites are answered has a status, a type and a shape that /openapi.json lists."""
+    yield
+    found = [*undescribed]
+    undescribed.clear()
+    assert found == []
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

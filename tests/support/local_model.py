@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final
+
+from starlette.applications import Starlette
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
@@ -63,10 +65,23 @@ class LocalBackend:
 @contextmanager
 def local_model(config: ModelConfig) -> Iterator[str]:
     """The URL of a gateway whose one endpoint is the model of `config`."""
+    with _in_thread(_running(config)) as url:
+        yield url
+
+
+@contextmanager
+def running_app(app: Starlette) -> Iterator[str]:
+    """The URL of `app`."""
+    with _in_thread(_url_of(app)) as url:
+        yield url
+
+
+@contextmanager
+def _in_thread(running: AbstractAsyncContextManager[str]) -> Iterator[str]:
+    """What `running` yields, on an event loop of a thread of its own."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="local model", daemon=True)
+    thread = threading.Thread(target=loop.run_forever, name="local gateway", daemon=True)
     thread.start()
-    running = _running(config)
     try:
         yield asyncio.run_coroutine_threadsafe(running.__aenter__(), loop).result(START_LIMIT_S)
         asyncio.run_coroutine_threadsafe(running.__aexit__(None, None, None), loop).result(START_LIMIT_S)
@@ -74,6 +89,12 @@ def local_model(config: ModelConfig) -> Iterator[str]:
         loop.call_soon_threadsafe(loop.stop)
         thread.join()
         loop.close()
+
+
+@asynccontextmanager
+async def _url_of(app: Starlette) -> AsyncIterator[str]:
+    async with served(app) as (host, port):
+        yield f"http://{host}:{port}"
 
 
 @asynccontextmanager
@@ -90,7 +111,7 @@ async def _running(config: ModelConfig) -> AsyncIterator[str]:
         journal=ListJournal(),
     )
     try:
-        async with served(build_app(services)) as (host, port):
-            yield f"http://{host}:{port}"
+        async with _url_of(build_app(services)) as url:
+            yield url
     finally:
         await server.stop()

@@ -222,8 +222,10 @@ class _Writer:
                 add(answer.status, what, answer.media, self._answer_schema(answer))
             for error, errors in self._told_errors(path, operation):
                 reply = errors.render(error(_MESSAGES[error.condition]))
-                name = f"{operation.tag}: {error.__name__}" if several else error.__name__
                 add(reply.status, "", JSON, self._schema(errors.type))
+                if errors is not (operation.errors or errors):
+                    continue  # another protocol's, of which the schema says enough
+                name = f"{operation.tag}: {error.__name__}" if several else error.__name__
                 example = {"value": msgspec.json.decode(reply.body)}
                 examples.setdefault(reply.status, {})[name] = example
         return {
@@ -240,7 +242,9 @@ class _Writer:
         """What may go wrong, each with the shape in which it is told."""
         usual = self._errors[family_of(None, None, path.template, self._v1)]
         yield from ((error, operation.errors or usual) for error in _conditions(path, operation))
-        if len(path.entries) > 1:  # a header that names no protocol at all
+        if any(entry.family is not None for entry in path.entries):
+            # The header may name a protocol that has no such route, or none at all.
+            yield from ((RouteNotFound, errors) for errors in self._errors.values())
             yield InvalidField, self._errors[Family.OPENAI]
 
     def _answer_schema(self, answer: Answer) -> dict[str, Any] | None:
@@ -286,8 +290,6 @@ def _conditions(path: Path, operation: Operation) -> Iterator[type[ServeError]]:
         found += [Unauthenticated, PermissionDenied]
     if ":" in path.template:  # a name with slashes may look like another path
         found += [RouteNotFound, MethodNotAllowed]
-    if len(path.entries) > 1:  # the header may name a protocol that has no such route
-        found.append(RouteNotFound)
     yield from dict.fromkeys([*found, GenerationFailed])
 
 

@@ -113,7 +113,8 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def any_of(listed: Iterable[dict[str, Any]]) -> dict[str, Any]:
     """The schema of what one of `listed` accepts."""
     distinct: list[dict[str, Any]] = []
-    for each in listed:
-        if each not in distinct:
-            distinct.append(each)
+    for schema in listed:
+        for each in schema["anyOf"] if schema.keys() == {"anyOf"} else [schema]:
+            if each not in distinct:
+                distinct.append(each)
     return distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
