@@ -109,7 +109,7 @@ def answers_are_described() -> Iterator[list[str]]:
     """
     problems: list[str] = []
     documents: dict[str, Document] = {}
-    call, describe = Ingress.__call__, app_module.describe
+    call, describe = Ingress.__call__, app_module.describe  # type: ignore[attr-defined]
 
     def described_once(paths: Sequence[Path], config: GatewayConfig) -> dict[str, Any]:
         key = config.model_dump_json()  # all that a document depends on
@@ -132,8 +132,8 @@ def answers_are_described() -> Iterator[list[str]]:
             told = scope["method"], route, answer.status, answer.media, bytes(answer.body)
             problems.extend(known.problems(*told))
 
-    app_module.describe, Ingress.__call__ = described_once, compared  # type: ignore[method-assign]
+    app_module.describe, Ingress.__call__ = described_once, compared  # type: ignore[method-assign,attr-defined]
     try:
         yield problems
     finally:
-        app_module.describe, Ingress.__call__ = describe, call  # type: ignore[method-assign]
+        app_module.describe, Ingress.__call__ = describe, call  # type: ignore[method-assign,attr-defined]

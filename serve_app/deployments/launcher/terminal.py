@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import IO, Final
+from typing import Final, TextIO, cast
 
 CLEAR_LINE: Final = "\r\x1b[2K"
 SHOW_CURSOR: Final = "\x1b[?25h"
@@ -35,7 +35,7 @@ def waiting(text: str) -> Iterator[None]:
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-    console = Console(file=_Lasting(sys.stdout))
+    console = Console(file=cast(TextIO, _Lasting(sys.stdout)))
     if not console.is_terminal or console.is_dumb_terminal:
         yield
         return
@@ -55,7 +55,7 @@ def restore() -> None:
 class _Lasting:
     """A text stream for `rich`, which would end the process when the terminal is gone."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self.encoding = stream.encoding
 
@@ -76,7 +76,7 @@ class _Lasting:
         return self._stream.fileno()
 
 
-def _write(stream: IO[str], text: str) -> None:
+def _write(stream: TextIO, text: str) -> None:
     try:
         stream.write(text)  # one write a line: several processes share the terminal
         stream.flush()

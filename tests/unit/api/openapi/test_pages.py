@@ -29,7 +29,8 @@ async def test_only_who_may_ask_models_may_read(path: str) -> None:
 
 async def test_the_document_is_the_apps_and_is_made_once() -> None:
     async with gateway() as at:
-        with patch.object(app_module, "describe", wraps=app_module.describe) as describe:
+        real = app_module.describe  # type: ignore[attr-defined]
+        with patch.object(app_module, "describe", wraps=real) as describe:
             first = await at.client.get("/openapi.json")
             second = await at.client.get("/openapi.json")
         assert first.content == second.content
