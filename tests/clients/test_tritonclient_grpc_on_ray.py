@@ -14,13 +14,11 @@ import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
 from tritonclient.utils import InferenceServerException
 
-from serve_app.config import GatewayConfig
-from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
-from tests.support.ray_cluster import Cluster, free_port
+from tests.support.ray_cluster import Cluster
 from tests.support.rpc_server import is_final, output_ids, stop, tensors
-from tests.support.served import MODEL, WAIT_S
+from tests.support.served import GRPC_PORT, MODEL, WAIT_S
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
 
@@ -31,13 +29,7 @@ STREAMS = 32
 @pytest.fixture(scope="module")
 def url(demo_chat: Cluster) -> str:
     """The address of gRPC, once the model behind it is ready."""
-    from ray import serve
-
-    from serve_app.deployments.build import system_app
-
-    port = free_port()
-    serve.run(system_app([Endpoint(name=MODEL)], GatewayConfig(grpc_port=port)), name="system")
-    found = f"127.0.0.1:{port}"
+    found = f"127.0.0.1:{GRPC_PORT}"
     deadline = time.monotonic() + WAIT_S
     with triton.InferenceServerClient(found) as client:
         while not _is_ready(client):
