@@ -30,10 +30,10 @@ from serve_app.types import (
     GrammarKind,
     Prompt,
     SamplingParams,
-    TokenDelta,
     ToolChoice,
     ToolMode,
 )
+from tests.support.sink import Sink
 
 TYPES = {str: "string", int: "integer"}
 TOGETHER = 32
@@ -41,44 +41,19 @@ Asked = tuple[Exchange, list[Tool]]
 Modes = dict[str, Callable[[Exchange], dict[str, Any]]]  # name -> the fields of a request
 
 
-class Answer:
-    """The deltas of one answer."""
+def ended(answer: Sink) -> bool:
+    return answer.finish() in (FinishReason.EOS, FinishReason.TOOL_CALLS)
 
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
 
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
-
-    @property
-    def text(self) -> str:
-        return "".join(delta.text for delta in self.deltas)
-
-    @property
-    def calls(self) -> list[tuple[str, str]]:
-        """(name, arguments as text) of every call."""
-        pieces = [piece for delta in self.deltas for piece in delta.tool_calls]
-        names = [piece.name for piece in pieces if piece.name is not None]
-        arguments = ["" for _ in names]
-        at = -1
-        for piece in pieces:
-            at += piece.name is not None
-            arguments[at] += piece.arguments
-        return list(zip(names, arguments, strict=True))
-
-    @property
-    def ended(self) -> bool:
-        return self.deltas[-1].finish in (FinishReason.EOS, FinishReason.TOOL_CALLS)
-
-    def has(self, exchange: Exchange) -> bool:
-        """Whether it is the right one."""
-        try:
-            if exchange.call is None:
-                return self.ended and json.loads(self.text) == json.loads(exchange.answer)
-            called = [(name, json.loads(arguments)) for name, arguments in self.calls]
-        except ValueError:
-            return False
-        return self.ended and called == [(exchange.call.name, exchange.call.arguments)]
+def is_right(answer: Sink, exchange: Exchange) -> bool:
+    """Whether it is the expected answer, and ended by itself."""
+    try:
+        if exchange.call is None:
+            return ended(answer) and json.loads(answer.text()) == json.loads(exchange.answer)
+        called = [(name, json.loads(arguments)) for name, arguments in answer.calls]
+    except ValueError:
+        return False
+    return ended(answer) and called == [(exchange.call.name, exchange.call.arguments)]
 
 
 def schema(exchange: Exchange, *, closed: bool, space: str | None = None) -> dict[str, Any]:
@@ -115,11 +90,11 @@ TOOL_MODES: Modes = {
 
 async def ask(
     server: ModelServer, id: str, asked: Asked, fields: dict[str, Any], turn: asyncio.Semaphore
-) -> Answer:
+) -> Sink:
     exchange, tools = asked
     offered = tuple({"type": "function", "function": tool.get("function", tool)} for tool in tools)
     prompt = Prompt(messages=({"role": "user", "content": exchange.question},), tools=offered)
-    answer = Answer()
+    answer = Sink()
     sampling = SamplingParams(temperature=0.0, max_tokens=200)
     request = GenerateRequest(id=id, model="demo-chat", prompt=prompt, sampling=sampling, **fields)
     async with turn:
@@ -140,13 +115,13 @@ async def measure(
             *(ask(server, f"{mode} {i}", each, fields(each[0]), turn) for i, each in enumerate(asked))
         )
         judged = [
-            (exchange, answer, answer.has(exchange))
+            (exchange, answer, is_right(answer, exchange))
             for (exchange, _), answer in zip(asked, answers, strict=True)
         ]
         for exchange, answer, _ in [each for each in judged if not each[2]][:wrong]:
-            print(f"{mode}: {exchange.question!r} -> {answer.text or answer.calls!r}")
-        right, ended = sum(right for _, _, right in judged), sum(answer.ended for answer in answers)
-        rows.append(f"| {mode} | {len(asked)} | {right / len(asked):.1%} | {ended / len(asked):.1%} |")
+            print(f"{mode}: {exchange.question!r} -> {answer.text() or answer.calls!r}")
+        right, at_end = sum(right for _, _, right in judged), sum(map(ended, answers))
+        rows.append(f"| {mode} | {len(asked)} | {right / len(asked):.1%} | {at_end / len(asked):.1%} |")
     return rows
 
 

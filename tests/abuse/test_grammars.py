@@ -17,7 +17,8 @@ from serve_app.errors import InvalidField, ServeError
 from serve_app.replica.grammar import compiler as module
 from serve_app.replica.grammar.compiler import ReplyCache
 from serve_app.replica.server import ModelServer
-from serve_app.types import ErrorInfo, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
+from serve_app.types import ErrorInfo, FinishReason, GenerateRequest, Prompt, SamplingParams
+from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -116,16 +117,6 @@ BOMBS = [
     *((f"regex: {name}", {"guided_regex": value}) for name, value in REGEXES.items()),
     *((f"grammar: {name}", {"guided_grammar": value}) for name, value in GRAMMARS.items()),
 ]
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -22,9 +22,9 @@ import tritonclient.grpc as over_grpc
 import tritonclient.http as over_http
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype
 
-from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
 from tests.support.gateway import directory_of, fake_app, served
+from tests.support.local_backend import LocalBackend
 from tests.support.rpc_server import is_final, rpc_served
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]

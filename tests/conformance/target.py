@@ -78,7 +78,7 @@ async def demo_app(
     """A gateway with a demo model behind it, all in this process; by default under its own name."""
     # Not on import: to ask a running server takes no engine.
     from serve_app.replica.served_model import start
-    from tests.conformance.local_backend import LocalBackend
+    from tests.support.local_backend import LocalBackend
 
     config = ModelConfig(
         name=model,

@@ -20,9 +20,9 @@ import pytest_asyncio
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, TokenDelta
-from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
 from tests.support.gateway import directory_of, events, fake_app
+from tests.support.local_backend import LocalBackend
 from tests.support.streams import streamed
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.own_server]

@@ -18,10 +18,10 @@ import torch
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.models.catalogue import demo_folder
 from serve_app.replica.server import ModelServer
-from tests.conformance.local_backend import LocalBackend
 from tests.conformance.target import DEMO
 from tests.support.adapters import Matrices, continuation, matrices, merged, original, shapes_of, tensors
 from tests.support.gateway import directory_of, fake_app
+from tests.support.local_backend import LocalBackend
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.own_server]
 

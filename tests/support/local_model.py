@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Final
 
@@ -17,49 +17,12 @@ from serve_app.api.services import gateway_services
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.endpoints.endpoint import Task
-from serve_app.endpoints.names import app_name
-from serve_app.errors import Unavailable
-from serve_app.replica.served_model import ServedModel, start
-from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
-from serve_app.types.question import ReplyT
+from serve_app.replica.served_model import start
 from tests.support.fakes_metering import ListJournal, LocalQuota
 from tests.support.gateway import served
-from tests.support.streams import ServerStream
+from tests.support.local_backend import LocalBackend
 
 START_LIMIT_S: Final = 60.0
-
-
-class LocalBackend:
-    """One server as the models behind a gateway."""
-
-    def __init__(self, server: ServedModel) -> None:
-        self._server = server
-
-    def is_ready(self, app: str) -> bool:
-        return self.info(app) is not None
-
-    def info(self, app: str) -> ModelInfo | None:
-        return self._server.info if app == app_name(self._server.info.name) else None
-
-    async def model(self, app: str) -> ModelInfo:
-        if (info := self.info(app)) is None:
-            raise Unavailable("there is one model only")
-        return info
-
-    def missing(self, app: str) -> str | None:
-        return None if self.is_ready(app) else "there is one model only"
-
-    async def recovery(self, apps: Sequence[str], within_s: float) -> bool:
-        return False
-
-    def stats(self) -> dict[str, EngineStats]:
-        return {app_name(self._server.info.name): self._server.stats()}
-
-    async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
-        return await self._server.ask(question)
-
-    def generate(self, request: GenerateRequest) -> ServerStream:
-        return ServerStream(self._server, request)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.replica.embedding.server import EmbeddingServer
 from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
-from tests.conformance.local_backend import LocalBackend
 from tests.support.gateway import chat_body, directory_of, fake_app
+from tests.support.local_backend import LocalBackend
 
 PATH = "/v1/embeddings"
 DEMO = "demo-embed"

@@ -25,22 +25,13 @@ from serve_app.types import (
     SamplingParams,
     TokenDelta,
 )
+from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 TEXT = "Hello, world"
 _ids = itertools.count()
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
 
 
 @pytest.fixture(scope="module")

@@ -15,9 +15,10 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.replica.output.request_state import PROGRESS_TOKENS
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, GenerateRequest, Prompt, SamplingParams, TokenDelta, Usage
-from tests.conformance.local_backend import LocalBackend
 from tests.support.fakes_metering import ListJournal
 from tests.support.gateway import COMPLETIONS, directory_of, fake_app, served
+from tests.support.local_backend import LocalBackend
+from tests.support.sink import Sink
 from tests.support.streams import streamed
 from tests.support.tiny_llama import make_tiny_llama
 
@@ -25,16 +26,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CHUNK, WINDOW = 16, 256
 _ids = itertools.count()
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

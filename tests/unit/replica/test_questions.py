@@ -1,5 +1,7 @@
 """Tokens, texts and watermarks of a real model's tokenizer."""
 
+from typing import Any
+
 import pytest
 import pytest_asyncio
 
@@ -19,6 +21,7 @@ from serve_app.types import (
     Templating,
     TokenizeRequest,
 )
+from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -125,7 +128,7 @@ async def test_an_answer_holds_so_many_tokens(server):
 async def test_a_prompt_that_cannot_fit_is_refused_before_it_is_tokenised(server, monkeypatch, space, kind):
     text = space * (MAX_PROMPT_CHARS - 1_000)
     prompt = Prompt(text=text) if kind == "text" else Prompt(messages=({"role": "user", "content": text},))
-    seen = []
+    seen: list[Any] = []
     whole = Tokenizer._encode_batch
 
     def encode(self, texts, **options):
@@ -143,14 +146,6 @@ async def test_a_generator_does_not_embed(server):
         await server.ask(EmbedRequest(id="q", inputs=("x",)))
 
 
-class Sink:
-    def __init__(self):
-        self.text = ""
-
-    def send(self, deltas):
-        self.text += "".join(delta.text for delta in deltas)
-
-
 async def generated(server, *, watermark):
     sampling = SamplingParams(max_tokens=400, seed=5, ignore_eos=True, watermark=watermark)
     sink = Sink()
@@ -158,7 +153,7 @@ async def generated(server, *, watermark):
         GenerateRequest(id=f"w{watermark}", model="tiny", prompt=Prompt(text="Hello"), sampling=sampling),
         sink,
     )
-    return sink.text
+    return sink.text()
 
 
 async def test_the_operators_own_watermark_is_found_and_no_other(server):

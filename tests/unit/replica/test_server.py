@@ -15,7 +15,8 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, Unavailable, UnsupportedField
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.server import ModelServer
-from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
+from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams
+from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -23,26 +24,6 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 WINDOW = 256
 _ids = itertools.count()
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.steps: list[list[TokenDelta]] = []
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.steps.append(deltas)
-
-    @property
-    def deltas(self) -> list[TokenDelta]:
-        return [delta for step in self.steps for delta in step]
-
-    def text(self, index: int = 0) -> str:
-        return "".join(d.text for d in self.deltas if d.index == index)
-
-    def ids(self, index: int = 0) -> list[int]:
-        return [i for d in self.deltas if d.index == index for i in d.token_ids]
 
 
 def request(**changes: object) -> GenerateRequest:

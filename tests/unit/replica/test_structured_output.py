@@ -22,9 +22,9 @@ from serve_app.types import (
     GrammarKind,
     Prompt,
     SamplingParams,
-    TokenDelta,
 )
 from tests.support.schemas import SchemaMaker
+from tests.support.sink import Sink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -35,22 +35,6 @@ CITY = {
     "additionalProperties": False,
 }
 QUESTION = Prompt(messages=({"role": "user", "content": "What is the capital of France?"},))
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
-
-    def text(self, index: int = 0) -> str:
-        return "".join(d.text for d in self.deltas if d.index == index)
-
-    def finish(self, index: int = 0) -> FinishReason | None:
-        return next(d.finish for d in reversed(self.deltas) if d.index == index)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -8,7 +8,8 @@ import pytest
 from serve_app.errors import InvalidField
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, Draft, FinishReason, Prompt, PromptTable, SamplingParams, Tensor
-from tests.unit.replica.test_server import GREEDY, Sink, folder, request, server, shared
+from tests.support.sink import Sink
+from tests.unit.replica.test_server import GREEDY, folder, request, server, shared
 
 __all__ = ["folder", "server", "shared"]
 

@@ -22,11 +22,10 @@ from serve_app.types import (
     GrammarKind,
     Prompt,
     SamplingParams,
-    TokenDelta,
-    ToolCallDelta,
     ToolChoice,
     ToolMode,
 )
+from tests.support.sink import Sink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -41,34 +40,6 @@ WEATHER = {
     },
 }
 QUESTION = {"role": "user", "content": "What is the weather in Oslo?"}
-
-
-class Sink(list[TokenDelta]):
-    """Keeps what it is sent."""
-
-    __hash__ = object.__hash__
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.extend(deltas)
-
-    @property
-    def text(self) -> str:
-        return "".join(delta.text for delta in self)
-
-    @property
-    def reasoning(self) -> str:
-        return "".join(delta.reasoning for delta in self)
-
-    @property
-    def pieces(self) -> list[ToolCallDelta]:
-        return [piece for delta in self for piece in delta.tool_calls]
-
-    @property
-    def calls(self) -> list[tuple[str, Any]]:
-        """(name, arguments) of every call."""
-        names = [piece.name for piece in self.pieces if piece.name is not None]
-        texts = ["".join(p.arguments for p in self.pieces if p.index == i) for i in range(len(names))]
-        return list(zip(names, texts, strict=True))
 
 
 def asked(*messages: dict[str, Any], tools: tuple[Any, ...] = (WEATHER,), **changes: Any) -> GenerateRequest:
@@ -103,19 +74,19 @@ async def run(server: ModelServer, request: GenerateRequest) -> Sink:
 
 async def test_a_call_is_streamed_and_no_part_of_the_text(server: ModelServer) -> None:
     sink = await run(server, asked())
-    assert sink.text == ""
+    assert sink.text() == ""
     ((name, arguments),) = sink.calls
     assert (name, json.loads(arguments)) == ("get_weather", {"city": "Oslo"})
-    assert sink[-1].finish is FinishReason.TOOL_CALLS
+    assert sink.deltas[-1].finish is FinishReason.TOOL_CALLS
     first, *rest = sink.pieces
     assert first.id is not None
     assert first.id.startswith("call_")
     assert len(rest) > 1, "the arguments come in pieces"
     assert all(piece.id is piece.name is None for piece in rest)
     whole = await run(server, asked(stream=False))
-    assert len(whole) == 1
-    assert (whole.calls, whole.text, whole[0].finish) == (sink.calls, "", sink[-1].finish)
-    assert whole[0].usage.completion_tokens == sink[-1].usage.completion_tokens
+    assert len(whole.deltas) == 1
+    assert (whole.calls, whole.text(), whole.deltas[0].finish) == (sink.calls, "", sink.deltas[-1].finish)
+    assert whole.deltas[0].usage.completion_tokens == sink.deltas[-1].usage.completion_tokens
 
 
 async def test_what_the_tool_said_comes_back_in_words(server: ModelServer) -> None:
@@ -124,24 +95,24 @@ async def test_what_the_tool_said_comes_back_in_words(server: ModelServer) -> No
     answer = {"role": "tool", "tool_call_id": "c1", "content": '{"temperature": 3, "condition": "snowy"}'}
     turn = {"role": "assistant", "content": "", "tool_calls": [call]}
     sink = await run(server, asked(QUESTION, turn, answer))
-    assert "3" in sink.text
-    assert (sink.calls, sink[-1].finish) == ([], FinishReason.EOS)
+    assert "3" in sink.text()
+    assert (sink.calls, sink.deltas[-1].finish) == ([], FinishReason.EOS)
 
 
 async def test_tools_that_must_not_be_called_are_not_shown(server: ModelServer) -> None:
     none = await run(server, asked(tool_choice=ToolChoice(mode=ToolMode.NONE)))
     bare = await run(server, asked(tools=()))
-    assert (none.text, none.calls) == (bare.text, [])
-    assert none[-1].usage.prompt_tokens == bare[-1].usage.prompt_tokens
-    assert none.text
+    assert (none.text(), none.calls) == (bare.text(), [])
+    assert none.deltas[-1].usage.prompt_tokens == bare.deltas[-1].usage.prompt_tokens
+    assert none.text()
 
 
 async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer) -> None:
     free = await run(server, asked())
     single = await run(server, asked(tool_choice=ToolChoice(parallel=False)))
     assert single.calls == free.calls
-    assert single[-1].finish is FinishReason.TOOL_CALLS
-    assert single[-1].usage.completion_tokens < free[-1].usage.completion_tokens
+    assert single.deltas[-1].finish is FinishReason.TOOL_CALLS
+    assert single.deltas[-1].usage.completion_tokens < free.deltas[-1].usage.completion_tokens
     async with asyncio.timeout(10):
         while server.stats().running:
             await asyncio.sleep(0.01)
@@ -164,22 +135,22 @@ async def test_a_call_that_is_cut_short_keeps_what_came(server: ModelServer, cho
         cut = await run(server, asked(sampling=sampling, tool_choice=choice))
         if cut.calls:
             assert arguments.startswith(cut.calls[0][1])
-            assert cut.text == ""
+            assert cut.text() == ""
         else:
-            assert "<tool_call>".startswith(cut.text[:11])
-        assert cut[-1].finish is FinishReason.LENGTH
+            assert "<tool_call>".startswith(cut.text()[:11])
+        assert cut.deltas[-1].finish is FinishReason.LENGTH
 
 
 async def test_every_choice_has_calls_of_its_own(server: ModelServer) -> None:
     sink = await run(server, asked(n=2))
-    both = [[p for delta in sink if delta.index == i for p in delta.tool_calls] for i in range(2)]
+    both = [[p for delta in sink.deltas if delta.index == i for p in delta.tool_calls] for i in range(2)]
     assert [p.arguments for p in both[0]] == [p.arguments for p in both[1]]
     assert both[0][0].id != both[1][0].id
     best = await run(server, asked(n=1, best_of=3, stream=False))
     assert best.calls[0][0] == "get_weather"
 
 
-CLOCK = {
+CLOCK: dict[str, Any] = {
     "type": "function",
     "function": {
         "name": "set_clock",
@@ -200,12 +171,12 @@ async def test_a_forced_call_is_one_of_the_tools(server: ModelServer, temperatur
     free = await run(server, asked(HELLO, tools=(CLOCK, WEATHER)))
     assert free.calls == []
     forced = await run(server, asked(HELLO, tools=(CLOCK, WEATHER), tool_choice=REQUIRED, sampling=sampling))
-    assert forced.text == ""
+    assert forced.text() == ""
     assert forced.calls
-    assert forced[-1].finish in (FinishReason.TOOL_CALLS, FinishReason.LENGTH)
+    assert forced.deltas[-1].finish in (FinishReason.TOOL_CALLS, FinishReason.LENGTH)
     for name, arguments in forced.calls:
         assert name in ("get_weather", "set_clock")
-        if forced[-1].finish is FinishReason.TOOL_CALLS:
+        if forced.deltas[-1].finish is FinishReason.TOOL_CALLS:
             assert set(json.loads(arguments)) == ({"city"} if name == "get_weather" else {"hour"})
 
 
@@ -215,21 +186,21 @@ async def test_a_named_tool_is_called_once(server: ModelServer) -> None:
     ((name, arguments),) = whole.calls
     assert name == "set_clock"
     assert 0 <= json.loads(arguments)["hour"] <= 23
-    assert (whole.text, whole[-1].finish) == ("", FinishReason.TOOL_CALLS)
+    assert (whole.text(), whole.deltas[-1].finish) == ("", FinishReason.TOOL_CALLS)
     streamed = await run(server, asked(tools=(CLOCK, WEATHER), tool_choice=named))
     assert streamed.calls == whole.calls
-    assert streamed[-1].usage.completion_tokens == whole[-1].usage.completion_tokens
+    assert streamed.deltas[-1].usage.completion_tokens == whole.deltas[-1].usage.completion_tokens
 
 
 async def test_a_strict_tool_is_called_right_or_not_at_all(server: ModelServer) -> None:
-    function = {**CLOCK["function"], "name": "get_weather", "strict": True}
+    function: dict[str, Any] = {**CLOCK["function"], "name": "get_weather", "strict": True}
     strict = await run(server, asked(tools=({"type": "function", "function": function},)))
     for name, arguments in strict.calls:
         assert name == "get_weather"
         assert set(json.loads(arguments)) == {"hour"}
     talk = await run(server, asked(HELLO))
     assert talk.calls == []
-    assert talk.text
+    assert talk.text()
 
 
 async def test_an_answer_in_a_format_may_be_a_call_first(server: ModelServer) -> None:
@@ -242,7 +213,7 @@ async def test_an_answer_in_a_format_may_be_a_call_first(server: ModelServer) ->
         "content": "What is the capital of Spain? Answer in JSON with the key capital.",
     }
     told = await run(server, asked(question, grammar=grammar, tool_choice=ToolChoice(mode=ToolMode.NONE)))
-    assert (told.text, told.calls) == ('{"capital": "Madrid"}', [])
+    assert (told.text(), told.calls) == ('{"capital": "Madrid"}', [])
 
 
 async def test_a_schema_that_cannot_be_followed_is_an_error_of_the_tools(server: ModelServer) -> None:
@@ -257,8 +228,8 @@ async def test_a_schema_that_cannot_be_followed_is_an_error_of_the_tools(server:
 async def test_without_a_format_a_call_is_text_and_cannot_be_forced() -> None:
     async for server in started(tool_format="none"):
         sink = await run(server, asked())
-        assert sink.text.startswith("<tool_call>")
-        assert (sink.calls, sink[-1].finish) == ([], FinishReason.EOS)
+        assert sink.text().startswith("<tool_call>")
+        assert (sink.calls, sink.deltas[-1].finish) == ([], FinishReason.EOS)
         with pytest.raises(UnsupportedField, match="tool_choice"):
             await run(server, asked(tool_choice=REQUIRED))
 
@@ -272,11 +243,11 @@ async def test_thoughts_are_split_off_where_the_template_opens_them(tmp_path: An
     )
     async for server in started(chat_template=template):
         thought = await run(server, asked(tools=()))
-        assert thought.text == ""
+        assert thought.text() == ""
         assert thought.reasoning
         off = await run(server, asked(tools=(), reasoning=False))
-        assert off.text.strip() == thought.reasoning.strip()
+        assert off.text().strip() == thought.reasoning.strip()
         stop = thought.reasoning[3:6]
         stopped = await run(server, asked(tools=(), stop=(stop,)))
         assert stopped.reasoning == thought.reasoning[: thought.reasoning.index(stop)]
-        assert stopped[-1].finish is FinishReason.STOP
+        assert stopped.deltas[-1].finish is FinishReason.STOP

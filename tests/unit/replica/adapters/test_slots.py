@@ -23,7 +23,7 @@ from serve_app.errors import InvalidField, ModelNotFound, Overloaded, Unsupporte
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.adapters import slots as module
 from serve_app.replica.server import ModelServer
-from serve_app.types import Adapter, FinishReason, GenerateRequest, Prompt, SamplingParams, TokenDelta
+from serve_app.types import Adapter, FinishReason, GenerateRequest, Prompt, SamplingParams
 from tests.support.adapters import (
     Matrices,
     Shapes,
@@ -36,6 +36,7 @@ from tests.support.adapters import (
     task,
     tensors,
 )
+from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -117,18 +118,6 @@ def inside(server: ModelServer) -> Any:
 async def server(folder: Path, pirate: tuple[Path, Matrices]) -> AsyncIterator[ModelServer]:
     async with running(folder, adapters={"pirate": str(pirate[0])}) as server:
         yield server
-
-
-class Sink:
-    """Keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.deltas: list[TokenDelta] = []
-        self.began = asyncio.Event()
-
-    def send(self, deltas: list[TokenDelta]) -> None:
-        self.deltas += deltas
-        self.began.set()
 
 
 def asking(adapter: Adapter | None, **changes: Any) -> GenerateRequest:
