@@ -79,6 +79,7 @@ TOGETHER: Final[dict[str, tuple[dict[str, Any], str | None]]] = {
     "early_stopping=never": ({"use_beam_search": True, "n": 2, "early_stopping": "never"}, None),
     "early_stopping=5": ({"use_beam_search": True, "n": 2, "early_stopping": 5}, "early_stopping"),
     "include_usage": ({"stream": True, "stream_options": {"include_usage": True}}, None),
+    "stream_options-a-list": ({"stream": True, "stream_options": []}, "stream_options"),
     "include_usage=1": ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
     "continuous_usage_stats": ({"stream": True, "stream_options": {"continuous_usage_stats": True}}, None),
     "continuous_usage_stats=1": (

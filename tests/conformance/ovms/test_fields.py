@@ -115,6 +115,9 @@ TOGETHER: dict[str, tuple[dict[str, Any], str | None]] = {
     "max_completion_tokens=0": (
         {"max_tokens": None, "max_completion_tokens": 0}, "max_completion_tokens"
     ),
+    "max_completion_tokens-above-4000": (
+        {"max_tokens": None, "max_completion_tokens": 4001, "ignore_eos": True}, "max_completion_tokens",
+    ),
     "max_completion_tokens-differs": ({"max_completion_tokens": 3}, "max_tokens"),
     "tool_choice-names-a-tool": (
         {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "f"}}}, None,

@@ -92,32 +92,8 @@ def test_top_logprobs_count_the_alternatives():
     assert request(top_logprobs=0).logprobs is None
 
 
-def test_equal_token_limits_agree_and_different_ones_are_refused():
-    assert request(max_tokens=5, max_completion_tokens=5).sampling.max_tokens == 5
-    assert refused(max_tokens=5, max_completion_tokens=6).param == "max_tokens"
-
-
 def test_the_timeout_is_the_calls():
     assert parse(timeout=1.5).timeout_s == 1.5
-
-
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"model": None}, "model"),
-        ({"model": ""}, "model"),
-        ({"messages": None}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"n": 2, "best_of": 1}, "best_of"),
-        ({"best_of": 2, "stream": True}, "best_of"),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-        ({"stream_options": {}}, "stream_options"),
-        ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options"),
-        ({"stream": True, "stream_options": []}, "stream_options"),
-    ],
-)
-def test_contradictions_name_their_field(fields, param):
-    assert refused(**fields).param == param
 
 
 def test_empty_forms_of_fields_pass():
@@ -125,10 +101,6 @@ def test_empty_forms_of_fields_pass():
         tools=[], functions=None, use_beam_search=False, tool_choice="none", response_format={"type": "text"}
     )
     assert call.ignored == ()
-
-
-def test_unknown_fields_are_listed_unless_null():
-    assert parse(unheard_of=9, cache_salt="x", chat_template=None).ignored == ("unheard_of", "cache_salt")
 
 
 def messages(*given):
@@ -300,21 +272,6 @@ def test_logprobs_of_a_chunk(monkeypatch):
     (entry,) = chunk["choices"][0]["logprobs"]["content"]
     assert (entry["token"], entry["logprob"], entry["bytes"]) == ("a", -9999.0, [97])
     assert [top["token"] for top in entry["top_logprobs"]] == ["a", "a~1"]
-
-
-@pytest.mark.parametrize(
-    ("finish", "word"),
-    [
-        (FinishReason.EOS, b"stop"),
-        (FinishReason.STOP, b"stop"),
-        (FinishReason.LENGTH, b"length"),
-        (FinishReason.CONTEXT, b"length"),
-        (FinishReason.ABORT, b"stop"),
-    ],
-)
-def test_finish_words(monkeypatch, finish, word):
-    written = renderer(monkeypatch, stream=True).event(0, delta(finish=finish))
-    assert b'"finish_reason":"' + word + b'"' in written
 
 
 @pytest.mark.parametrize(

@@ -59,10 +59,6 @@ def test_a_lower_priority_runs_earlier(parse, given, engine):
 
 BIG = "x" * limits.MAX_PROCESSOR_ARGUMENT_CHARS
 BOUNDS: Bounds = {
-    "no_repeat_ngram_size": ([0, 2.0, limits.MAX_NO_REPEAT_NGRAM], [-1, limits.MAX_NO_REPEAT_NGRAM + 1, "2"]),
-    "typical_p": ([0.001, 1], [0, -1, 1.001, "1"]),
-    "watermark": ([True, False], [1, "true"]),
-    "priority": ([-4, 4], [-5, 5, 0.5, "1"]),
     "allowed_token_ids": (
         [[], [0, 2**31 - 1], [1] * limits.MAX_ALLOWED_TOKEN_IDS],
         [[-1], [2**31], ["1"], 5, [1] * (limits.MAX_ALLOWED_TOKEN_IDS + 1)],

@@ -137,29 +137,6 @@ def test_sequences_are_ranked_samples_where_something_is_drawn() -> None:
     assert request(CURRENT, best_of=4).beam is None
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
-        ({"n": 2}, "n"),
-        ({"n": 3, "best_of": 2}, "n"),
-        ({"best_of": 21}, "best_of"),
-        ({"best_of": 2, "stream": True}, "stream"),
-        ({"best_of": 2, "stream": True, "temperature": 1}, "best_of"),
-        ({"use_beam_search": True}, "use_beam_search"),
-        ({"best_of": 4, "num_beam_groups": 3}, "num_beam_groups"),
-        ({"max_tokens": 4001, "ignore_eos": True}, "max_tokens"),
-        ({"max_completion_tokens": 4001, "ignore_eos": True}, "max_completion_tokens"),
-        ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
-        ({"stream_options": {}}, "stream_options"),
-        ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs"),
-        ({"top_logprobs": 1}, "top_logprobs"),
-        ({"model": None}, "model"),
-    ],
-)
-def test_contradictions_name_their_field(fields: dict[str, Any], param: str) -> None:
-    assert refused(**fields) == param
-
-
 def test_samples_stream_where_all_of_them_are_returned() -> None:
     assert request(n=2, best_of=2, temperature=1, stream=True).best_of == 2
 
