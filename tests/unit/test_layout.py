@@ -1,0 +1,31 @@
+"""Where tests lie, as README.md says: `unit/` mirrors the package, and what tests share is in `support/`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+TESTS: Final = ROOT / "tests"
+UNIT: Final = TESTS / "unit"
+SUPPORT: Final = sorted((TESTS / "support").glob("*.py"))
+FOLDERS: Final = sorted({path.parent.relative_to(UNIT) for path in UNIT.rglob("test_*.py")} - {Path()})
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=str)
+def test_a_folder_of_unit_tests_has_the_name_of_a_package(folder: Path) -> None:
+    assert list((ROOT / "serve_app" / folder).glob("*.py"))
+
+
+def test_no_helper_lies_loose() -> None:
+    assert [path.name for path in TESTS.glob("*.py")] == ["conftest.py"]
+    assert not [path.name for path in SUPPORT if path.name.startswith("test_")]
+
+
+@pytest.mark.parametrize("module", SUPPORT, ids=lambda path: path.stem)
+def test_what_lies_in_support_is_used(module: Path) -> None:
+    name = f"tests.support.{module.stem}"
+    others = (path for folder in (TESTS, ROOT / "benchmarks") for path in folder.rglob("*.py"))
+    assert any(name in path.read_text("utf-8") for path in others if path != module)
