@@ -1,5 +1,7 @@
 """Every route, enumerated from the app, against callers without the right."""
 
+from typing import Any
+
 import pytest
 
 from serve_app.accounts.keys import new_key
@@ -107,7 +109,7 @@ async def test_options_and_other_methods_are_not_open_either():
 async def test_without_keys_only_the_hook_says_who_is_near():
     for peer, status in (("127.0.0.1", 200), ("10.1.2.3", 403), (None, 403)):
         app = fake_app(FakeBackend(), peer_of=lambda _, peer=peer: peer)
-        sent = []
+        sent: list[Any] = []
 
         async def receive():
             return {"type": "http.request", "body": b""}

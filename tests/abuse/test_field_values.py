@@ -1,6 +1,7 @@
 """Every field of every body with values of every kind: a sound request or a named refusal, nothing else."""
 
 import json
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from serve_app.types import GenerateRequest
 from tests.support.gateway import chat_body, completion_body
 
 DIALECTS = [(ChatDialect(), ChatBody, chat_body), (CompletionDialect(), CompletionBody, completion_body)]
-ODD = [
+ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 0.5, 1.5, 3.0, 1e308, -1e308, 2**63, 10**40, "", "x", "1", "\x00",
     "\u202e", "é" * 3_000, [], [None], [True], [0], ["x"], [[]], [[1]], [["x"]], [{}], [1, "x"], {},
     {"x": 1}, {"1": 1}, {"": None}, {"type": "text"}, {"include_usage": True}, {"include_usage": "x"},

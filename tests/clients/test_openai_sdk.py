@@ -104,7 +104,7 @@ def assert_usage(usage, completion_tokens):
 def assert_chat_stream(chunks):
     texts = {0: "", 1: ""}
     finished = {}
-    first_roles = {}
+    first_roles: dict[int, str] = {}
     for chunk in chunks[:-1]:
         (choice,) = chunk.choices
         first_roles.setdefault(choice.index, choice.delta.role)

@@ -330,7 +330,8 @@ async def streamed_is_whole(sdk: Sdk, number: int) -> None:
     options: dict[str, Any] = {**rng.choice(SETTINGS), "seed": number, "max_tokens": rng.randint(1, 60)}
     usage = {"stream": True, "stream_options": {"include_usage": True}}
     if rng.random() < 0.5:
-        create, wanted = sdk.client.chat.completions.create, chat(prompt, **options)
+        create: Any = sdk.client.chat.completions.create
+        wanted = chat(prompt, **options)
     else:
         create, wanted = sdk.client.completions.create, completion(prompt, **options)
     whole: Any = await create(**wanted)

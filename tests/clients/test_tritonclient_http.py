@@ -81,7 +81,7 @@ def inputs(module: Any = triton, *, binary: bool = True, **values: Any) -> list[
     found = []
     for name, value in given.items():
         datatype = TYPES.get(name, "INT32")
-        array = np.asarray(value, NUMPY[datatype])
+        array: Any = np.asarray(value, NUMPY[datatype])
         array = array.reshape(1, 1) if array.ndim == 0 else array
         tensor = module.InferInput(name, list(array.shape), datatype)
         found.append(tensor.set_data_from_numpy(array, binary_data=binary))

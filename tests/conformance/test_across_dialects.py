@@ -44,7 +44,7 @@ class RecordingBackend(LocalBackend):
     ids: dict[int, list[int]]
 
     @streamed
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:  # type: ignore[override]
         self.ids = {}
         async for deltas in super().generate(request):
             for delta in deltas:

@@ -125,7 +125,8 @@ async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica
         assert record.completion_tokens >= stream.chunks > 20
         assert record.prompt_tokens == (6 if record.route == COMPLETIONS else 3)
         cost = record.prompt_tokens * 10 + record.completion_tokens * 100
-        assert (record.cost, record.currency) == (pytest.approx(cost / 1e6), "EUR")
+        assert record.cost == pytest.approx(cost / 1e6)
+        assert record.currency == "EUR"
         assert (record.key_id, record.endpoint, record.entity) == ("anonymous", DEMO, DEMO)
         assert record.total_s > 0
     (unsent,) = lost.values()  # the whole answer, of which its client got nothing

@@ -94,9 +94,9 @@ def _pod(name: str, template: Object) -> Iterator[str]:
     if memory is None or memory != resources.get("limits", {}).get("memory"):
         yield f"{where}: resources: promised memory must be there; write the same in requests and limits"
     values = {each["name"]: each.get("value") for each in container["env"]}
-    for variable, value in environment.COMMON.items():
-        if variable not in NOT_IN_PODS and values.get(variable) != value:
-            yield f"{where}: env: {variable} is not as everywhere; write `value: {value!r}`"
+    for variable, wanted in environment.COMMON.items():
+        if variable not in NOT_IN_PODS and values.get(variable) != wanted:
+            yield f"{where}: env: {variable} is not as everywhere; write `value: {wanted!r}`"
     if values.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         yield f"{where}: env: Serve's own proxy is slow; write RAY_SERVE_ENABLE_HA_PROXY with `value: '1'`"
     for secret in SECRETS:

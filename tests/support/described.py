@@ -109,9 +109,10 @@ def answers_are_described() -> Iterator[list[str]]:
     """
     problems: list[str] = []
     documents: dict[str, Document] = {}
-    call, describe = Ingress.__call__, app_module.describe  # type: ignore[attr-defined]
+    call = Ingress.__call__
+    describe = app_module.describe  # type: ignore[attr-defined]
 
-    def described_once(paths: Sequence[Path], config: GatewayConfig) -> dict[str, Any]:
+    def described_once(paths: Sequence[Path], config: GatewayConfig) -> Mapping[str, Any]:
         key = config.model_dump_json()  # all that a document depends on
         if key not in documents:
             documents[key] = Document(describe(paths, config))
@@ -132,8 +133,10 @@ def answers_are_described() -> Iterator[list[str]]:
             told = scope["method"], route, answer.status, answer.media, bytes(answer.body)
             problems.extend(known.problems(*told))
 
-    app_module.describe, Ingress.__call__ = described_once, compared  # type: ignore[method-assign,attr-defined]
+    app_module.describe = described_once  # type: ignore[attr-defined,assignment]
+    Ingress.__call__ = compared  # type: ignore[method-assign,assignment]
     try:
         yield problems
     finally:
-        app_module.describe, Ingress.__call__ = describe, call  # type: ignore[method-assign,attr-defined]
+        app_module.describe = describe  # type: ignore[attr-defined]
+        Ingress.__call__ = call  # type: ignore[method-assign]

@@ -259,7 +259,8 @@ async def test_bytes_that_no_tensor_has_are_refused() -> None:
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "identity", "GZIP"])
 async def test_compressed_bodies(encoding: str) -> None:
-    pack = {"gzip": gzip.compress, "deflate": zlib.compress}.get(encoding.lower(), lambda data: data)
+    packs: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress}
+    pack = packs.get(encoding.lower(), bytes)
     raw, headers = binary_body(PLAIN)
     async with gateway(TensorBackend()) as g:
         for content, more in ((raw, headers), (json.dumps(body()).encode(), {})):

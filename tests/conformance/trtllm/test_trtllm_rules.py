@@ -103,8 +103,8 @@ async def test_rules_of_a_prompt_embedding_table() -> None:
     table = tensor("prompt_embedding_table", TABLE)
     for beyond, used in ((VOCABULARY + 3, None), (VOCABULARY + 2, 2)):
         ids = tensor("input_ids", [beyond])
-        size = [] if used is None else [tensor("prompt_vocab_size", used)]
-        message = await refusal(with_tensor(table, ids, *size))
+        sized = [] if used is None else [tensor("prompt_vocab_size", used)]
+        message = await refusal(with_tensor(table, ids, *sized))
         assert message == f"input_ids: token ids must be from 0 to {VOCABULARY + (used or 3) - 1}"
     for size in (0, 4):
         message = await refusal(with_tensor(table, tensor("prompt_vocab_size", size)))

@@ -17,7 +17,7 @@ def accounts(keys: str = "", **config: object) -> StaticAccounts:
 def test_a_key_made_by_new_key_authenticates_under_its_name_and_scopes():
     key, line = new_key("alice", ["inference", "metrics"])
     caller = accounts(line).authenticate(f"Bearer {key}", "203.0.113.9")
-    assert (caller.key_id, caller.scopes) == ("alice", {Scope.INFERENCE, Scope.METRICS})
+    assert (caller.key_id, caller.scopes) == ("alice", frozenset({Scope.INFERENCE, Scope.METRICS}))
 
 
 def test_the_line_holds_the_hash_and_not_the_key():
@@ -62,9 +62,9 @@ def test_without_keys_only_loopback_is_served():
     open_accounts = accounts()
     for peer in ("127.0.0.1", "127.8.9.1", "::1", "::ffff:127.0.0.1"):
         assert Scope.INFERENCE in open_accounts.authenticate(None, peer).scopes
-    for peer in ("10.0.0.1", "::ffff:10.0.0.1", "localhost", "", None, "127.0.0.1.example"):
+    for stranger in ("10.0.0.1", "::ffff:10.0.0.1", "localhost", "", None, "127.0.0.1.example"):
         with pytest.raises(PermissionDenied):
-            open_accounts.authenticate(None, peer)
+            open_accounts.authenticate(None, stranger)
 
 
 def test_a_closed_network_may_be_served_without_keys():

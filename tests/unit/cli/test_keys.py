@@ -14,7 +14,7 @@ def test_the_key_works_with_the_line_beside_it(invoke, scopes):
     line = next(word for word in words if word.startswith("carol:"))
     accounts = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS": line})
     caller = accounts.authenticate(f"Bearer {key}", None)
-    assert (caller.key_id, caller.scopes) == ("carol", set(map(Scope, scopes)))
+    assert (caller.key_id, caller.scopes) == ("carol", frozenset(map(Scope, scopes)))
 
 
 def test_without_scopes_a_key_may_only_infer(invoke):

@@ -161,7 +161,7 @@ async def test_a_caller_that_leaves_in_the_moment_of_the_grant_gives_it_back(
         deliver(*args)  # type: ignore[arg-type]
         waiting.cancel()  # the verdict is there, and the caller has not run yet
 
-    quota._deliver = deliver_and_leave  # type: ignore[method-assign]
+    quota._deliver = deliver_and_leave  # type: ignore[method-assign, assignment]
     with pytest.raises(asyncio.CancelledError):
         await claim
     await until(lambda: len(wire.calls) == 2 and not wire.open)

@@ -61,7 +61,7 @@ def test_the_limit_of_a_container_counts_and_file_caches_are_free(
 
 def test_the_tightest_of_nested_groups_counts(tmp_path: Path, own: Path) -> None:
     own.write_text("9:name=systemd:/\n4:memory:/outer/inner\n0::/\n")
-    numbers = {
+    numbers: dict[str, int | str] = {
         "memory.limit_in_bytes": 2**62,
         "memory.usage_in_bytes": 3,
         "memory.stat": "total_inactive_file 0",

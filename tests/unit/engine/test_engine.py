@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 import torch
@@ -216,7 +217,7 @@ def test_every_token_tells_of_its_step_when_asked_to(width: int | None) -> None:
     beam = None if width is None else Beam(width=width)
     bench.add("a", max_tokens=3, timings=True, beam=beam)
     bench.add("b", max_tokens=3)
-    steps = []
+    steps: list[Any] = []
     for pause in (1.0, 0.5, 0.25):
         bench.now += pause
         for output in bench.step():

@@ -273,7 +273,8 @@ def test_every_answer_of_a_random_walk_is_valid(seed: int) -> None:
     if rng.random() < 0.3:
         schema |= {"dependentRequired": {names[0]: [names[-1], "other"]}}
     assert adapt(schema).lost == ()
-    made, ids = matcher(schema), []
+    made = matcher(schema)
+    ids: list[int] = []
     while not made.is_stopped() and len(ids) < 400:
         allowed = np.flatnonzero(
             np.unpackbits(np.frombuffer(made.compute_bitmask(), np.uint8), bitorder="little")
@@ -302,7 +303,7 @@ def test_a_wrong_form_is_refused(schema: dict[str, Any], words: str) -> None:
 
 
 def test_what_is_combined_is_bounded() -> None:
-    parts = [{"properties": {f"p{i}": {}}} for i in range(1_500)]
+    parts: list[Any] = [{"properties": {f"p{i}": {}}} for i in range(1_500)]
     many = {f"q{i}": {"allOf": [{"$ref": "#/$defs/d"}, {}]} for i in range(1_500)}
     with pytest.raises(UnusableSchema, match="combines too many"):
         adapt({"properties": many, "$defs": {"d": {"allOf": parts}}})

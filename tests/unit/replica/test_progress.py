@@ -111,7 +111,7 @@ class Watched(LocalBackend):
     told = Usage()
 
     @streamed
-    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:  # type: ignore[override]
         self.told = Usage()
         async for deltas in super().generate(request):
             self.told = deltas[-1].usage

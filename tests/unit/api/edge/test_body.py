@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 
@@ -180,7 +180,7 @@ def test_nesting_is_bounded():
 
 
 def test_lists_and_objects_are_counted():
-    many = [[{}]] * (MAX_JSON_CONTAINERS // 2 - 1)
+    many: list[Any] = [[{}]] * (MAX_JSON_CONTAINERS // 2 - 1)
     parse_body(Model, json.dumps({"x": many}).encode())
     with pytest.raises(InvalidBody):
         parse_body(Model, json.dumps({"x": [*many, []]}).encode())
@@ -208,7 +208,7 @@ def test_free_form_values_must_be_finite_at_any_depth():
 
 
 async def test_every_piece_is_accounted_for_before_it_is_kept():
-    taken = []
+    taken: list[Any] = []
     await read_body(scope(), receiver(b"ab", b"", b"c"), taken.append)
     assert taken == [2, 0, 1]
 

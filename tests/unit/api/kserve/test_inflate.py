@@ -49,8 +49,8 @@ async def unpacked(receive: Any, encoding: str | None) -> bytes:
 async def test_the_body_is_what_was_packed(encoding: str | None, seed: int) -> None:
     rng = random.Random(seed)
     body = rng.choice([b"", b"x", b"abc" * 100_000, rng.randbytes(200_000), bytes(10 * PIECE_BYTES)])
-    pack: Any = {"gzip": gzip.compress, "deflate": zlib.compress}.get((encoding or "").strip().lower(), bytes)
-    packed = pack(body)
+    packs: dict[str, Any] = {"gzip": gzip.compress, "deflate": zlib.compress}
+    packed = packs.get((encoding or "").strip().lower(), bytes)(body)
     sizes = [rng.randint(0, max(1, len(packed) // 3)) for _ in range(rng.randint(0, 6))]
     assert await unpacked(arriving(packed, sizes), encoding) == body
 

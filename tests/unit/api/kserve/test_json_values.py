@@ -71,7 +71,8 @@ def test_flat_keeps_the_order_of_elements(value: Any) -> None:
 
 
 def test_shapes_are_those_of_the_first_elements() -> None:
-    assert [shape_of(value) for value in (5, [5], [[5, 6]], [[[5], [6]]], [], [[]])] == [
+    values: list[Any] = [5, [5], [[5, 6]], [[[5], [6]]], [], [[]]]
+    assert [shape_of(value) for value in values] == [
         (), (1,), (1, 2), (1, 2, 1), (0,), (1, 0),
     ]  # fmt: skip
 

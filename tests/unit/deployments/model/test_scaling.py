@@ -220,7 +220,9 @@ def test_idle_replicas_go_one_by_one_to_zero_and_only_after_their_delays(
 ) -> None:
     now = 1000.0
     monkeypatch.setattr("ray.serve.autoscaling_policy.time.time", lambda: now)
-    policy, state, target, seen = as_served(), {}, 3, []
+    policy, target = as_served(), 3
+    state: dict[str, Any] = {}
+    seen: list[Any] = []
     for _ in range(100):
         ctx = context(*[replica()] * target, target=target)
         ctx.policy_state = state

@@ -1,6 +1,7 @@
 """Routes that ask a model one question: shapes, bounds, whose entity answers, failures and permits."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from tests.support.fakes_backend import WORDS, FakeBackend, model_info
 from tests.support.gateway import gateway
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
-BODIES = {
+BODIES: dict[str, dict[str, Any]] = {
     "/tokenize": {"model": "demo", "prompt": "Hi"},
     "/v1/tokenize": {"model": "demo", "messages": MESSAGES},
     "/detokenize": {"model": "demo", "tokens": [1]},
