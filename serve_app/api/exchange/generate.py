@@ -124,7 +124,7 @@ def _complete(
     requests = [replace(each, salt=salt, timeout_s=timeout_s, progress=True) for each in call.requests]
     if adapter is not None:
         if any(request.adapter is not None for request in requests):
-            raise InvalidField("lora_task_id: the model's name has an adapter already", param="lora_task_id")
+            raise InvalidField("lora_task_id", "the model's name has an adapter already")
         requests = [replace(request, adapter=Adapter(name=adapter)) for request in requests]
     if len(requests) == 1:
         return [replace(requests[0], id=context.id)]

@@ -44,7 +44,7 @@ class StopRoute:
         with services.bodies.lease() as lease:
             body = parse_body(StopBody, await read_body(scope, receive, lease.take))
         if body.id is None:
-            raise InvalidField("id: is required", param="id")
+            raise InvalidField("id", "is required")
         check_id(body.id)
         _found(services, names)
         if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
