@@ -2,11 +2,12 @@
 
     ServeError
     ├── InvalidBody          E1   not JSON, not an object, not one for the route
-    ├── InvalidField         E2   missing, mistyped or out of range; names the field
-    │   └── UnsupportedField      a feature this server or model does not have
-    ├── ModelNotFound        E3
-    ├── VersionNotFound      E4
-    ├── PromptTooLong        E5
+    ├── FieldError                one field is at fault: `param` names it, `reason` says why
+    │   ├── InvalidField     E2   missing, mistyped or out of range
+    │   │   └── UnsupportedField  a feature this server or model does not have
+    │   ├── ModelNotFound    E3
+    │   ├── VersionNotFound  E4
+    │   └── PromptTooLong    E5
     ├── Unauthenticated      E6   no key, or a key nobody issued
     ├── PermissionDenied     E6b  a good key without the right scope
     ├── QuotaExceeded        E7   the caller's own limit
@@ -29,7 +30,7 @@ through `raise ... from cause`.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from serve_app.types import ErrorInfo
 
@@ -40,20 +41,16 @@ class ServeError(Exception):
     condition: ClassVar[str] = "E12"
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+    param: str | None = None  # the field at fault, by the client's name
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.param = param
         self.retry_after_s = retry_after_s
 
     def info(self) -> ErrorInfo:
         """The error as a plain value that can cross a process."""
-        return ErrorInfo(
-            kind=type(self).__name__,
-            message=self.message,
-            param=self.param,
-            retry_after_s=self.retry_after_s,
-        )
+        return ErrorInfo(kind=type(self).__name__, reason=self.message, retry_after_s=self.retry_after_s)
 
     # Exceptions with keyword arguments need this to survive Ray's serialisation.
     def __reduce__(self) -> tuple[object, tuple[ErrorInfo]]:
@@ -64,7 +61,31 @@ class InvalidBody(ServeError):
     condition = "E1"
 
 
-class InvalidField(ServeError):
+class FieldError(ServeError):
+    """One field of the request is at fault.
+
+    `message` is composed here alone: `InvalidField("n", "must be an integer")` says "n: must be an integer".
+    """
+
+    def __init__(self, param: str | None, reason: str, *, joint: str | None = ": ") -> None:
+        """`joint` stands between the name and the reason. None: the reason says all by itself.
+
+        `param` is None for what has no name among the fields, such as a header.
+        """
+        super().__init__(reason if param is None or joint is None else f"{param}{joint}{reason}")
+        self.param = param
+        self.reason = reason
+        self.joint = joint
+
+    def renamed(self, param: str) -> Self:
+        """The same error, told by another name of the field."""
+        return type(self)(param, self.reason, joint=self.joint)
+
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(kind=type(self).__name__, reason=self.reason, param=self.param, joint=self.joint)
+
+
+class InvalidField(FieldError):
     condition = "E2"
 
 
@@ -72,15 +93,15 @@ class UnsupportedField(InvalidField):
     """A known field whose feature this server or this model does not have."""
 
 
-class ModelNotFound(ServeError):
+class ModelNotFound(FieldError):
     condition = "E3"
 
 
-class VersionNotFound(ServeError):
+class VersionNotFound(FieldError):
     condition = "E4"
 
 
-class PromptTooLong(ServeError):
+class PromptTooLong(FieldError):
     condition = "E5"
 
 
@@ -161,4 +182,6 @@ KINDS: dict[str, type[ServeError]] = _tree(ServeError)
 def from_info(info: ErrorInfo) -> ServeError:
     """The exception that `info` was made of; an unknown kind becomes GenerationFailed."""
     kind = KINDS.get(info.kind, GenerationFailed)
-    return kind(info.message, param=info.param, retry_after_s=info.retry_after_s)
+    if issubclass(kind, FieldError):
+        return kind(info.param, info.reason, joint=info.joint)
+    return kind(info.reason, retry_after_s=info.retry_after_s)

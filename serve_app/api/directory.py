@@ -34,7 +34,7 @@ class Directory:
         """Raises ModelNotFound."""
         endpoint = self._endpoints.get(name)
         if endpoint is None:
-            raise ModelNotFound("model: no such model", param="model")
+            raise ModelNotFound("model", "no such model")
         return endpoint
 
     def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
@@ -57,7 +57,7 @@ class Directory:
         """The endpoint of a page about a model. ModelNotFound also for an adapter nobody knows."""
         endpoint, adapter = self.resolve(name, backend)
         if adapter is not None and adapter not in adapters_of(endpoint, backend):
-            raise ModelNotFound("model: the model has no such adapter", param="model")
+            raise ModelNotFound("model", "the model has no such adapter")
         return endpoint
 
     def __iter__(self) -> Iterator[Endpoint]:

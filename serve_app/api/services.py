@@ -9,10 +9,10 @@ from typing import Final, TypeVar
 
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
+from serve_app.api.admission.stoppable import Stoppable
 from serve_app.api.backend import Accounts, Backend, Journal, PeerOf, Quota
 from serve_app.api.context import peer_of
 from serve_app.api.directory import Directory
-from serve_app.api.exchange.stoppable import Stoppable
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 

@@ -163,7 +163,7 @@ def _handle(model: str) -> DeploymentHandle:
     try:
         return serve.get_app_handle(app_name(model))
     except RayServeException as error:
-        raise ModelNotFound(f"model: {model!r} is not deployed here", param="model") from error
+        raise ModelNotFound("model", f"{model!r} is not deployed here") from error
 
 
 def _payload(model: str, fields: Mapping[str, Any]) -> bytes:

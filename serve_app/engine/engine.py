@@ -119,7 +119,7 @@ class Engine:
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
         if request.grammar is not None and self._grammars is None:
-            raise UnsupportedField(f"{FIELD}: is not available with this model", param=FIELD)
+            raise UnsupportedField(FIELD, "is not available with this model")
         self._processors.check(request.sampling.processors)
         validation.validate(
             request,

@@ -160,4 +160,4 @@ def twice(updates: Sequence[Update]) -> tuple[int, str] | None:
 
 
 def _refused(name: str, words: str) -> InvalidField:
-    return InvalidField(f"{name}: {words}", param=name)
+    return InvalidField(name, words)

@@ -42,9 +42,10 @@ class ContextWindow:
             most = self.context - self.output
             if len(token_ids) > most:
                 raise PromptTooLong(
+                    "prompt",
                     f"The prompt has {len(token_ids)} tokens, but at most {most} fit beside an output of "
                     f"{self.output}.",
-                    param="prompt",
+                    joint=None,
                 )
         return token_ids
 
@@ -52,7 +53,7 @@ class ContextWindow:
         asked, how = request.sampling.max_tokens, request.overflow
         if asked is not None and self.output is not None and asked > self.output:
             if how in (Overflow.ERROR, Overflow.WINDOW):
-                raise InvalidField(f"max_tokens must be from 1 to {self.output}.", param="max_tokens")
+                raise InvalidField("max_tokens", f"must be from 1 to {self.output}.", joint=" ")
             asked = self.output
         most = self._default(request) if asked is None else asked
         room = self.context - prompt

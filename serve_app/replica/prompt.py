@@ -39,17 +39,15 @@ class PromptEncoder:
         prompt = request.prompt
         if prompt.messages is not None:
             if self.template is None:
-                raise UnsupportedField(
-                    "messages: this model has no chat template; use completions instead", param="messages"
-                )
+                raise UnsupportedField("messages", "this model has no chat template; use completions instead")
             return await self.template.render_ids(
                 self._messages(request), _shown_tools(request), prompt.templating, most
             )
         if prompt.suffix is not None:
             if self.fim is None:
-                raise UnsupportedField("suffix: this model has no fill-in-the-middle tokens", param="suffix")
+                raise UnsupportedField("suffix", "this model has no fill-in-the-middle tokens")
             if prompt.text is None:
-                raise InvalidField("suffix: needs a text prompt", param="suffix")
+                raise InvalidField("suffix", "needs a text prompt")
             self.tokenizer.check_fewest(len(prompt.text) + len(prompt.suffix), most, param="prompt")
             return await self.fim.encode(prompt.text, prompt.suffix)
         if prompt.text is not None:
@@ -58,7 +56,7 @@ class PromptEncoder:
         else:
             ids = list(prompt.token_ids or ())
         if not ids:
-            raise InvalidField("prompt: must hold at least one token", param="prompt")
+            raise InvalidField("prompt", "must hold at least one token")
         return ids
 
     def _messages(self, request: GenerateRequest) -> list[dict[str, Any]]:
@@ -93,9 +91,7 @@ class PromptEncoder:
         """
         penalty, bound = request.rank_length_penalty, limits.MAX_LENGTH_PENALTY
         if penalty is not None and not -bound <= penalty <= bound:
-            raise InvalidField(
-                f"length_penalty must be from {-bound:g} to {bound:g}.", param="length_penalty"
-            )
+            raise InvalidField("length_penalty", f"must be from {-bound:g} to {bound:g}.", joint=" ")
         sampling = request.sampling
         if request.bad_words:
             sampling = replace(

@@ -44,7 +44,7 @@ class Questions:
             return cast("ReplyT", await self._text(question))
         if isinstance(question, DetectRequest):
             return cast("ReplyT", await self._watermark(question))
-        raise UnsupportedField("model: it generates text and does not embed", param="model")
+        raise UnsupportedField("model", "it generates text and does not embed")
 
     async def _tokens(self, question: TokenizeRequest) -> Tokens:
         prompt, tokenizer = question.prompt, self._tokenizer
@@ -53,13 +53,13 @@ class Questions:
             ids = await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
         else:
             if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
-                raise PromptTooLong(f"messages: at most {MAX_QUESTION_CHARS} characters", param="messages")
+                raise PromptTooLong("messages", f"at most {MAX_QUESTION_CHARS} characters")
             asked = GenerateRequest(id=question.id, model="", prompt=prompt)
             ids = await self._encoder.encode(asked, MAX_QUESTION_TOKENS)
         if len(ids) > MAX_QUESTION_TOKENS:
             field = "messages" if prompt.text is None else "prompt"
             raise PromptTooLong(
-                f"{field}: has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}", param=field
+                field, f"has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"
             )
         texts = None
         if question.texts:
@@ -70,8 +70,7 @@ class Questions:
         ids = question.token_ids
         if max(ids, default=0) >= self._vocab_size:
             raise InvalidField(
-                f"tokens: must hold ids below {self._vocab_size}, the size of the model's vocabulary",
-                param="tokens",
+                "tokens", f"must hold ids below {self._vocab_size}, the size of the model's vocabulary"
             )
 
         def work() -> str:
@@ -83,7 +82,7 @@ class Questions:
                 num_chars += len(parts[-1])
                 if num_chars > MAX_PROMPT_CHARS:
                     raise InvalidField(
-                        f"tokens: their text must have at most {MAX_PROMPT_CHARS} characters", param="tokens"
+                        "tokens", f"their text must have at most {MAX_PROMPT_CHARS} characters"
                     )
             return "".join(parts) + detokenizer.flush()
 

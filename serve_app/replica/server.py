@@ -24,7 +24,6 @@ from serve_app.replica.context_window import ContextWindow
 from serve_app.replica.output.request_state import RequestState
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.text.answer.answer_format import AnswerReader
-from serve_app.text.answer.grammar import FIELD as GRAMMAR_FIELD
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.answer.stop import StopStrings
 from serve_app.types import (
@@ -171,7 +170,7 @@ class ModelServer:
         try:
             compiled = await self._grammars.compile(grammar)
         except InvalidField as error:
-            raise type(error)(error.message.replace(GRAMMAR_FIELD, field, 1), param=field) from error
+            raise error.renamed(field) from error
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
     def _prompt_text(self, request: GenerateRequest, token_ids: list[int]) -> str:

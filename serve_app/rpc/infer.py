@@ -13,6 +13,7 @@ from functools import partial
 
 from starlette.types import Scope
 
+from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of, open_context
 from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.triton.aliases import Meaning, endpoint_name, meaning
@@ -27,7 +28,6 @@ from serve_app.api.edge.middleware import log_done
 from serve_app.api.exchange.call_stream import PromptDelta
 from serve_app.api.exchange.frame import admitted
 from serve_app.api.exchange.generate import under_way
-from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
 from serve_app.api.services import Services

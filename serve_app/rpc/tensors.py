@@ -70,14 +70,14 @@ def decoded(message: pb.ModelInferRequest) -> InferRequest:
     """Raises InvalidField, naming the tensor or the field."""
     for output in message.outputs:
         if not output.name:
-            raise InvalidField("outputs: each must have a name", param="outputs")
+            raise InvalidField("outputs", "each must have a name")
         if _REGION in output.parameters:
             raise refused(output.name, "shared memory is not available")
         if "classification" in output.parameters:
             raise refused(output.name, "classification is not available; ask for the tensor")
     names = [output.name for output in message.outputs]
     if len(set(names)) != len(names) or len(names) > MAX_INPUTS:
-        raise InvalidField(f"outputs: must be up to {MAX_INPUTS} different names", param="outputs")
+        raise InvalidField("outputs", f"must be up to {MAX_INPUTS} different names")
     return InferRequest(
         model=message.model_name,
         version=message.model_version or None,
@@ -108,17 +108,17 @@ def encoded(response: InferResponse, *, in_stream: bool) -> pb.ModelInferRespons
 def _inputs(message: pb.ModelInferRequest) -> dict[str, Tensor]:
     inputs, raw = message.inputs, message.raw_input_contents
     if not 1 <= len(inputs) <= MAX_INPUTS:
-        raise InvalidField(f"inputs: must hold 1 to {MAX_INPUTS} tensors", param="inputs")
+        raise InvalidField("inputs", f"must hold 1 to {MAX_INPUTS} tensors")
     if raw and len(raw) != len(inputs):
         raise InvalidField(
-            f"raw_input_contents: must be there for all {len(inputs)} inputs or for none, not for {len(raw)}",
-            param="raw_input_contents",
+            "raw_input_contents",
+            f"must be there for all {len(inputs)} inputs or for none, not for {len(raw)}",
         )
     found: dict[str, Tensor] = {}
     for i, each in enumerate(inputs):
         name = each.name
         if not name:
-            raise InvalidField("inputs: each must have a name", param="inputs")
+            raise InvalidField("inputs", "each must have a name")
         if name in found:
             raise refused(name, "is there twice in inputs")
         if _REGION in each.parameters:

@@ -134,8 +134,9 @@ class ErrorInfo:
     """An error of errors.py as it crosses a process."""
 
     kind: str  # class name in errors.py
-    message: str  # public text: no prompt, path, address or class name
-    param: str | None = None
+    reason: str  # public text: no prompt, path, address or class name
+    param: str | None = None  # of a field that is at fault: its name, and what joins name and reason
+    joint: str | None = None
     retry_after_s: float | None = None
 
 

@@ -53,7 +53,7 @@ async def test_crashes_are_told_in_fixed_words(path, stream, crash):
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 async def test_each_kind_of_error_is_clean(kind):
-    error = from_info(ErrorInfo(kind=kind, message="the model is busy", param="model"))
+    error = from_info(ErrorInfo(kind=kind, reason="the model is busy", param="model"))
     async with gateway(FakeBackend(refuse=error)) as g:
         for path in (CHAT, COMPLETIONS):
             answer = await g.post(path, body_for(path))
@@ -62,7 +62,7 @@ async def test_each_kind_of_error_is_clean(kind):
 
 
 async def test_a_long_message_of_ours_is_cut():
-    error = from_info(ErrorInfo(kind="InvalidField", message="é\x01" * 5_000, param="p" * 5_000))
+    error = from_info(ErrorInfo(kind="InvalidField", reason="é\x01" * 5_000, param="p" * 5_000))
     async with gateway(FakeBackend(refuse=error)) as g:
         answer = await g.chat()
         assert len(answer.content) < 2_000

@@ -237,7 +237,7 @@ async def test_models():
     ("error", "raised", "code"),
     [
         (
-            PromptTooLong("prompt: too long", param="messages"),
+            PromptTooLong("messages", "prompt: too long", joint=None),
             openai.BadRequestError,
             "context_length_exceeded",
         ),

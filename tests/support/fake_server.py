@@ -16,11 +16,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from serve_app.config import ModelConfig
-from serve_app.errors import KINDS, Unavailable, UnsupportedField
+from serve_app.errors import Unavailable, UnsupportedField, from_info
 from serve_app.types import (
     Embeddings,
     EmbedRequest,
     EngineStats,
+    ErrorInfo,
     FinishReason,
     GenerateRequest,
     ModelInfo,
@@ -96,7 +97,7 @@ class FakeServer:
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
         """As the server's: one vector an input, of the process id; text steers it as a prompt does."""
         if not isinstance(question, EmbedRequest):
-            raise UnsupportedField("no answer")
+            raise UnsupportedField(None, "no answer")
         options = _options(" ".join(each for each in question.inputs if isinstance(each, str)))
         self._obey(options)
         self._running += 1
@@ -115,7 +116,7 @@ class FakeServer:
         if self._stopped:
             raise Unavailable("stopped")
         if "refuse" in options:
-            raise KINDS[options["refuse"]]("refused")
+            raise from_info(ErrorInfo(kind=options["refuse"], reason="refused"))
         if "die" in options:
             os.kill(os.getpid(), signal.SIGKILL)
 

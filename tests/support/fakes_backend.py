@@ -154,7 +154,7 @@ class FakeBackend:
             and info is not None
             and adapter.name not in info.adapters
         ):
-            raise ModelNotFound("model: the model has no such adapter", param="model")
+            raise ModelNotFound("model", "the model has no such adapter")
         self.running += 1
         done = False
         try:
@@ -185,7 +185,7 @@ class FakeBackend:
                 return cast("ReplyT", Detokenized(text="".join(WORDS)))
             if isinstance(question, DetectRequest):
                 return cast("ReplyT", WatermarkScore(z_score=4.0, green_fraction=0.75, num_tokens=64))
-            raise UnsupportedField("model: it has no answer to this question")
+            raise UnsupportedField(None, "model: it has no answer to this question")
         except asyncio.CancelledError:
             self.aborted.append(question.id)
             raise

@@ -42,7 +42,7 @@ from serve_app.api.edge.body import WireModel
 from serve_app.api.error_renderers import RENDERERS
 from serve_app.config import MindieConfig, OvmsConfig
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import Tensor
+from serve_app.types import ErrorInfo, Tensor
 from tests.support.named_tests import NoSuchTest, find, mentions
 from tests.support.protocol_tables import Row
 
@@ -165,6 +165,10 @@ def ranges_that_differ(table: Iterable[Row]) -> list[str]:
     return problems
 
 
+def _error_of(kind: type[errors.ServeError]) -> errors.ServeError:
+    return errors.from_info(ErrorInfo(kind=kind.__name__, reason="x"))
+
+
 def errors_that_differ(table: Iterable[Row]) -> list[str]:
     listed = [row for row in table if row.kind == "row"]
     problems = []
@@ -174,7 +178,7 @@ def errors_that_differ(table: Iterable[Row]) -> list[str]:
         problems += [f"{protocol}: no row {name}" for name in sorted(wanted - own.keys())]
         problems += [f"{protocol}: there is no condition {name}" for name in sorted(own.keys() - wanted)]
         for name in sorted(wanted & own.keys()):
-            words, cell = words_of_error(render(CONDITIONS[name]("x"))), own[name].cells[1]
+            words, cell = words_of_error(render(_error_of(CONDITIONS[name]))), own[name].cells[1]
             words += [WORDS_BESIDE[protocol][name]] if protocol in WORDS_BESIDE else []
             problems += [
                 f"{own[name].place}: {word!r} is not in {cell!r}" for word in words if word not in cell

@@ -56,17 +56,16 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "openapi": {"dialects", "edge", "openapi.operation", "route"},
         "kserve": {"dialects", "edge"},
         "admission": _LOW,
-        "exchange.stoppable": {"context"},
-        "services": {"admission", "backend", "context", "directory", "exchange.stoppable"},
-        "exchange": _LOW | {"admission", "exchange.stoppable", "services"},
+        "services": {"admission", "backend", "context", "directory"},
+        "exchange": _LOW | {"admission", "services"},
         "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
         "dialects.openai": _ROUTES | {"dialects.chat"},
         "dialects.databricks": _ROUTES | {"dialects.chat"},
         "dialects.ovms": _ROUTES | {"dialects.chat"},
         "dialects.extensions": _ROUTES | {"dialects.chat"},
-        "dialects.mindie": _ROUTES | {"dialects.chat", "exchange.stoppable", "kserve", "pages"},
-        "dialects.triton": _ROUTES | {"dialects.chat", "exchange.stoppable", "kserve", "pages"},
+        "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
+        "dialects.triton": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
         "error_renderers": {"dialects", *_PROTOCOLS},
         "describe": {
@@ -122,10 +121,6 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "throughput": {"server"},
     },
 }
-# Circles that are being untied; none may join them.
-KNOWN_CIRCLES: tuple[set[str], ...] = (
-    {"deployments.deploy_file.rollout", "deployments.deploy_file.rollout_cluster"},
-)
 # third-party package -> the only layers that may import it
 OWNERS: dict[str, set[str]] = {
     "ray": {"deployments"},
@@ -240,10 +235,7 @@ def test_no_protocol_stands_on_another() -> None:
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
-    graph = {
-        name: {each for each in ours(name) if not any({name, each} <= circle for circle in KNOWN_CIRCLES)}
-        for name in modules()
-    }
+    graph = {name: ours(name) for name in modules()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:

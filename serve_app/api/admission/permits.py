@@ -94,7 +94,7 @@ class Admission:
         Raises Overloaded or Unavailable, or InvalidField for more than there ever are.
         """
         if count > self._max:
-            raise InvalidField(f"prompt: must hold at most {self._max} prompts here", param="prompt")
+            raise InvalidField("prompt", f"must hold at most {self._max} prompts here")
         self.check(count)
         self._in_flight += count
         try:

@@ -51,7 +51,7 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
     """The protocol of a request to `path` (without its prefix). Raises InvalidField."""
     if header is not None:
         if header not in WORDS:
-            raise InvalidField(f"the header {HEADER} must be one of: {', '.join(sorted(WORDS))}")
+            raise InvalidField(None, f"the header {HEADER} must be one of: {', '.join(sorted(WORDS))}")
         return WORDS[header]
     if prefix is not None:
         return prefix

@@ -157,8 +157,8 @@ def _public(error: Any) -> InvalidBody | InvalidField:
         return InvalidBody("the body must be a JSON object")
     field, path = str(error["loc"][0]), ".".join(map(str, error["loc"]))
     if error["type"] == "missing":
-        return InvalidField(f"{path}: is required", param=field)
-    return InvalidField(f"{path}: {error['msg']}", param=field)
+        return InvalidField(field, f"{path}: is required", joint=None)
+    return InvalidField(field, f"{path}: {error['msg']}", joint=None)
 
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))

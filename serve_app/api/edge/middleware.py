@@ -134,7 +134,7 @@ def _check(scope: Scope) -> None:
         raise RouteNotFound("there is no such route")
     for name in REFUSED_HEADERS:
         if header(scope, name.encode()) is not None:
-            raise InvalidField(f"the header {name} is not accepted; use the field timeout", param=None)
+            raise InvalidField(None, f"the header {name} is not accepted; use the field timeout")
 
 
 def public_error(error: Exception) -> ServeError:

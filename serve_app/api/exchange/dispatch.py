@@ -83,7 +83,9 @@ def choose(
         _check_may_choose(context, "an entity")
         found = endpoint.entity(wanted)
         if found is None:
-            raise ModelNotFound(f"{SERVED_ENTITY}: the endpoint has no such served entity", param="model")
+            raise ModelNotFound(
+                "model", f"{SERVED_ENTITY}: the endpoint has no such served entity", joint=None
+            )
         return (found,)
     versions = None if call.version is None else of_version(endpoint, call.version)
     if versions is None or len(versions) == len(endpoint.served_entities):
@@ -110,7 +112,7 @@ def of_version(endpoint: Endpoint, version: str) -> tuple[ServedEntity, ...]:
     """The entities of this version, at least one. Raises VersionNotFound."""
     found = tuple(entity for entity in endpoint.served_entities if version_of(entity) == version)
     if not found:
-        raise VersionNotFound("version: the model has no such version", param="version")
+        raise VersionNotFound("version", "the model has no such version")
     return found
 
 
@@ -209,7 +211,7 @@ def _check_task(endpoint: Endpoint, task: Task) -> None:
     """A chat model completes raw prompts too, but needs a template to chat."""
     fits = task is endpoint.task or (task is Task.COMPLETIONS and endpoint.task is Task.CHAT)
     if not fits:
-        raise InvalidField(f"model: the endpoint's task is {endpoint.task}, not {task}", param="model")
+        raise InvalidField("model", f"the endpoint's task is {endpoint.task}, not {task}")
 
 
 def _routing_key(endpoint: Endpoint, call: Wanted, scope: AsgiScope, context: RequestContext) -> str:
@@ -220,7 +222,9 @@ def _routing_key(endpoint: Endpoint, call: Wanted, scope: AsgiScope, context: Re
         if source == "header":
             key = header(scope, ROUTING_KEY.lower().encode())
             if key is not None and len(key) > MAX_USER_CHARS:
-                raise InvalidField(f"the header {ROUTING_KEY} must hold at most {MAX_USER_CHARS} characters")
+                raise InvalidField(
+                    None, f"the header {ROUTING_KEY} must hold at most {MAX_USER_CHARS} characters"
+                )
         elif source == "user":
             key = call.user
         elif context.caller is not None and not context.caller.anonymous:

@@ -97,12 +97,10 @@ def _reserved(request: EmbedRequest) -> Usage:
 
 def _check_size(request: EmbedRequest, info: ModelInfo) -> None:
     if info.dimensions is None:
-        raise InvalidField("model: it generates text and does not embed", param="model")
+        raise InvalidField("model", "it generates text and does not embed")
     most = MAX_EMBEDDED_NUMBERS // min(request.dimensions or info.dimensions, info.dimensions)
     if len(request.inputs) > most:
-        raise InvalidField(
-            f"input: must hold at most {most} texts, as the model's vectors are that large", param="input"
-        )
+        raise InvalidField("input", f"must hold at most {most} texts, as the model's vectors are that large")
 
 
 def _checked(embeddings: Embeddings, request: EmbedRequest) -> Embeddings:

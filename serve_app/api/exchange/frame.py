@@ -8,7 +8,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -19,7 +18,7 @@ from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import while_connected
 from serve_app.api.services import Services
-from serve_app.errors import ServeError, from_info
+from serve_app.errors import FieldError, ServeError
 from serve_app.limits import MAX_BODY_BYTES
 
 
@@ -127,11 +126,7 @@ def in_words_of(names: Mapping[str, str]) -> Iterator[None]:
     """Errors of the block about a field of `names` call it as the client calls it."""
     try:
         yield
-    except ServeError as error:
-        ours, message = error.param, error.message
-        if ours is None or ours not in names:
+    except FieldError as error:
+        if error.param is None or error.param not in names:
             raise
-        theirs = names[ours]
-        if message.startswith(ours):
-            message = theirs + message.removeprefix(ours)
-        raise from_info(replace(error.info(), param=theirs, message=message)) from error
+        raise error.renamed(names[error.param]) from error

@@ -14,13 +14,13 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.admission.metering import most_used
+from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange
-from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.exchange.stream import collect, rendered, send_stream
 from serve_app.api.exchange.target import aim
 from serve_app.api.services import Services
@@ -124,7 +124,7 @@ def _complete(
     requests = [replace(each, salt=salt, timeout_s=timeout_s, progress=True) for each in call.requests]
     if adapter is not None:
         if any(request.adapter is not None for request in requests):
-            raise InvalidField("lora_task_id: the model's name has an adapter already", param="lora_task_id")
+            raise InvalidField("lora_task_id", "the model's name has an adapter already")
         requests = [replace(request, adapter=Adapter(name=adapter)) for request in requests]
     if len(requests) == 1:
         return [replace(requests[0], id=context.id)]

@@ -54,7 +54,7 @@ WIDENED: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 def refused(name: str, reason: str) -> InvalidField:
     """The error of a tensor."""
-    return InvalidField(f"{name}: {reason}", param=name)
+    return InvalidField(name, reason)
 
 
 def checked(name: str, datatype: object, shape: Sequence[object], data: bytes) -> Tensor:

@@ -60,7 +60,7 @@ def decode(
     parameters = _parameters("parameters", body.parameters)
     entries = _entries("inputs", body.inputs)
     if not entries:
-        raise InvalidField("inputs: must hold at least one tensor", param="inputs")
+        raise InvalidField("inputs", "must hold at least one tensor")
     outputs = None if body.outputs is None else _entries("outputs", body.outputs)
     request = InferRequest(
         model=model,
@@ -102,9 +102,7 @@ def envelope(response: InferResponse) -> dict[str, Any]:
 def request_id(value: object) -> str | None:
     """A client's id: any string; the empty one is none. Raises InvalidField."""
     if value is not None and (type(value) is not str or len(value) > limits.MAX_TENSOR_ID_CHARS):
-        raise InvalidField(
-            f"id: must be a string of up to {limits.MAX_TENSOR_ID_CHARS} characters", param="id"
-        )
+        raise InvalidField("id", f"must be a string of up to {limits.MAX_TENSOR_ID_CHARS} characters")
     return value or None
 
 
@@ -136,12 +134,12 @@ def _entries(field: str, value: object) -> list[_Entry]:
     """The objects of `inputs` or `outputs`, each under a name of its own."""
     items = [] if value is None else value
     if not isinstance(items, list) or len(items) > MAX_INPUTS:
-        raise InvalidField(f"{field}: must be a list of up to {MAX_INPUTS} tensors", param=field)
+        raise InvalidField(field, f"must be a list of up to {MAX_INPUTS} tensors")
     found: dict[str, _Entry] = {}
     for item in items:
         name = item.get("name") if isinstance(item, dict) else None
         if not isinstance(name, str) or not name:
-            raise InvalidField(f"{field}: each must be an object with a name", param=field)
+            raise InvalidField(field, "each must be an object with a name")
         if name in found:
             raise refused(name, f"is there twice in {field}")
         parameters = _parameters(name, item.get("parameters"))
@@ -158,7 +156,7 @@ def _parameters(owner: str, value: object) -> dict[str, Parameter]:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise InvalidField(f"{owner}: parameters must be an object", param=owner)
+        raise InvalidField(owner, "parameters must be an object")
     return {key: item for key, item in value.items() if isinstance(item, bool | int | float | str)}
 
 

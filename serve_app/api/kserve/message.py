@@ -60,7 +60,7 @@ def _integer(parameters: Mapping[str, Parameter], name: str) -> int:
     if type(value) is str and value.isascii() and value.isdigit() and len(value) <= 20:
         value = int(value)
     if type(value) is not int or not 0 <= value < 2**64:
-        raise InvalidField(f"parameters.{name}: must be an integer from 0 to {2**64 - 1}", param=name)
+        raise InvalidField(f"parameters.{name}", f"must be an integer from 0 to {2**64 - 1}")
     return value
 
 
@@ -68,5 +68,5 @@ def flag(parameters: Mapping[str, Parameter], name: str) -> bool | None:
     """A parameter that is true or false; None: absent. Raises InvalidField."""
     value = parameters.get(name)
     if value is not None and type(value) is not bool:
-        raise InvalidField(f"parameters.{name}: must be true or false", param=name)
+        raise InvalidField(f"parameters.{name}", "must be true or false")
     return value

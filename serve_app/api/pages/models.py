@@ -92,7 +92,7 @@ class ModelPage(Models):
         """Raises ModelNotFound, or Unavailable while no entity can answer."""
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
-            raise ModelNotFound("model: no such model", param="model")
+            raise ModelNotFound("model", "no such model")
         endpoint = self._directory.find_known(name, self._backend)
         if not self._is_ready(endpoint):
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)

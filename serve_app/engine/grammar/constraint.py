@@ -182,5 +182,5 @@ class Constraint:
 
 def _refusal(reason: str) -> ErrorInfo:
     return InvalidField(
-        f"{FIELD}: the grammar became too complex while it was followed ({reason}); simplify it", param=FIELD
+        FIELD, f"the grammar became too complex while it was followed ({reason}); simplify it"
     ).info()

@@ -23,7 +23,7 @@ def check_inputs(request: EngineRequest, *, vocab_size: int, window: int, table_
         bias = check("bias", request.bias, ("FP32",), (vocab_size,))
         # It may rule tokens out, but not all of them.
         if not bool((bias < torch.inf).all()) or not bool((bias > -torch.inf).any()):
-            raise InvalidField("bias must hold numbers or -inf, and a finite one.", param="bias")
+            raise InvalidField("bias", "must hold numbers or -inf, and a finite one.", joint=" ")
     if request.draft is not None:
         _draft(request.draft, request, vocab_size, window)
     if request.prompt_table is not None:
@@ -40,43 +40,38 @@ def _draft(draft: Draft, request: EngineRequest, vocab_size: int, window: int) -
     count, room = len(draft.token_ids), window - len(request.token_ids)
     most = room if request.sampling.max_tokens is None else request.sampling.max_tokens
     if request.beam is not None:
-        raise InvalidField("draft: a beam search takes none.", param="draft")
+        raise InvalidField("draft", "a beam search takes none.")
     if not 1 <= count < min(most, limits.MAX_DRAFT_TOKENS + 1):
         raise InvalidField(
-            f"draft must have at least 1 token, fewer than max_tokens of {most} and at most "
+            "draft",
+            f"must have at least 1 token, fewer than max_tokens of {most} and at most "
             f"{limits.MAX_DRAFT_TOKENS}; it has {count}.",
-            param="draft",
+            joint=" ",
         )
     if not all(0 <= token < vocab_size for token in draft.token_ids):
-        raise InvalidField(f"draft holds a token id outside the vocabulary of {vocab_size}.", param="draft")
+        raise InvalidField("draft", f"holds a token id outside the vocabulary of {vocab_size}.", joint=" ")
     threshold = draft.acceptance_threshold
     if threshold is not None and not 0 <= threshold <= 1:
-        raise InvalidField("draft_acceptance_threshold must be from 0 to 1.", param="draft")
+        raise InvalidField("draft", "draft_acceptance_threshold must be from 0 to 1.", joint=None)
     if draft.logits is not None:
         logits = check("draft_logits", draft.logits, ("FP32",), (count, vocab_size))
         # A model may rule tokens out, but not all of them.
         if not bool((logits < torch.inf).all()) or bool((logits.amax(-1) == -torch.inf).any()):
-            raise InvalidField(
-                "draft_logits must hold numbers, in each row a finite one.", param="draft_logits"
-            )
+            raise InvalidField("draft_logits", "must hold numbers, in each row a finite one.", joint=" ")
 
 
 def _table(table: PromptTable, request: EngineRequest, vocab_size: int, width: int | None) -> None:
     if width == 0:
-        raise UnsupportedField("prompt_table: this model takes none", param="prompt_table")
+        raise UnsupportedField("prompt_table", "this model takes none")
     rows = check("prompt_table", table.rows, tuple(DTYPES), (None, width))
     if not bool(torch.isfinite(rows).all()):
-        raise InvalidField("prompt_table must hold finite numbers.", param="prompt_table")
+        raise InvalidField("prompt_table", "must hold finite numbers.", joint=" ")
     if not 1 <= table.used <= rows.shape[0]:
         raise InvalidField(
-            f"prompt_vocab_size must be from 1 to the {rows.shape[0]} rows of the prompt table.",
-            param="prompt_vocab_size",
+            "prompt_vocab_size", f"must be from 1 to the {rows.shape[0]} rows of the prompt table.", joint=" "
         )
     if request.prompt_logprobs is not None and max(request.token_ids, default=0) >= vocab_size:
-        raise InvalidField(
-            "prompt_logprobs: rows of a prompt table have no probability; ask without them.",
-            param="prompt_logprobs",
-        )
+        raise InvalidField("prompt_logprobs", "rows of a prompt table have no probability; ask without them.")
 
 
 def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
@@ -91,7 +86,7 @@ def _logits(request: EngineRequest, vocab_size: int, window: int) -> None:
     if sum(rows.values()) > most:
         name = max(rows, key=lambda field: rows[field])
         raise InvalidField(
-            f"{name}: {sum(rows.values())} rows of logits are wanted, prompt tokens and max_tokens counted; "
+            name,
+            f"{sum(rows.values())} rows of logits are wanted, prompt tokens and max_tokens counted; "
             f"{limits.MAX_LOGITS_BYTES} bytes hold {most} of this vocabulary of {vocab_size}.",
-            param=name,
         )

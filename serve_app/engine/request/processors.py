@@ -49,12 +49,12 @@ class Registry:
         for call in calls:
             _arguments(call)
             if not self._factories:
-                raise UnsupportedField(f"{FIELD}: this model has none registered.", param=FIELD)
+                raise UnsupportedField(FIELD, "this model has none registered.")
             if call.name not in self._factories:
                 known = ", ".join(sorted(self._factories))
-                raise InvalidField(f"{FIELD}: unknown name; this model knows {known}.", param=FIELD)
+                raise InvalidField(FIELD, f"unknown name; this model knows {known}.")
         if len(calls) > limits.MAX_PROCESSORS:
-            raise InvalidField(f"{FIELD} must hold at most {limits.MAX_PROCESSORS} calls.", param=FIELD)
+            raise InvalidField(FIELD, f"must hold at most {limits.MAX_PROCESSORS} calls.", joint=" ")
 
     def make(self, calls: Sequence[ProcessorCall]) -> tuple[LogitsProcessor, ...]:
         """The processors of one request. Raises InvalidField when a factory refuses its arguments."""
@@ -65,21 +65,20 @@ class Registry:
             return self._factories[call.name](**_arguments(call))
         except Exception as error:
             log.warning("logits processor %s refused its arguments: %s", call.name, error)
-            raise InvalidField(f"{FIELD}: {call.name} refuses these arguments.", param=FIELD) from error
+            raise InvalidField(FIELD, f"{call.name} refuses these arguments.") from error
 
 
 def _arguments(call: ProcessorCall) -> dict[str, Any]:
     if len(call.arguments) > limits.MAX_PROCESSOR_ARGUMENT_CHARS:
         raise InvalidField(
-            f"{FIELD}: arguments must be at most {limits.MAX_PROCESSOR_ARGUMENT_CHARS} characters.",
-            param=FIELD,
+            FIELD, f"arguments must be at most {limits.MAX_PROCESSOR_ARGUMENT_CHARS} characters."
         )
     try:
         arguments = json.loads(call.arguments)
     except (ValueError, RecursionError):
         arguments = None
     if not isinstance(arguments, dict):
-        raise InvalidField(f"{FIELD}: arguments must be a JSON object.", param=FIELD)
+        raise InvalidField(FIELD, "arguments must be a JSON object.")
     return arguments
 
 

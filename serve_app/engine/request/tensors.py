@@ -40,16 +40,14 @@ def from_rows(rows: Sequence[bytes]) -> Tensor:
 def check(name: str, tensor: Tensor, dtypes: tuple[str, ...], shape: tuple[int | None, ...]) -> torch.Tensor:
     """The numbers of `tensor`. Raises InvalidField for another dtype or shape (None: any size) or length."""
     if tensor.dtype not in dtypes:
-        raise InvalidField(f"{name} must be {' or '.join(dtypes)}, not {tensor.dtype[:16]}.", param=name)
+        raise InvalidField(name, f"must be {' or '.join(dtypes)}, not {tensor.dtype[:16]}.", joint=" ")
     fits = len(tensor.shape) == len(shape) and all(
         size > 0 and wanted in (None, size) for size, wanted in zip(tensor.shape, shape, strict=True)
     )
     if not fits:
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
-        raise InvalidField(f"{name} must have the shape ({wanted}), not {list(tensor.shape)}.", param=name)
+        raise InvalidField(name, f"must have the shape ({wanted}), not {list(tensor.shape)}.", joint=" ")
     size = math.prod(tensor.shape) * DTYPES[tensor.dtype].itemsize
     if len(tensor.data) != size:
-        raise InvalidField(
-            f"{name} must have {size} bytes for its shape, not {len(tensor.data)}.", param=name
-        )
+        raise InvalidField(name, f"must have {size} bytes for its shape, not {len(tensor.data)}.", joint=" ")
     return to_torch(tensor)

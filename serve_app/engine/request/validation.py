@@ -45,7 +45,7 @@ def validate(
     _between("logprobs", request.logprobs, 0, limits.MAX_LOGPROBS)
     _between("prompt_logprobs", request.prompt_logprobs, 0, limits.MAX_LOGPROBS)
     if request.timeout_s is not None and not request.timeout_s > 0:
-        raise InvalidField("timeout must be positive.", param="timeout")
+        raise InvalidField("timeout", "must be positive.", joint=" ")
     _sampling(request.sampling, vocab_size)
     check_inputs(request, vocab_size=vocab_size, window=window, table_width=table_width)
 
@@ -56,39 +56,40 @@ def _beam(beam: Beam, request: EngineRequest, bounds: BeamBounds) -> None:
     _between("beam_groups", beam.groups, 1, beam.width)
     if beam.width % beam.groups:
         raise InvalidField(
-            f"beam_groups must divide the beam width of {beam.width}; {beam.groups} does not.",
-            param="beam_groups",
+            "beam_groups", f"must divide the beam width of {beam.width}; {beam.groups} does not.", joint=" "
         )
     if request.n > beam.width:
-        raise InvalidField(f"n must be at most the beam width of {beam.width}.", param="n")
+        raise InvalidField("n", f"must be at most the beam width of {beam.width}.", joint=" ")
     _between("length_penalty", beam.length_penalty, -limits.MAX_LENGTH_PENALTY, limits.MAX_LENGTH_PENALTY)
     _between("diversity_penalty", beam.diversity_penalty, 0, limits.MAX_DIVERSITY_PENALTY)
     room = limits.MAX_BEAM_CANDIDATES // beam.width - 1 - bounds.end_tokens
     if len(request.sampling.stop_token_ids) + len(request.sampling.stop_sequences) > room:
         raise InvalidField(
-            f"stop_token_ids must hold at most {room} ids, stop_sequences counted, with a beam width of "
-            f"{beam.width}.",
-            param="stop_token_ids",
+            "stop_token_ids",
+            f"must hold at most {room} ids, stop_sequences counted, with a beam width of {beam.width}.",
+            joint=" ",
         )
 
 
 def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
     length, max_tokens = len(request.token_ids), request.sampling.max_tokens
     if length == 0:
-        raise InvalidField("The prompt has no tokens.", param="prompt")
+        raise InvalidField("prompt", "The prompt has no tokens.", joint=None)
     if length >= window:
         raise PromptTooLong(
+            "prompt",
             f"The prompt has {length} tokens, but at most {window - 1} fit the context window of {window} "
             "with room for one more.",
-            param="prompt",
+            joint=None,
         )
     _tokens("prompt", request.token_ids, num_prompt_ids(request, vocab_size))
     _between("max_tokens", max_tokens, 1, limits.MAX_TOKENS)
     if max_tokens is not None and length + max_tokens > window:
         raise InvalidField(
-            f"max_tokens is {max_tokens}, but after a prompt of {length} tokens the context window of "
+            "max_tokens",
+            f"is {max_tokens}, but after a prompt of {length} tokens the context window of "
             f"{window} has room for {window - length}.",
-            param="max_tokens",
+            joint=" ",
         )
 
 
@@ -107,20 +108,17 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
         _between(name, getattr(sampling, name), -limits.MAX_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY)
     if not 0 < sampling.repetition_penalty <= limits.MAX_REPETITION_PENALTY:
         raise InvalidField(
-            f"repetition_penalty must be above 0 and at most {limits.MAX_REPETITION_PENALTY:g}.",
-            param="repetition_penalty",
+            "repetition_penalty", f"must be above 0 and at most {limits.MAX_REPETITION_PENALTY:g}.", joint=" "
         )
     _between("no_repeat_ngram", sampling.no_repeat_ngram, 0, limits.MAX_NO_REPEAT_NGRAM)
     _tokens("logit_bias", (token for token, _ in sampling.logit_bias), vocab_size)
     if not all(math.isfinite(bias) for _, bias in sampling.logit_bias):
-        raise InvalidField("logit_bias values must be finite numbers.", param="logit_bias")
+        raise InvalidField("logit_bias", "values must be finite numbers.", joint=" ")
     _tokens("stop_token_ids", sampling.stop_token_ids, vocab_size)
     _tokens("allowed_token_ids", sampling.allowed_token_ids, vocab_size)
     _words("bad_words", sampling.bad_words, limits.MAX_BAD_WORD_TOKENS, vocab_size)
     if len(sampling.stop_sequences) > limits.MAX_STOP_SEQUENCES:
-        raise InvalidField(
-            f"stop_sequences must hold at most {limits.MAX_STOP_SEQUENCES}.", param="stop_sequences"
-        )
+        raise InvalidField("stop_sequences", f"must hold at most {limits.MAX_STOP_SEQUENCES}.", joint=" ")
     _words("stop_sequences", sampling.stop_sequences, limits.MAX_STOP_SEQUENCE_TOKENS, vocab_size)
 
 
@@ -129,24 +127,24 @@ def _between(name: str, value: float | None, low: float, high: float) -> None:
     if value is None or (low <= value <= high and value != math.inf):
         return
     bound = f"at least {low:g}" if high == math.inf else f"from {low:g} to {high:g}"
-    raise InvalidField(f"{name} must be {bound}.", param=name)
+    raise InvalidField(name, f"must be {bound}.", joint=" ")
 
 
 def _fraction(name: str, value: float) -> None:
     if not 0 < value <= 1:
-        raise InvalidField(f"{name} must be above 0 and at most 1.", param=name)
+        raise InvalidField(name, "must be above 0 and at most 1.", joint=" ")
 
 
 def _words(name: str, words: Iterable[tuple[int, ...]], longest: int, vocab_size: int) -> None:
     for word in words:
         if not word:
-            raise InvalidField(f"{name} must not hold an empty word.", param=name)
+            raise InvalidField(name, "must not hold an empty word.", joint=" ")
         if len(word) > longest:
-            raise InvalidField(f"{name} must hold at most {longest} tokens each.", param=name)
+            raise InvalidField(name, f"must hold at most {longest} tokens each.", joint=" ")
         _tokens(name, word, vocab_size)
 
 
 def _tokens(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
     for token in token_ids:
         if not 0 <= token < vocab_size:
-            raise InvalidField(f"{name} holds a token id outside the vocabulary of {vocab_size}.", param=name)
+            raise InvalidField(name, f"holds a token id outside the vocabulary of {vocab_size}.", joint=" ")

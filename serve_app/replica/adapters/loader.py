@@ -75,7 +75,7 @@ class AdaptingLoop(EngineLoop):
         Takes a while: not for the event loop. Raises as `AdapterLoader.load`, or UnsupportedField.
         """
         if self._loader is None:
-            raise UnsupportedField("lora_task_id: this model takes no adapters", param="lora_task_id")
+            raise UnsupportedField("lora_task_id", "this model takes no adapters")
         name, loaded = self._loader.load(key, adapter)
         self.call(partial(self._loader.table.put, name, loaded))
         return name

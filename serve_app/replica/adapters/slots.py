@@ -69,12 +69,12 @@ class AdapterSlots:
     def _check(self, adapter: Adapter) -> None:
         if not adapter.is_task:
             if adapter.name not in self._names:
-                raise ModelNotFound("model: the model has no such adapter", param="model")
+                raise ModelNotFound("model", "the model has no such adapter")
         elif self._max_slots == 0:
-            raise UnsupportedField("lora_task_id: this model takes no adapters", param="lora_task_id")
+            raise UnsupportedField("lora_task_id", "this model takes no adapters")
         elif (adapter.config is None) != (adapter.weights is None):
             field = "lora_config" if adapter.config is None else "lora_weights"
-            raise InvalidField(f"{field}: lora_weights and lora_config come together", param=field)
+            raise InvalidField(field, "lora_weights and lora_config come together")
 
     async def _take(self, key: str, adapter: Adapter, timeout_s: float | None) -> tuple[_Slot, str]:
         """A slot with one more holder, once it is loaded."""
@@ -153,6 +153,5 @@ def _check_sent(adapter: Adapter) -> None:
     if adapter.is_task and adapter.weights is None:
         task = adapter.name.removeprefix(TASK_PREFIX)
         raise InvalidField(
-            f"lora_task_id: task {task} is not in the cache; send lora_weights and lora_config with it",
-            param="lora_task_id",
+            "lora_task_id", f"task {task} is not in the cache; send lora_weights and lora_config with it"
         )

@@ -49,14 +49,12 @@ class EmbeddingPrompt:
         whose pooling leaves it out.
         """
         if not request.inputs:
-            raise InvalidField(f"{FIELD}: must hold at least one text", param=FIELD)
+            raise InvalidField(FIELD, "must hold at least one text")
         if request.instruction and not self.sentence.pools_prompt:
-            raise UnsupportedField(
-                "instruction: this model's pooling has no place for one", param="instruction"
-            )
+            raise UnsupportedField("instruction", "this model's pooling has no place for one")
         size = sum(len(each) for each in request.inputs if isinstance(each, str))
         if size > MAX_PROMPT_CHARS:
-            raise PromptTooLong(f"{FIELD}: at most {MAX_PROMPT_CHARS} characters in all", param=FIELD)
+            raise PromptTooLong(FIELD, f"at most {MAX_PROMPT_CHARS} characters in all")
         return await self.tokenizer.off_loop(
             size, lambda: [self._ids(request, each) for each in request.inputs]
         )
@@ -68,18 +66,15 @@ class EmbeddingPrompt:
         else:
             ids = text
         if not ids:
-            raise InvalidField(f"{FIELD}: every text must hold at least one token", param=FIELD)
+            raise InvalidField(FIELD, "every text must hold at least one token")
         if isinstance(text, tuple) and not (min(ids) >= 0 and max(ids) < self.vocab_size):
             raise InvalidField(
-                f"{FIELD}: token ids must be from 0 to {self.vocab_size - 1}, the model's vocabulary",
-                param=FIELD,
+                FIELD, f"token ids must be from 0 to {self.vocab_size - 1}, the model's vocabulary"
             )
         if len(ids) <= self.window:
             return ids
         if not request.truncate:
-            raise PromptTooLong(
-                f"{FIELD}: a text has {len(ids)} tokens, the model takes at most {self.window}", param=FIELD
-            )
+            raise PromptTooLong(FIELD, f"a text has {len(ids)} tokens, the model takes at most {self.window}")
         closing = self.closing if isinstance(text, str) else ()
         return [*ids[: self.window - len(closing)], *closing]
 
@@ -89,7 +84,7 @@ class EmbeddingPrompt:
         try:
             return self.tokenizer.encode_now(text)
         except InvalidField as error:
-            raise InvalidField(f"{FIELD}: must be valid Unicode text", param=FIELD) from error
+            raise InvalidField(FIELD, "must be valid Unicode text") from error
 
     def _with_instruction(self, text: str, instruction: str | None) -> str:
         if not instruction:

@@ -69,12 +69,12 @@ class EmbeddingServer:
         Cancelling the call takes its inputs out of the queue.
         """
         if not isinstance(question, EmbedRequest):
-            raise UnsupportedField("model: it has no answer to such a question", param="model")
+            raise UnsupportedField("model", "it has no answer to such a question")
         return cast("ReplyT", await self._embed(question))
 
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Raises UnsupportedField: it does not."""
-        raise UnsupportedField("model: it embeds and does not generate text", param="model")
+        raise UnsupportedField("model", "it embeds and does not generate text")
 
     async def _embed(self, request: EmbedRequest) -> Embeddings:
         if self._stopping:
@@ -99,9 +99,7 @@ class EmbeddingServer:
     def _check_dimensions(self, dimensions: int | None) -> None:
         most = self.info.dimensions or 1
         if dimensions is not None and not 1 <= dimensions <= most:
-            raise InvalidField(
-                f"dimensions: must be from 1 to {most}, the size of this model's vectors", param="dimensions"
-            )
+            raise InvalidField("dimensions", f"must be from 1 to {most}, the size of this model's vectors")
 
     def stats(self) -> EngineStats:
         return self._embedder.stats()

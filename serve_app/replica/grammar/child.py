@@ -74,7 +74,7 @@ def _in_thread(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
     thread = threading.Thread(target=lambda: replies.append(try_out(tokenizer, grammar)))
     thread.start()
     thread.join()
-    return replies[0] if replies else SandboxReply(refused=refused("it cannot be used").message)
+    return replies[0] if replies else SandboxReply(refused="it cannot be used")
 
 
 def try_out(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
@@ -83,9 +83,9 @@ def try_out(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
         text = serialise(grammar)
         _try(tokenizer, text)
     except InvalidField as error:
-        return SandboxReply(refused=error.message)
+        return SandboxReply(refused=error.reason)
     except (ValueError, RecursionError, MemoryError):
-        return SandboxReply(refused=refused("it cannot be read; check its form").message)
+        return SandboxReply(refused="it cannot be read; check its form")
     return SandboxReply(compiled=text)
 
 

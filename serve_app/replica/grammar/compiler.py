@@ -15,7 +15,7 @@ from typing import Final
 from serve_app.errors import InvalidField, Overloaded, UnsupportedField
 from serve_app.replica.grammar.messages import SandboxReply, SandboxSetup
 from serve_app.replica.grammar.sandbox import LIMIT_S, RETRY_AFTER_S, GrammarSandbox, unavailable
-from serve_app.text.answer.grammar import FIELD, refused
+from serve_app.text.answer.grammar import FIELD
 from serve_app.types import Grammar
 
 CACHE_BYTES: Final = 16 * 2**20
@@ -61,9 +61,9 @@ class GrammarCompiler:
             finally:
                 self._queued -= 1
         if reply.unavailable is not None:
-            raise UnsupportedField(f"{FIELD}: {reply.unavailable}", param=FIELD)
+            raise UnsupportedField(FIELD, f"{reply.unavailable}")
         if reply.compiled is None:
-            raise InvalidField(reply.refused or refused("it cannot be used").message, param=FIELD)
+            raise InvalidField(FIELD, reply.refused or "it cannot be used")
         return reply.compiled
 
     def close(self) -> None:
@@ -84,7 +84,7 @@ class GrammarCompiler:
             return reply
         reply = self._sandbox.compile(grammar)
         if reply is None:  # not cached: it may have been the machine that was slow
-            return SandboxReply(refused=refused(_TOO_MUCH).message)
+            return SandboxReply(refused=_TOO_MUCH)
         self._cache.put(key, reply)
         return reply
 

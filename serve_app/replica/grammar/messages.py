@@ -30,5 +30,5 @@ class SandboxReply:
     """Child -> parent, one reply to each command; the reply to a good setup is empty."""
 
     compiled: str | None = None  # the grammar in llguidance's notation, tried out
-    refused: str | None = None  # the message of an InvalidField
+    refused: str | None = None  # the reason of an InvalidField
     unavailable: str | None = None  # why this tokenizer allows no grammars

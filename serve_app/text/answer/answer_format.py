@@ -106,8 +106,7 @@ class AnswerReader:
         self._tools = format.tools
         if self._tools is None and self._mode is not ToolMode.AUTO:
             raise UnsupportedField(
-                "tool_choice: how this model writes calls is not known; only auto and none are available",
-                param="tool_choice",
+                "tool_choice", "how this model writes calls is not known; only auto and none are available"
             )
 
     def _call_rules(self) -> CallRules | None:

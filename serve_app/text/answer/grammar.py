@@ -106,4 +106,4 @@ def _lark(text: str) -> str:
 
 def refused(reason: str) -> InvalidField:
     """The error of a grammar that cannot be used."""
-    return InvalidField(f"{FIELD}: {reason}", param=FIELD)
+    return InvalidField(FIELD, reason)

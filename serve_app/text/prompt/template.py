@@ -30,7 +30,7 @@ VARIABLES: Final = "chat_template_kwargs"  # as clients call them
 
 DEFAULT: Final = Templating()
 
-_REFUSED = "messages: the model's chat template does not accept these messages"
+_REFUSED = "the model's chat template does not accept these messages"
 
 
 class ChatTemplate:
@@ -39,7 +39,7 @@ class ChatTemplate:
     def __init__(self, tokenizer: Tokenizer) -> None:
         """Raises UnsupportedField when the model has no template, jinja2.TemplateError for a broken one."""
         if not tokenizer.templates:
-            raise UnsupportedField("messages: this model has no chat template", param="messages")
+            raise UnsupportedField("messages", "this model has no chat template")
         self._tokenizer = tokenizer
         self._sources = tokenizer.templates
         self._compiled: dict[str, jinja2.Template] = {
@@ -72,7 +72,7 @@ class ChatTemplate:
         that there are more than `most` tokens.
         """
         if tools and not self.has_tools:
-            raise UnsupportedField("tools: this model's chat template has no tools", param="tools")
+            raise UnsupportedField("tools", "this model's chat template has no tools")
         readable = [_readable(message) for message in _checked(messages)]
         variables = self._free(templating.variables)
         num_chars = count_chars(messages) + count_chars(tools) + count_chars(variables)
@@ -97,7 +97,7 @@ class ChatTemplate:
             try:
                 return self._tokenizer.encode_pieces(pieces)
             except InvalidField as error:
-                raise InvalidField("messages: must be valid Unicode text", param="messages") from error
+                raise InvalidField("messages", "must be valid Unicode text") from error
 
         return await self._tokenizer.off_loop(num_chars, work)
 
@@ -105,39 +105,37 @@ class ChatTemplate:
         """`variables`, none of which has a name of ours or the tokenizer's. Raises InvalidField."""
         for name in variables:
             if name in RESERVED_VARIABLES or name in self._tokenizer.named_tokens:
-                raise InvalidField(
-                    f"{VARIABLES}: {name} must not be given; it is set by the server", param=VARIABLES
-                )
+                raise InvalidField(VARIABLES, f"{name} must not be given; it is set by the server")
         return variables
 
     def _render(self, inputs: dict[str, Any], num_added_chars: int) -> str:
         """The rendered template; `num_added_chars` of it are ours and do not count."""
         name = "tool_use" if inputs["tools"] and "tool_use" in self._compiled else "default"
         if name not in self._compiled:
-            raise UnsupportedField("messages: this model's chat template serves only tools", param="messages")
+            raise UnsupportedField("messages", "this model's chat template serves only tools")
         try:
             parts = self._compiled[name].generate(**self._tokenizer.named_tokens, **inputs)
             return _bounded(parts, num_added_chars)
         except ServeError:
             raise
         except jinja2.TemplateError as error:
-            raise InvalidField(self._refusal(name, error), param="messages") from error
+            raise InvalidField("messages", self._refusal(name, error)) from error
         except Exception as error:  # a template may fail in any way over input it did not expect
-            raise InvalidField(_REFUSED, param="messages") from error
+            raise InvalidField("messages", _REFUSED) from error
 
     def _refusal(self, name: str, error: jinja2.TemplateError) -> str:
         """The template's own words, where they are fixed words of the template."""
         said = error.message or ""
         if type(error) is jinja2.TemplateError and 0 < len(said) <= 300 and said in self._sources[name]:
-            return f"messages: {said}"
+            return said
         return _REFUSED
 
 
 def _checked(messages: Sequence[Mapping[str, Any]]) -> Sequence[Mapping[str, Any]]:
     if not messages:
-        raise InvalidField("messages: must hold at least one message", param="messages")
+        raise InvalidField("messages", "must hold at least one message")
     if any(not isinstance(message.get("role"), str) for message in messages):
-        raise InvalidField("messages: every message needs a role", param="messages")
+        raise InvalidField("messages", "every message needs a role")
     return messages
 
 
@@ -154,9 +152,7 @@ def _mark_end(message: dict[str, Any]) -> str:
     """Put a mark that nobody can guess behind the text of `message`, and return it. Raises InvalidField."""
     text = message.get("content")
     if not isinstance(text, str) or not text:
-        raise InvalidField(
-            "continue_final_message: the last message must have a text", param="continue_final_message"
-        )
+        raise InvalidField("continue_final_message", "the last message must have a text")
     mark = "".join(secrets.choice("0123456789") for _ in range(20))
     message["content"] = text + mark
     return mark
@@ -167,8 +163,7 @@ def _until(mark: str, rendered: str) -> str:
     found = rendered.rfind(mark)
     if found < 0:
         raise InvalidField(
-            "continue_final_message: the model's chat template does not show the last message as it is",
-            param="continue_final_message",
+            "continue_final_message", "the model's chat template does not show the last message as it is"
         )
     return rendered[:found]
 

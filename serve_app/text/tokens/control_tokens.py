@@ -76,15 +76,12 @@ class Marking:
     def _put_text(self, text: str) -> str:
         controls = self._controls
         if controls.hidden_in(text):
-            raise InvalidField(
-                "messages: a string holds a control token of this model in disguise", param="messages"
-            )
+            raise InvalidField("messages", "a string holds a control token of this model in disguise")
         marked, count = controls.pattern.subn(self._insert, text)
         self.num_added_chars += count * _MARK_CHARS
         if self.num_added_chars > MAX_CONTROL_TOKENS_IN_CHAT * _MARK_CHARS:
             raise InvalidField(
-                f"messages: at most {MAX_CONTROL_TOKENS_IN_CHAT} control tokens of the model may be quoted",
-                param="messages",
+                "messages", f"at most {MAX_CONTROL_TOKENS_IN_CHAT} control tokens of the model may be quoted"
             )
         return marked
 

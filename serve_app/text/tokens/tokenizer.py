@@ -90,7 +90,7 @@ class Tokenizer:
             return
         fewest = -(-num_chars // self._bytes_per_token)  # a character has at least one byte
         if fewest > most:
-            raise PromptTooLong(f"{param}: has at least {fewest} tokens; at most {most} fit", param=param)
+            raise PromptTooLong(param, f"has at least {fewest} tokens; at most {most} fit")
 
     def encode_now(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """`encode` in the calling thread. Raises the same."""
@@ -159,7 +159,7 @@ class Tokenizer:
             # A batch, even of one, releases the GIL; `encode` holds it throughout.
             found = self._backend.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
         except TypeError as error:
-            raise InvalidField("prompt: must be valid Unicode text", param="prompt") from error
+            raise InvalidField("prompt", "must be valid Unicode text") from error
         return [encoding.ids for encoding in found]
 
     def _encode_plain(self, text: str) -> list[int]:
@@ -233,4 +233,4 @@ class Tokenizer:
 def check_prompt_chars(num_chars: int, *, param: str) -> None:
     """Raise PromptTooLong beyond the bound on characters, before anything is made of them."""
     if num_chars > MAX_PROMPT_CHARS:
-        raise PromptTooLong(f"{param}: at most {MAX_PROMPT_CHARS} characters", param=param)
+        raise PromptTooLong(param, f"at most {MAX_PROMPT_CHARS} characters")

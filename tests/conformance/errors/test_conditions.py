@@ -45,7 +45,7 @@ MALFORMED: Final = {
     "not-utf-8": b'{"model": "\xff"}',
 }
 OF_THE_MODEL: Final[dict[str, tuple[str, ServeError]]] = {
-    "e5": ("E5", PromptTooLong("prompt: too long", param="prompt")),
+    "e5": ("E5", PromptTooLong("prompt", "too long")),
     "e7": ("E7", QuotaExceeded("too much", retry_after_s=3)),
     "e8": ("E8", Overloaded("full")),
     "e9": ("E9", Unavailable("loading")),
@@ -146,7 +146,7 @@ async def test_errors_before_the_first_byte(
 ) -> None:
     async with serving(refuse=error) as g:
         if route.embeds and isinstance(error, PromptTooLong):
-            g.backend.refuse = PromptTooLong("input: too long", param="input")
+            g.backend.refuse = PromptTooLong("input", "too long")
         answer = await route.ask(g.client, **({"stream": stream} if route.streams else {}))
         message = route.protocol.told(answer, condition)
         assert message == error.message.replace(

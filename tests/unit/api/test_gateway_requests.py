@@ -11,6 +11,7 @@ from serve_app.errors import (
     KINDS,
     DeadlineExceeded,
     EngineRefused,
+    FieldError,
     GenerationFailed,
     InvalidField,
     NumericalError,
@@ -83,15 +84,19 @@ async def test_choices_are_ordered_by_prompt_then_by_number():
 
 @pytest.mark.parametrize("path", ROUTES[:2])
 @pytest.mark.parametrize("stream", [False, True])
-@pytest.mark.parametrize("kind", [k for k in KINDS.values() if k is not ServeError])
+@pytest.mark.parametrize("kind", [k for k in KINDS.values() if k not in (ServeError, FieldError)])
 async def test_every_error_before_the_first_delta_is_a_status(path, stream, kind):
-    async with gateway(FakeBackend(refuse=kind("no: must be", param="no"))) as g:
+    is_field = issubclass(kind, FieldError)
+    refusal = kind("no", "must be") if is_field else kind("must be")
+    async with gateway(FakeBackend(refuse=refusal)) as g:
         answer = await g.post(path, body_for(path, stream=stream))
         row = TABLE[kind.condition]
         error = answer.json()["error"]
         assert answer.status_code == row.status
         assert set(error) == {"message", "type", "param", "code"}
-        assert (error["type"], error["message"], error["param"]) == (row.type, "no: must be", "no")
+        assert (error["type"], error["message"], error["param"]) == (
+            (row.type, "no: must be", "no") if is_field else (row.type, "must be", None)
+        )
         assert ("retry-after" in answer.headers) == (row.status in (429, 503) and kind.retryable)
         may_be_retried = row.status == 429 or row.status >= 500  # by the SDK, unless told otherwise
         assert (answer.headers.get("x-should-retry") == "false") == (may_be_retried and not kind.retryable)
@@ -357,13 +362,13 @@ async def test_a_flood_of_long_bodies_is_refused_beyond_its_bytes_and_leaves_not
 @pytest.mark.parametrize(
     ("path", "fields", "error", "param", "message"),
     [
-        (CHAT, {"max_completion_tokens": 9}, InvalidField("max_tokens is 9", param="max_tokens"),
+        (CHAT, {"max_completion_tokens": 9}, InvalidField("max_tokens", "is 9", joint=" "),
          "max_completion_tokens", "max_completion_tokens is 9"),
-        (CHAT, {"max_tokens": 9}, InvalidField("max_tokens is 9", param="max_tokens"),
+        (CHAT, {"max_tokens": 9}, InvalidField("max_tokens", "is 9", joint=" "),
          "max_tokens", "max_tokens is 9"),
-        (CHAT, {}, PromptTooLong("The prompt has 9 tokens", param="prompt"),
+        (CHAT, {}, PromptTooLong("prompt", "The prompt has 9 tokens", joint=None),
          "messages", "The prompt has 9 tokens"),
-        (COMPLETIONS, {}, PromptTooLong("The prompt has 9 tokens", param="prompt"),
+        (COMPLETIONS, {}, PromptTooLong("prompt", "The prompt has 9 tokens", joint=None),
          "prompt", "The prompt has 9 tokens"),
     ],
 )  # fmt: skip

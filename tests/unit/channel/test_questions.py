@@ -29,7 +29,7 @@ def test_a_reply_arrives_as_it_was_given() -> None:
 
 
 def test_a_refusal_is_raised_as_the_error_it_was() -> None:
-    error = PromptTooLong("input: too long", param="input")
+    error = PromptTooLong("input", "too long")
     with pytest.raises(PromptTooLong) as caught:
         decode_reply(ASKED, encode_reply(Refused(error.info())))
     assert (caught.value.message, caught.value.param) == ("input: too long", "input")

@@ -250,7 +250,7 @@ def test_a_bug_in_a_step_ends_every_request_and_fails_health(monkeypatch: pytest
             error = receiver.wait_end("a", index).error
             assert error is not None
             assert error.kind == "Unavailable"
-            assert "scripted" not in error.message
+            assert "scripted" not in error.reason
         loop._thread.join(WAIT_S)
         with pytest.raises(Unavailable):
             loop.check_health(WAIT_S)

@@ -163,7 +163,7 @@ async def test_what_masks_leave_no_hypotheses_for_ends_with_an_error(server):
     deltas = await search(server, grammar=grammar, sampling=SamplingParams(max_tokens=20), width=8)
     assert sorted(delta.text for delta in deltas[:2]) == ["a", "b"]
     assert deltas[-1].finish is FinishReason.ERROR
-    assert "leave fewer answers" in deltas[-1].error.message
+    assert "leave fewer answers" in deltas[-1].error.reason
 
 
 async def test_as_many_hypotheses_as_masks_leave_can_be_asked_for(server):

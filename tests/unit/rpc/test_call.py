@@ -6,9 +6,10 @@ import grpc
 import pytest
 
 from serve_app.accounts.keys import is_loopback
-from serve_app.errors import KINDS, InvalidField, UnsupportedField
+from serve_app.errors import KINDS, InvalidField, UnsupportedField, from_info
 from serve_app.limits import MAX_ERROR_BYTES
 from serve_app.rpc.call import code_of, host_of, message_of, status_of
+from serve_app.types import ErrorInfo
 
 
 @pytest.mark.parametrize(
@@ -46,16 +47,16 @@ def test_every_kind_of_error_has_a_status_of_grpc_that_fits_its_status_of_http()
         504: {"DEADLINE_EXCEEDED"},
     }
     for kind in KINDS.values():
-        error = kind("what happened")
+        error = from_info(ErrorInfo(kind=kind.__name__, reason="what happened"))
         assert code_of(error).name in fitting[status_of(error)], kind
 
 
 def test_only_a_stream_that_cannot_be_is_unimplemented() -> None:
-    assert code_of(UnsupportedField("x", param="streaming")) is grpc.StatusCode.UNIMPLEMENTED
-    assert code_of(UnsupportedField("x", param="lora_task_id")) is grpc.StatusCode.INVALID_ARGUMENT
-    assert code_of(InvalidField("x", param="streaming")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert code_of(UnsupportedField("streaming", "x")) is grpc.StatusCode.UNIMPLEMENTED
+    assert code_of(UnsupportedField("lora_task_id", "x")) is grpc.StatusCode.INVALID_ARGUMENT
+    assert code_of(InvalidField("streaming", "x")) is grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_what_is_told_of_an_error_is_bounded() -> None:
-    told = message_of(InvalidField("ü" * 100_000))
+    told = message_of(InvalidField(None, "ü" * 100_000))
     assert 0 < len(told.encode()) < MAX_ERROR_BYTES

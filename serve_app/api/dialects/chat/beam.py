@@ -56,9 +56,7 @@ class BeamFields(WireModel):
         groups = self.num_beam_groups or 1
         width = beam_width(n, best_of)
         if width % groups:
-            raise InvalidField(
-                f"num_beam_groups: must divide the beam width of {width}", param="num_beam_groups"
-            )
+            raise InvalidField("num_beam_groups", f"must divide the beam width of {width}")
         return Beam(
             width=width,
             length_penalty=1.0 if self.length_penalty is None else self.length_penalty,
@@ -74,9 +72,9 @@ def beam_width(n: int | None, best_of: int | None) -> int:
     if not 2 <= width <= limits.MAX_BEAM_WIDTH:
         name = beam_names(best_of)["beam_width"]
         raise InvalidField(
-            f"{name}: must be an integer from 2 to {limits.MAX_BEAM_WIDTH} with use_beam_search, as it is "
+            name,
+            f"must be an integer from 2 to {limits.MAX_BEAM_WIDTH} with use_beam_search, as it is "
             "the width of the search",
-            param=name,
         )
     return width
 

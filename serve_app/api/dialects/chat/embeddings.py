@@ -46,16 +46,14 @@ class EmbeddingFields(WireModel):
         """Raises InvalidField."""
         value = Encoding.FLOAT if self.encoding_format is None else self.encoding_format
         if value not in tuple(Encoding):
-            raise InvalidField(
-                f"encoding_format: must be one of: {', '.join(Encoding)}", param="encoding_format"
-            )
+            raise InvalidField("encoding_format", f"must be one of: {', '.join(Encoding)}")
         return Encoding(value)
 
 
 def required(name: str, value: ValueT | None) -> ValueT:
     """`value`, which must be there and not be empty. Raises InvalidField."""
     if not value:
-        raise InvalidField(f"{name}: is required", param=name)
+        raise InvalidField(name, "is required")
     return value
 
 
@@ -65,28 +63,26 @@ def parse_inputs(value: Any, *, token_ids: bool = True) -> tuple[str | tuple[int
     No text may be empty. Raises InvalidField or PromptTooLong.
     """
     if value is None:
-        raise InvalidField("input: is required", param="input")
+        raise InvalidField("input", "is required")
     many = value if isinstance(value, list) else [value]
     if token_ids and many is value and value and not isinstance(value[0], str | list):
         many = [value]
     if len(many) > limits.MAX_EMBED_INPUTS:
-        raise InvalidField(f"input: must hold at most {limits.MAX_EMBED_INPUTS} texts", param="input")
+        raise InvalidField("input", f"must hold at most {limits.MAX_EMBED_INPUTS} texts")
     kinds = set(map(type, many))
     if kinds == {str}:
         return _texts(many)
     if token_ids and kinds == {list}:
         return tuple(map(_ids, many))
     ids = ", token ids, or a list of lists of token ids" if token_ids else ""
-    raise InvalidField(f"input: must be a string, a list of strings{ids}, and not be empty", param="input")
+    raise InvalidField("input", f"must be a string, a list of strings{ids}, and not be empty")
 
 
 def _texts(texts: list[str]) -> tuple[str, ...]:
     if not all(texts):
-        raise InvalidField("input: no text may be empty", param="input")
+        raise InvalidField("input", "no text may be empty")
     if sum(map(len, texts)) > limits.MAX_PROMPT_CHARS:
-        raise PromptTooLong(
-            f"input: must hold at most {limits.MAX_PROMPT_CHARS} characters in all", param="input"
-        )
+        raise PromptTooLong("input", f"must hold at most {limits.MAX_PROMPT_CHARS} characters in all")
     return tuple(texts)
 
 
@@ -95,7 +91,7 @@ def _ids(items: list[Any]) -> tuple[int, ...]:
     ids: list[Any] = items if set(map(type, items)) == {int} else [as_integer(item) for item in items]
     if not ids or None in ids or min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
         raise InvalidField(
-            f"input: token ids must be integers from 0 to {MAX_TOKEN_ID}, at least one a text", param="input"
+            "input", f"token ids must be integers from 0 to {MAX_TOKEN_ID}, at least one a text"
         )
     return tuple(ids)
 

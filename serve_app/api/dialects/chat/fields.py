@@ -107,28 +107,28 @@ class SharedFields(BeamFields):
         self._check_fields_of_chats()
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and best_of < n:
-            raise InvalidField("best_of: must be at least n", param="best_of")
+            raise InvalidField("best_of", "must be at least n")
         if best_of is not None and best_of > n and self.stream and not self.use_beam_search:
-            raise InvalidField("best_of: cannot be streamed when it is greater than n", param="best_of")
+            raise InvalidField("best_of", "cannot be streamed when it is greater than n")
         if self.prompt_logprobs is not None and self.stream:
-            raise InvalidField("prompt_logprobs: cannot be streamed", param="prompt_logprobs")
+            raise InvalidField("prompt_logprobs", "cannot be streamed")
         if self.stream_options is not None and not self.stream:
-            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+            raise InvalidField("stream_options", "only allowed when stream is true")
 
     def endpoint(self, of_path: str | None) -> str:
         """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
         name = self.model if of_path is None else of_path
         if name is None:
-            raise InvalidField("model: is required", param="model")
+            raise InvalidField("model", "is required")
         return name
 
     def _check_fields_of_chats(self) -> None:
         extra = self.__pydantic_extra__ or {}
         for name in _OF_CHATS:
             if extra.get(name):
-                raise UnsupportedField(f"{name}: only chats have tools; use {_CHAT}", param=name)
+                raise UnsupportedField(name, f"only chats have tools; use {_CHAT}")
         if extra.get("tool_choice") not in (None, "none", "auto"):
-            raise UnsupportedField(f"tool_choice: only chats have tools; use {_CHAT}", param="tool_choice")
+            raise UnsupportedField("tool_choice", f"only chats have tools; use {_CHAT}")
 
     @property
     def ignored(self) -> tuple[str, ...]:

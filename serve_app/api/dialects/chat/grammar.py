@@ -45,7 +45,7 @@ def parse_form(body: Mapping[str, Any], *, subset: bool = False) -> Form:
         if form.grammar is not None:
             found.append((form, field))
     if len(found) > 1:
-        raise InvalidField(f"{found[1][1]}: must not be given beside {found[0][1]}", param=found[1][1])
+        raise InvalidField(found[1][1], f"must not be given beside {found[0][1]}")
     return _with_whitespace(found[0][0] if found else Form(), body.get(WHITESPACE), WHITESPACE)
 
 
@@ -61,31 +61,27 @@ def _with_whitespace(form: Form, pattern: Any, field: str, at: str = "") -> Form
 
 def _response_format(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
     if not isinstance(value, dict):
-        raise InvalidField(f"{field}: must be an object", param=field)
+        raise InvalidField(field, "must be an object")
     kind, form = value.get("type"), value.get("json_schema")
     if kind not in ("text", "json_object", "json_schema"):
-        raise InvalidField(f"{field}: type must be text, json_object or json_schema", param=field)
+        raise InvalidField(field, "type must be text, json_object or json_schema")
     if (form is None) == (kind == "json_schema"):
-        raise InvalidField(
-            f"{field}: json_schema must be given when, and only when, type is json_schema", param=field
-        )
+        raise InvalidField(field, "json_schema must be given when, and only when, type is json_schema")
     if kind == "text":
         return Form()
     if kind == "json_object":
         return Form(Grammar(kind=GrammarKind.JSON))
     if not isinstance(form, dict):
-        raise InvalidField(f"{field}: json_schema must be an object", param=field)
+        raise InvalidField(field, "json_schema must be an object")
     name, strict = form.get("name"), form.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidField(
-            f"{field}: json_schema.name must be 1 to 64 letters, digits, underscores or dashes", param=field
-        )
+        raise InvalidField(field, "json_schema.name must be 1 to 64 letters, digits, underscores or dashes")
     if not isinstance(form.get("description", ""), str | None):
-        raise InvalidField(f"{field}: json_schema.description must be a string", param=field)
+        raise InvalidField(field, "json_schema.description must be a string")
     if not isinstance(strict, bool | None):
-        raise InvalidField(f"{field}: json_schema.strict must be true or false", param=field)
+        raise InvalidField(field, "json_schema.strict must be true or false")
     if not isinstance(form.get("schema"), dict):
-        raise InvalidField(f"{field}: json_schema.schema must be an object", param=field)
+        raise InvalidField(field, "json_schema.schema must be an object")
     return _schema(form["schema"], field, "json_schema.schema", strict=bool(strict), subset=subset)
 
 
@@ -98,17 +94,17 @@ def _schema(value: Any, field: str, at: str = "", *, strict: bool = False, subse
             value = None
     if not isinstance(value, dict):
         raise InvalidField(
-            f"{field}: must be a JSON Schema, as an object or as a string of up to "
+            field,
+            "must be a JSON Schema, as an object or as a string of up to "
             f"{limits.MAX_SCHEMA_BYTES} characters",
-            param=field,
         )
     try:
         # The order of properties is kept: it is the order of the answer.
         text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except ValueError as error:
-        raise InvalidField(f"{field}: numbers in a schema must be finite", param=field) from error
+        raise InvalidField(field, "numbers in a schema must be finite") from error
     if len(text.encode("utf-8", "surrogatepass")) > limits.MAX_SCHEMA_BYTES:
-        raise InvalidField(f"{field}: a schema must not exceed {limits.MAX_SCHEMA_BYTES} bytes", param=field)
+        raise InvalidField(field, f"a schema must not exceed {limits.MAX_SCHEMA_BYTES} bytes")
     lost = lost_keywords(value, field, strict=strict, subset=subset)
     place = f"{field}.{at}" if at else field
     return Form(Grammar(kind=GrammarKind.SCHEMA, text=text), tuple(f"{place}.{keyword}" for keyword in lost))
@@ -117,7 +113,7 @@ def _schema(value: Any, field: str, at: str = "", *, strict: bool = False, subse
 def _text(kind: GrammarKind, limit: int) -> Parser:
     def parse(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
         if not isinstance(value, str) or not 1 <= len(value) <= limit:
-            raise InvalidField(f"{field}: must be a string of 1 to {limit} characters", param=field)
+            raise InvalidField(field, f"must be a string of 1 to {limit} characters")
         return Form(Grammar(kind=kind, text=value))
 
     return parse
@@ -126,35 +122,28 @@ def _text(kind: GrammarKind, limit: int) -> Parser:
 def _choice(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
     count, chars = limits.MAX_GRAMMAR_CHOICES, limits.MAX_GRAMMAR_CHARS
     if not isinstance(value, list) or not 1 <= len(value) <= count:
-        raise InvalidField(f"{field}: must be a list of 1 to {count} strings", param=field)
+        raise InvalidField(field, f"must be a list of 1 to {count} strings")
     if not all(isinstance(item, str) and item for item in value) or sum(map(len, value)) > chars:
-        raise InvalidField(
-            f"{field}: must hold strings that are not empty, of {chars} characters together", param=field
-        )
+        raise InvalidField(field, f"must hold strings that are not empty, of {chars} characters together")
     return Form(Grammar(kind=GrammarKind.CHOICE, text=json.dumps(value)))
 
 
 def _structured_outputs(value: Any, field: str, at: str = "", *, subset: bool = False) -> Form:
     """vLLM's container: exactly one of its members says what the output must match."""
     if not isinstance(value, dict):
-        raise InvalidField(f"{field}: must be an object", param=field)
+        raise InvalidField(field, "must be an object")
     given = {key: item for key, item in value.items() if item not in (None, False)}
     compact, pattern = given.pop("disable_any_whitespace", None), given.pop("whitespace_pattern", None)
     for key in _DEFAULTS:
         given.pop(key, None)
     for key in given:
         if key != "json_object" and key not in _KINDS:
-            raise UnsupportedField(
-                f"{field}: only json, json_object, regex, choice and grammar are available", param=field
-            )
+            raise UnsupportedField(field, "only json, json_object, regex, choice and grammar are available")
     if len(given) > 1:
-        raise InvalidField(
-            f"{field}: must hold one of json, json_object, regex, choice and grammar", param=field
-        )
+        raise InvalidField(field, "must hold one of json, json_object, regex, choice and grammar")
     if compact is not None and (compact is not True or pattern is not None):
         raise InvalidField(
-            f"{field}: disable_any_whitespace must be true or false, and not with whitespace_pattern",
-            param=field,
+            field, "disable_any_whitespace must be true or false, and not with whitespace_pattern"
         )
     form = Form()
     for key, item in given.items():

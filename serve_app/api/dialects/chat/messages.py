@@ -23,9 +23,9 @@ _REASONING: Final = ("reasoning_content", "reasoning")
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
     """Checked and flattened messages. Raises InvalidField or UnsupportedField."""
     if value is None:
-        raise InvalidField("messages: is required", param="messages")
+        raise InvalidField("messages", "is required")
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise InvalidField(f"messages: must be a list of 1 to {MAX_MESSAGES} messages", param="messages")
+        raise InvalidField("messages", f"must be a list of 1 to {MAX_MESSAGES} messages")
     return tuple(_message(item, f"messages.{i}") for i, item in enumerate(value))
 
 
@@ -95,9 +95,7 @@ def _content(value: Any, where: str) -> str | None:
         if part["type"] == "refusal" and isinstance(part.get("refusal"), str):
             texts.append(part["refusal"])
         elif part["type"] != "text":
-            raise UnsupportedField(
-                f"{where}.{i}.type: only text parts are available", param=f"{where}.{i}.type"
-            )
+            raise UnsupportedField(f"{where}.{i}.type", "only text parts are available")
         else:
             texts.append(_string(part.get("text"), f"{where}.{i}.text"))
     return "\n".join(texts)
@@ -149,4 +147,4 @@ def _name(value: Any, where: str) -> str:
 
 
 def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(f"{where}: {what}", param=where)
+    return InvalidField(where, what)

@@ -14,26 +14,26 @@ from serve_app.types import Prompt
 def parse_prompts(value: Any) -> list[Prompt]:
     """A string, token ids, or a list of either. Raises InvalidField or PromptTooLong."""
     if value is None:
-        raise InvalidField("prompt: is required", param="prompt")
+        raise InvalidField("prompt", "is required")
     if isinstance(value, str):
         return [_text_prompt(value)]
     if isinstance(value, list) and value:
         if not isinstance(value[0], str | list):
             return [_id_prompt(value)]
         if len(value) > limits.MAX_PROMPTS:
-            raise InvalidField(f"prompt: must hold at most {limits.MAX_PROMPTS} prompts", param="prompt")
+            raise InvalidField("prompt", f"must hold at most {limits.MAX_PROMPTS} prompts")
         if all(isinstance(item, str) for item in value):
             return [_text_prompt(item) for item in value]
         if all(isinstance(item, list) for item in value):
             return [_id_prompt(item) for item in value]
     raise InvalidField(
-        "prompt: must be a string, a list of token ids, or a list of either, and not be empty", param="prompt"
+        "prompt", "must be a string, a list of token ids, or a list of either, and not be empty"
     )
 
 
 def _text_prompt(text: str) -> Prompt:
     if len(text) > limits.MAX_PROMPT_CHARS:
-        raise PromptTooLong(f"prompt: must hold at most {limits.MAX_PROMPT_CHARS} characters", param="prompt")
+        raise PromptTooLong("prompt", f"must hold at most {limits.MAX_PROMPT_CHARS} characters")
     return Prompt(text=text)
 
 
@@ -41,5 +41,5 @@ def _id_prompt(items: list[Any]) -> Prompt:
     # A million ids are common enough to look at their types without a Python loop.
     ids: list[Any] = items if set(map(type, items)) == {int} else [as_integer(item) for item in items]
     if not ids or None in ids or min(ids) < 0 or max(ids) > MAX_TOKEN_ID:
-        raise InvalidField(f"prompt: token ids must be integers from 0 to {MAX_TOKEN_ID}", param="prompt")
+        raise InvalidField("prompt", f"token ids must be integers from 0 to {MAX_TOKEN_ID}")
     return Prompt(token_ids=tuple(ids))

@@ -41,12 +41,11 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
     try:
         lost = adapt(schema).lost
     except UnusableSchema as error:
-        raise InvalidField(f"{param}: the schema cannot be used: {error}", param=param) from error
+        raise InvalidField(param, f"the schema cannot be used: {error}") from error
     if lost and strict:
         raise InvalidField(
-            f"{param}: with strict, the schema must not use {lost[0][:_MAX_PATH_CHARS]}, "
-            "which cannot be guaranteed",
-            param=param,
+            param,
+            f"with strict, the schema must not use {lost[0][:_MAX_PATH_CHARS]}, which cannot be guaranteed",
         )
     return lost
 
@@ -54,19 +53,18 @@ def lost_keywords(schema: dict[str, Any], param: str, *, strict: bool, subset: b
 def check_subset(schema: dict[str, Any], param: str) -> None:
     """Raise InvalidField, which names the place in the schema, for what is outside of OpenAI's subset."""
     if schema.get("type") != "object" or "anyOf" in schema:
-        raise InvalidField(f"{param}: with strict, the schema's root must be of type object", param=param)
+        raise InvalidField(param, "with strict, the schema's root must be of type object")
     properties = 0
     pending: list[tuple[str, int, Any]] = [("the root", 0, schema)]
     while pending:
         path, depth, part = pending.pop()
         fault = _fault(part, depth)
         if fault is not None:
-            raise InvalidField(f"{param}: with strict, {path[:_MAX_PATH_CHARS]} {fault}", param=param)
+            raise InvalidField(param, f"with strict, {path[:_MAX_PATH_CHARS]} {fault}")
         properties += len(part.get("properties", ()))
         if properties > limits.MAX_STRICT_PROPERTIES:
             raise InvalidField(
-                f"{param}: with strict, a schema may have at most {limits.MAX_STRICT_PROPERTIES} properties",
-                param=param,
+                param, f"with strict, a schema may have at most {limits.MAX_STRICT_PROPERTIES} properties"
             )
         pending += ((_join(path, key), depth + deeper, child) for key, deeper, child in _children(part))
 

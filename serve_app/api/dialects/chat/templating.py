@@ -30,17 +30,16 @@ def parse_variables(value: Any) -> dict[str, Any]:
     most = limits.MAX_TEMPLATE_VARIABLES
     if not isinstance(value, dict) or len(value) > most or not all(map(_NAME.fullmatch, value)):
         raise InvalidField(
-            f"{FIELD}: must be an object of up to {most} names, of 1 to 64 characters A-Z a-z 0-9 _ and "
+            FIELD,
+            f"must be an object of up to {most} names, of 1 to 64 characters A-Z a-z 0-9 _ and "
             "beginning with a letter",
-            param=FIELD,
         )
     reserved = sorted(RESERVED_VARIABLES & value.keys())
     if reserved:
-        raise InvalidField(f"{FIELD}: must not hold {reserved[0]}, which the server sets", param=FIELD)
+        raise InvalidField(FIELD, f"must not hold {reserved[0]}, which the server sets")
     if len(json.dumps(value, ensure_ascii=False)) > limits.MAX_TEMPLATE_VARIABLES_CHARS:
         raise InvalidField(
-            f"{FIELD}: must hold at most {limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON",
-            param=FIELD,
+            FIELD, f"must hold at most {limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
         )
     return dict(value)
 
@@ -58,10 +57,7 @@ class TemplatingFields(WireModel):
         """Raises InvalidField."""
         goes_on = bool(self.continue_final_message)
         if goes_on and self.add_generation_prompt:
-            raise InvalidField(
-                "continue_final_message: must not be true beside add_generation_prompt",
-                param="continue_final_message",
-            )
+            raise InvalidField("continue_final_message", "must not be true beside add_generation_prompt")
         return Templating(
             variables=parse_variables(self.chat_template_kwargs),
             add_generation_prompt=self.add_generation_prompt is not False and not goes_on,

@@ -121,7 +121,7 @@ def _function_of_tool(item: Any, where: str) -> tuple[Any, str]:
     if not isinstance(kind, str):
         raise _invalid(f"{where}.type", 'is required and must be "function"')
     if kind != "function":
-        raise UnsupportedField(f"{where}.type: only function tools are available", param=f"{where}.type")
+        raise UnsupportedField(f"{where}.type", "only function tools are available")
     return item.get("function"), f"{where}.function"
 
 
@@ -191,9 +191,9 @@ def _choice(
 
 def _named_tool(value: dict[str, Any]) -> Any:
     if value.get("type") != "function":
-        raise UnsupportedField("tool_choice.type: only function is available", param="tool_choice.type")
+        raise UnsupportedField("tool_choice.type", "only function is available")
     return value.get("function")
 
 
 def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(f"{where}: {what}", param=where)
+    return InvalidField(where, what)

@@ -33,9 +33,9 @@ def parse_whitespace(value: Any, field: str, at: str = "") -> str:
         end = part.end()
     if not isinstance(value, str) or end < len(value):
         raise InvalidField(
-            f"{field}: {at + ' ' if at else ''}must be a regex of up to {_MAX_PARTS} blanks or classes of "
+            field,
+            f"{at + ' ' if at else ''}must be a regex of up to {_MAX_PARTS} blanks or classes of "
             f"blanks, each perhaps with ?, *, + or {{m,n}} up to {MAX_RUN}, such as [ \\n]{{0,8}}",
-            param=field,
         )
     return "".join(parts)
 

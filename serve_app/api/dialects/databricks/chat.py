@@ -50,11 +50,9 @@ class ChatBody(GenerationFields):
         """Raises InvalidField."""
         super().check(endpoint, stream=stream)
         if self.top_logprobs is not None and not self.logprobs:
-            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+            raise InvalidField("top_logprobs", "only allowed when logprobs is true")
         if len({self.max_tokens, self.max_completion_tokens} - {None}) > 1:
-            raise InvalidField(
-                "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
-            )
+            raise InvalidField("max_tokens", "must equal max_completion_tokens when both are given")
 
     @property
     def names(self) -> dict[str, str]:

@@ -44,9 +44,7 @@ class CompletionBody(GenerationFields):
         """Raises InvalidField."""
         super().check(endpoint, stream=stream)
         if self.error_behavior is not None and endpoint.kind is not Kind.PAY_PER_TOKEN:
-            raise InvalidField(
-                "error_behavior: only allowed on a pay-per-token endpoint", param="error_behavior"
-            )
+            raise InvalidField("error_behavior", "only allowed on a pay-per-token endpoint")
 
     @property
     def truncates(self) -> bool:
@@ -58,8 +56,7 @@ class CompletionBody(GenerationFields):
         texts = [self.prompt] if isinstance(self.prompt, str) else self.prompt
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InvalidField(
-                f"prompt: is required and must be a string or a list of 1 to {limits.MAX_PROMPTS} strings",
-                param="prompt",
+                "prompt", f"is required and must be a string or a list of 1 to {limits.MAX_PROMPTS} strings"
             )
         return tuple(prompt.text or "" for prompt in parse_prompts(texts))
 

@@ -96,8 +96,7 @@ class TaskFields(WireModel):
         name = self.model if of_path is None else of_path
         if not isinstance(name, str) or not 1 <= len(name) <= limits.MAX_MODEL_NAME_CHARS:
             raise InvalidField(
-                f"model: is required and must be a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters",
-                param="model",
+                "model", f"is required and must be a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters"
             )
         endpoint = target.find(name)
         if endpoint.task is not self.task:
@@ -134,8 +133,7 @@ def _merged(raw: bytes, extra: dict[str, str]) -> bytes:
     twice = next((name for name in extra if name in given), None)
     if twice is not None:
         raise InvalidField(
-            f"extra_params: {twice[:MAX_UNKNOWN_NAME_CHARS]} must not be given outside of it too",
-            param="extra_params",
+            "extra_params", f"{twice[:MAX_UNKNOWN_NAME_CHARS]} must not be given outside of it too"
         )
     del given["extra_params"]
     return pydantic_core.to_json({**given, **{name: _value(text) for name, text in extra.items()}})
@@ -193,11 +191,11 @@ class GenerationFields(TaskFields):
         """What single fields cannot tell. Raises InvalidField."""
         settings = endpoint.databricks
         if self.choices > settings.max_n:
-            raise InvalidField(f"n: must be an integer from 1 to {settings.max_n}", param="n")
+            raise InvalidField("n", f"must be an integer from 1 to {settings.max_n}")
         if self.choices > 1 and endpoint.kind is Kind.PAY_PER_TOKEN and not settings.allow_n_everywhere:
-            raise InvalidField("n: must be 1 on a pay-per-token endpoint", param="n")
+            raise InvalidField("n", "must be 1 on a pay-per-token endpoint")
         if self.stream_options is not None and not stream:
-            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+            raise InvalidField("stream_options", "only allowed when stream is true")
 
     def sampling(self, max_tokens: int | None) -> SamplingParams:
         fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}

@@ -46,9 +46,7 @@ ORDER: Final = (
 def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
     """Checked and flattened messages. Raises InvalidField or UnsupportedField."""
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
-        raise InvalidField(
-            f"messages: is required and must be a list of 1 to {MAX_MESSAGES} messages", param="messages"
-        )
+        raise InvalidField("messages", f"is required and must be a list of 1 to {MAX_MESSAGES} messages")
     before, ids = "", frozenset[str]()
     for i, message in enumerate(value):
         where = f"messages.{i}"
@@ -122,4 +120,4 @@ def _with_text(call: dict[str, Any]) -> dict[str, Any]:
 
 
 def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(f"{where}: {what}", param=where)
+    return InvalidField(where, what)

@@ -26,7 +26,7 @@ from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, T
 def required(name: str | None) -> str:
     """The model's name. Raises InvalidField."""
     if name is None:
-        raise InvalidField("model: is required", param="model")
+        raise InvalidField("model", "is required")
     return name
 
 
@@ -45,14 +45,13 @@ class TokenizeBody(TemplatingFields):
     def to_prompt(self) -> Prompt:
         """Raises InvalidField."""
         if (self.prompt is None) == (self.messages is None):
-            raise InvalidField("prompt: either prompt or messages must be given", param="prompt")
+            raise InvalidField("prompt", "either prompt or messages must be given")
         templating = self.templating()
         if self.prompt is not None:
             return Prompt(text=self.prompt)
         if self.add_special_tokens:
             raise InvalidField(
-                "add_special_tokens: must not be true beside messages, whose template adds them itself",
-                param="add_special_tokens",
+                "add_special_tokens", "must not be true beside messages, whose template adds them itself"
             )
         offer = parse_tools(self.tools, None, parallel=True)
         return Prompt(messages=parse_messages(self.messages), tools=offer.tools, templating=templating)
@@ -87,7 +86,7 @@ def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
     """Raises InvalidBody or InvalidField."""
     body = parse_body(DetokenizeBody, raw)
     if body.tokens is None:
-        raise InvalidField("tokens: is required", param="tokens")
+        raise InvalidField("tokens", "is required")
     question = DetokenizeRequest(id="", token_ids=body.tokens)
     size = len(body.tokens)
     return Inquiry(

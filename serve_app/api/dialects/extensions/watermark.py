@@ -31,7 +31,7 @@ def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
     """Raises InvalidBody or InvalidField."""
     body = parse_body(DetectBody, raw)
     if body.text is None:
-        raise InvalidField("text: is required", param="text")
+        raise InvalidField("text", "is required")
     question = DetectRequest(id="", text=body.text)
     return Inquiry(
         model=required(body.model),

@@ -84,17 +84,17 @@ class ChatBody(SharedFields):
         self.check_stop("stop")
         if self.model is None or not MODEL_NAME.fullmatch(self.model):
             raise InvalidField(
-                "model: is required and must be 1 to 256 characters of A-Z a-z 0-9 . _ - beginning and "
+                "model",
+                "is required and must be 1 to 256 characters of A-Z a-z 0-9 . _ - beginning and "
                 "ending with a letter or digit",
-                param="model",
             )
         if self.top_logprobs and not self.logprobs:
-            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+            raise InvalidField("top_logprobs", "only allowed when logprobs is true")
         n, best_of = self.n or 1, self.best_of
         if best_of is not None and (best_of < n or (self.stream and best_of != n)):
-            raise InvalidField("best_of: must be at least n, and equal to n in a stream", param="best_of")
+            raise InvalidField("best_of", "must be at least n, and equal to n in a stream")
         if self.stream_options is not None and not self.stream:
-            raise InvalidField("stream_options: only allowed when stream is true", param="stream_options")
+            raise InvalidField("stream_options", "only allowed when stream is true")
 
     @property
     def include_usage(self) -> bool:

@@ -49,8 +49,7 @@ class SharedFields(WireModel):
         """Raises InvalidField, with the field called `name`, for too much in all stop strings together."""
         if sum(map(len, self.stop or ())) > MAX_ALL_STOP_CHARS:
             raise InvalidField(
-                f"{name}: must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together",
-                param=name,
+                name, f"must hold at most {MAX_ALL_STOP_CHARS} characters in all strings together"
             )
 
     @property
@@ -74,5 +73,5 @@ def fit_output(request: GenerateRequest, info: ModelInfo, *, clamp: bool) -> Gen
     if asked is None or asked <= most:
         return request
     if not clamp:
-        raise InvalidField(f"max_tokens: must be an integer from 1 to {most}", param="max_tokens")
+        raise InvalidField("max_tokens", f"must be an integer from 1 to {most}")
     return replace(request, sampling=replace(request.sampling, max_tokens=most))

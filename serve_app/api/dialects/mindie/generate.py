@@ -67,17 +67,15 @@ class TextBody(WireModel):
         """What single fields cannot tell. Raises InvalidField or PromptTooLong."""
         check_id(self.id)
         if self.text_input is None:
-            raise InvalidField("text_input: is required", param="text_input")
+            raise InvalidField("text_input", "is required")
         if len(self.text_input) > max_chars:
-            raise PromptTooLong(
-                f"text_input: must be a string of 1 to {max_chars} characters", param="text_input"
-            )
+            raise PromptTooLong("text_input", f"must be a string of 1 to {max_chars} characters")
 
 
 def check_id(id: str | None) -> None:
     """Raises InvalidField unless a client's id is sound, or absent."""
     if id is not None and not _ID.fullmatch(id):
-        raise InvalidField("id: must be 1 to 256 characters of A-Z a-z 0-9 _ -", param="id")
+        raise InvalidField("id", "must be 1 to 256 characters of A-Z a-z 0-9 _ -")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,5 +155,5 @@ class TextDialect:
     ) -> GenerateRequest:
         """Raises InvalidField for what is outside of the model's own ranges."""
         if top_k is not None and top_k >= info.vocab_size:
-            raise InvalidField(f"top_k: must be an integer from 0 to {info.vocab_size - 1}", param="top_k")
+            raise InvalidField("top_k", f"must be an integer from 0 to {info.vocab_size - 1}")
         return fit_output(request, info, clamp=is_default or self._config.clamp_max_tokens)

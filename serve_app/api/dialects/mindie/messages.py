@@ -20,7 +20,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
     Raises InvalidField, UnsupportedField or PromptTooLong.
     """
     if not isinstance(value, list) or not value:
-        raise InvalidField("messages: is required and must be a list of messages", param="messages")
+        raise InvalidField("messages", "is required and must be a list of messages")
     for i, message in enumerate(value):
         _check(message, f"messages.{i}")
     messages = flattened(value)
@@ -29,7 +29,7 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
         if not message["content"] and "tool_calls" not in message:
             raise _invalid(f"messages.{i}.content", "must not be empty")
     if sum(len(message["content"]) for message in messages) > max_chars:
-        raise PromptTooLong(f"messages: must hold at most {max_chars} characters", param="messages")
+        raise PromptTooLong("messages", f"must hold at most {max_chars} characters")
     return messages
 
 
@@ -45,4 +45,4 @@ def _check(message: Any, where: str) -> None:
 
 
 def _invalid(where: str, what: str) -> InvalidField:
-    return InvalidField(f"{where}: {what}", param=where)
+    return InvalidField(where, what)

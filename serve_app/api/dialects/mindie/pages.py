@@ -12,13 +12,13 @@ from typing import Annotated, Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of
 from serve_app.api.dialects.fields import Text
 from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import InvalidField, RouteNotFound, Unavailable
@@ -44,7 +44,7 @@ class StopRoute:
         with services.bodies.lease() as lease:
             body = parse_body(StopBody, await read_body(scope, receive, lease.take))
         if body.id is None:
-            raise InvalidField("id: is required", param="id")
+            raise InvalidField("id", "is required")
         check_id(body.id)
         _found(services, names)
         if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):

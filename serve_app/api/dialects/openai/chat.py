@@ -58,12 +58,10 @@ class ChatBody(SharedFields, TemplatingFields):
     def check(self) -> None:
         super().check()
         if self.top_logprobs and not self.logprobs:
-            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+            raise InvalidField("top_logprobs", "only allowed when logprobs is true")
         limits_given = {v for v in (self.max_tokens, self.max_completion_tokens) if v is not None}
         if len(limits_given) > 1:
-            raise InvalidField(
-                "max_tokens: must equal max_completion_tokens when both are given", param="max_tokens"
-            )
+            raise InvalidField("max_tokens", "must equal max_completion_tokens when both are given")
 
     def offer(self) -> ToolOffer:
         """The tools, in either form. Raises InvalidField."""

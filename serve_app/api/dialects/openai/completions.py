@@ -33,8 +33,7 @@ class CompletionBody(SharedFields):
         super().check()
         if self.max_tokens == 0 and not self.echo:
             raise InvalidField(
-                f"max_tokens: must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo",
-                param="max_tokens",
+                "max_tokens", f"must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo"
             )
 
     @property
@@ -93,7 +92,7 @@ def _with_suffix(prompt: Prompt, suffix: str | None) -> Prompt:
     if not suffix:
         return prompt
     if prompt.text is None:
-        raise InvalidField("suffix: needs prompts that are text", param="suffix")
+        raise InvalidField("suffix", "needs prompts that are text")
     return Prompt(text=prompt.text, suffix=suffix)
 
 

@@ -47,7 +47,7 @@ class ChatBody(SharedFields):
     def check(self, config: OvmsConfig) -> None:
         super().check(config)
         if self.top_logprobs and not self.logprobs:
-            raise InvalidField("top_logprobs: only allowed when logprobs is true", param="top_logprobs")
+            raise InvalidField("top_logprobs", "only allowed when logprobs is true")
 
 
 class ChatDialect:

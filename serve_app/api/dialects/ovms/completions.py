@@ -35,8 +35,7 @@ class CompletionBody(SharedFields):
         super().check(config)
         if self.max_tokens == 0 and not self.echo:
             raise InvalidField(
-                f"max_tokens: must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo",
-                param="max_tokens",
+                "max_tokens", f"must be an integer from 1 to {limits.MAX_TOKENS}, or 0 with echo"
             )
 
     @property
@@ -50,7 +49,7 @@ class CompletionBody(SharedFields):
         """Raises InvalidField or PromptTooLong."""
         prompts = parse_prompts(self.prompt)
         if len(prompts) > 1:
-            raise InvalidField("prompt: must hold one prompt, as text or token ids", param="prompt")
+            raise InvalidField("prompt", "must hold one prompt, as text or token ids")
         return prompts[0]
 
 

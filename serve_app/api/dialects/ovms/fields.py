@@ -239,4 +239,4 @@ class SharedFields(BeamFields):
 
 
 def _refused(name: str, what: str) -> InvalidField:
-    return InvalidField(f"{name}: {what}", param=name)
+    return InvalidField(name, what)

@@ -247,4 +247,4 @@ def _join(at: str, name: str) -> str:
 
 def _wrong(at: str, what: str) -> InvalidField:
     place = re.sub(r"[^\w.]", "", at)
-    return InvalidField(f"{_join(FIELD, place) if place else FIELD}: {what}", param=FIELD)
+    return InvalidField(FIELD, f"{_join(FIELD, place) if place else FIELD}: {what}", joint=None)

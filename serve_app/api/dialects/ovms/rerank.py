@@ -53,8 +53,7 @@ class RerankDialect:
         inputs = (required("query", body.query), *documents)
         if sum(map(len, inputs)) > limits.MAX_PROMPT_CHARS:
             raise PromptTooLong(
-                f"documents: must hold at most {limits.MAX_PROMPT_CHARS} characters in all, with the query",
-                param="documents",
+                "documents", f"must hold at most {limits.MAX_PROMPT_CHARS} characters in all, with the query"
             )
         texts = documents if body.return_documents else None
         return EmbedCall(

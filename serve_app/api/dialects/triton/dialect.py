@@ -116,7 +116,7 @@ def parse(
     tensors, names = own_names(request.inputs, request.model)
     if _is_stop(tensors):
         if request.id is None:
-            raise InvalidField("stop: needs the id of the request that is to end", param="stop")
+            raise InvalidField("stop", "needs the id of the request that is to end")
         return Stop(model=request.model, id=request.id)
     with_text = TEXT_INPUT in tensors
     if role is Role.ENSEMBLE and not with_text:
@@ -179,9 +179,9 @@ def _check_stream(row: Row, streaming: bool, can_stream: bool) -> None:
     name = row.client_name("streaming")
     if not can_stream:
         raise UnsupportedField(
-            f"{name}: must be false here, where a request has one response; "
+            name,
+            "must be false here, where a request has one response; "
             "generate_stream and ModelStreamInfer stream",
-            param=name,
         )
     if (row.integer("beam_width") or 1) > 1:
         raise row.refused("streaming", "must be false with a beam_width above 1")

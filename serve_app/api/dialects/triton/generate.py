@@ -46,7 +46,7 @@ class GenerateBody(WireModel):
         """Values by key, null ones left out, and the request's parameters. Raises InvalidField."""
         nested = {} if self.parameters is None else self.parameters
         if not isinstance(nested, dict):
-            raise InvalidField("parameters: must be an object", param="parameters")
+            raise InvalidField("parameters", "must be an object")
         values = {key: value for key, value in (self.__pydantic_extra__ or {}).items() if value is not None}
         parameters: dict[str, Parameter] = {}
         for key, value in nested.items():

@@ -48,7 +48,7 @@ def find(services: Services, names: dict[str, str]) -> Found:
     """Raises ModelNotFound, also for a model that takes no tensors, or VersionNotFound."""
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
-        raise ModelNotFound("model: no such model", param="model")
+        raise ModelNotFound("model", "no such model")
     meant = meaning(services, name)
     endpoint = services.directory.find_known(meant.endpoint, services.backend)
     entities = endpoint.served_entities if wanted is None else of_version(endpoint, wanted)

@@ -104,22 +104,21 @@ async def load(services: Services, found: Found) -> None:
 def refuse_to_unload(found: Found) -> NoReturn:
     """Raises InvalidField."""
     raise InvalidField(
+        "model",
         f"failed to unload '{found.name}': models are taken away in the deploy file; "
         "min_replicas: 0 there puts one to sleep while nobody asks it",
-        param="model",
+        joint=None,
     )
 
 
 def controlled(services: Services, model: str, parameters: object, what: str) -> Found:
     """The model to load or unload. Raises InvalidField; an unknown model is a 400, as Triton has it."""
     if parameters and not _means_nothing(parameters):
-        raise InvalidField(
-            "parameters: the server's deploy file configures models; send none", param="parameters"
-        )
+        raise InvalidField("parameters", "the server's deploy file configures models; send none")
     try:
         return find(services, {"model": model})
     except ModelNotFound as error:
-        raise InvalidField(f"failed to {what} the model: no such model", param="model") from error
+        raise InvalidField("model", f"failed to {what} the model: no such model", joint=None) from error
 
 
 async def _controlled(services: Services, scope: Scope, receive: Receive, what: str) -> Found:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext
 from serve_app.api.dialects.triton.aliases import endpoint_name
 from serve_app.api.dialects.triton.dialect import Stop
 from serve_app.api.exchange.dispatch import of_version, version_of
-from serve_app.api.exchange.stoppable import StopKey
 from serve_app.api.services import Services
 
 

@@ -239,8 +239,8 @@ async def test_candidates_that_are_dropped_are_work_and_no_usage() -> None:
         (Overloaded("full"), 10, 0),
         (GenerationFailed("broke"), 10, 0),
         (RuntimeError("a bug"), 10, 0),
-        (InvalidField("n: no", param="n"), 9, 70),
-        (PromptTooLong("too long"), 9, 70),
+        (InvalidField("n", "no"), 9, 70),
+        (PromptTooLong(None, "too long"), 9, 70),
         (DeadlineExceeded("late"), 9, 70),
     ],
 )

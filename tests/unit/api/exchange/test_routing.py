@@ -269,7 +269,7 @@ async def test_another_entity_answers_when_one_fails_before_its_first_token(erro
 
 async def test_the_callers_own_mistake_is_not_tried_elsewhere() -> None:
     backend = Failing(infos=models().infos)
-    backend.first = InvalidField("n: no", param="n")  # type: ignore[attr-defined]
+    backend.first = InvalidField("n", "no")  # type: ignore[attr-defined]
     async with gateway(backend, endpoints=[ab(100)]) as g:
         answer = await g.post(CHAT, {**chat_body(), "model": "ab"})
         assert answer.status_code == 400

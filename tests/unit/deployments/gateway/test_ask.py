@@ -77,7 +77,7 @@ async def test_the_answer_is_what_the_replica_said(route: Routes) -> None:
 
 
 async def test_a_refusal_is_the_error_that_the_replica_raised(route: Routes) -> None:
-    refused = encode_reply(Refused(InvalidField("input: no", param="input").info()))
+    refused = encode_reply(Refused(InvalidField("input", "no").info()))
     with pytest.raises(InvalidField, match="input: no"):
         await route(Handle(refused)).ask(ASKED)
 

@@ -160,7 +160,7 @@ async def test_what_ended_two_replicas_is_refused_and_not_sent_again(setup: Setu
             lambda r: r.set_exception(BackPressureError(num_queued_requests=1, max_queued_requests=1)),
             Overloaded,
         ),
-        (lambda r: r.set_result(encoder.encode(Refused(InvalidField("no").info()))), InvalidField),
+        (lambda r: r.set_result(encoder.encode(Refused(InvalidField(None, "no").info()))), InvalidField),
         (lambda r: r.cancel(), GenerationFailed),
         (lambda r: r.set_exception(KeyError("ours")), GenerationFailed),
     ],

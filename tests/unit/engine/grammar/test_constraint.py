@@ -146,7 +146,7 @@ def test_a_mask_beyond_its_limit_ends_the_sequence(tokens, monkeypatch):
         time.sleep(0.06)
         assert not one.late()
         assert one.error is not None
-        assert "too long" in one.error.message
+        assert "too long" in one.error.reason
         assert not allowed(one.mask([]))
 
 
@@ -247,7 +247,7 @@ def test_masks_that_leave_nothing_of_a_grammar_end_their_own_request(engine, fas
     good = request("[0-9]")
     outputs = run(engine, bad, good)
     assert outputs[bad.id, 0][-1].error is not None
-    assert "grammar" in outputs[bad.id, 0][-1].error.message
+    assert "grammar" in outputs[bad.id, 0][-1].error.reason
     assert outputs[good.id, 0][-1].finish is FinishReason.EOS
 
 

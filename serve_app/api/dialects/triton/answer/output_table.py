@@ -91,7 +91,9 @@ def wanted_outputs(
             raise refused(name, f"needs the input {TEXT_INPUT}")
         if name not in OUTPUTS and name != TEXT:
             raise InvalidField(
-                f"unexpected inference output '{name[:256]}' for model '{model[:256]}'", param=name[:256]
+                name[:256],
+                f"unexpected inference output '{name[:256]}' for model '{model[:256]}'",
+                joint=None,
             )
         flag = None if name == TEXT else OUTPUTS[name].flag
         if flag is not None and not row.flag(flag):

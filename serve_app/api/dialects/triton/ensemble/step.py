@@ -48,10 +48,11 @@ def check_names(request: InferRequest, inputs: Mapping[str, Input], outputs: Seq
             raise unexpected(name, request.model)
     for name, each in inputs.items():
         if each.required and name not in request.inputs:
-            raise InvalidField(f"{name}: is required", param=name)
+            raise InvalidField(name, "is required")
     for name in request.outputs or ():
         if name not in outputs:
             raise InvalidField(
+                name[:256],
                 f"unexpected inference output '{name[:256]}' for model '{request.model[:256]}'",
-                param=name[:256],
+                joint=None,
             )

@@ -79,8 +79,8 @@ def _tags(body: dict[str, Any], lost: list[str]) -> list[StructTag]:
 
 def _wrong_tag() -> InvalidField:
     return InvalidField(
-        f'{GUIDE}: must be {{"structures": [{{"begin", "schema", "end"}}], "triggers": [...]}}, of 1 to '
+        GUIDE,
+        'must be {"structures": [{"begin", "schema", "end"}], "triggers": [...]}, of 1 to '
         f"{_MAX_TAGS} structures that begin with a trigger, as JSON of up to {limits.MAX_GRAMMAR_CHARS} "
         "characters",
-        param=GUIDE,
     )

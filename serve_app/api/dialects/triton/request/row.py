@@ -192,7 +192,7 @@ def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tenso
 def unexpected(name: str, model: str) -> InvalidField:
     """The error of a tensor that the model does not take."""
     return InvalidField(
-        f"unexpected inference input '{name[:256]}' for model '{model[:256]}'", param=name[:256]
+        name[:256], f"unexpected inference input '{name[:256]}' for model '{model[:256]}'", joint=None
     )
 
 

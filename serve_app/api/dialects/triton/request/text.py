@@ -38,7 +38,7 @@ def read_prompt(row: Row, name: str = TEXT_INPUT) -> str | None:
         raise row.refused(name, f"must be a string of 1 to {most} characters")
     if len(prompt) > most:
         called = row.client_name(name)
-        raise PromptTooLong(f"{called}: must be a string of 1 to {most} characters", param=called)
+        raise PromptTooLong(called, f"must be a string of 1 to {most} characters")
     return prompt
 
 

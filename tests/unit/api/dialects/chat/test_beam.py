@@ -163,7 +163,7 @@ def test_the_shape_of_no_search_is_listed_as_ignored(parse):
 async def test_a_models_refusal_names_the_clients_field(fields, name):
     for path, body in (("/v1/chat/completions", chat_body), ("/v1/completions", completion_body)):
         async with gateway() as g:
-            g.backend.refuse = InvalidField("beam_width must be from 2 to 3.", param="beam_width")
+            g.backend.refuse = InvalidField("beam_width", "must be from 2 to 3.", joint=" ")
             answer = await g.post(path, body(use_beam_search=True, **fields))
             assert answer.status_code == 400
             told = answer.json()["error"]

@@ -163,7 +163,7 @@ async def test_a_generator_behind_an_embedding_endpoint_is_told() -> None:
         (Unavailable("loading"), 503),
         (GenerationFailed("no"), 500),
         (NumericalError("nan"), 500),
-        (InvalidField("dimensions: must be from 1 to 8", param="dimensions"), 400),
+        (InvalidField("dimensions", "must be from 1 to 8"), 400),
     ],
     ids=lambda value: type(value).__name__,
 )

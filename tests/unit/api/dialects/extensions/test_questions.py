@@ -129,7 +129,7 @@ async def test_unknown_models_wrong_methods_and_no_json(path):
         (Unavailable("the model is loading", retry_after_s=2.0), 503),
         (Overloaded("full", retry_after_s=1.0), 503),
         (GenerationFailed("it failed"), 500),
-        (InvalidField("tokens: must be small", param="tokens"), 400),
+        (InvalidField("tokens", "must be small"), 400),
     ],
 )
 async def test_what_the_model_says_is_told(path, error, status):
