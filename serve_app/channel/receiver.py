@@ -41,6 +41,7 @@ class Inbox:
     """A `DeltaStream` of one request, filled by the channel."""
 
     def __init__(self, receiver: Receiver, key: str, record_id: str | None) -> None:
+        self._loop = asyncio.get_running_loop()
         self._record_id = record_id
         self.started = False  # whether anything was delivered: a request may be retried only before
         self.ended = False  # whether the replica said that this was all
@@ -63,7 +64,7 @@ class Inbox:
                 raise self._error
             if self.ended or self._closed:
                 return []
-            self._wake = asyncio.get_running_loop().create_future()
+            self._wake = self._loop.create_future()
             try:
                 await self._wake
             finally:
@@ -86,8 +87,7 @@ class Inbox:
     def expect_end(self, within_s: float) -> None:
         """Fail the request unless it ends within `within_s`."""
         if not (self.ended or self._closed):
-            loop = asyncio.get_running_loop()
-            self._overdue = loop.call_later(within_s, self.fail, GenerationFailed(BROKEN))
+            self._overdue = self._loop.call_later(within_s, self.fail, GenerationFailed(BROKEN))
 
     def close(self) -> None:
         """Take no more deltas, and end who waits. A late delta is dropped, and its replica told to abort."""

@@ -3,7 +3,10 @@
 import json
 import logging
 
-from serve_app.telemetry import JsonFormatter, Metrics
+import pytest
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
+
+from serve_app.telemetry import JsonFormatter, Metrics, StreamHistogram
 from serve_app.types import EngineStats, Usage
 
 
@@ -54,3 +57,19 @@ def test_tokens_and_times_add_up():
 
 def test_two_gateways_in_one_process_do_not_share_a_registry():
     assert Metrics(dict).registry is not Metrics(dict).registry
+
+
+def test_a_stream_histogram_says_what_a_histogram_of_the_library_says() -> None:
+    bounds = (0.001, 0.01, 1.0)
+    library, ours = CollectorRegistry(), CollectorRegistry()
+    expected = Histogram("wait_seconds", "A wait.", ["who"], buckets=bounds, registry=library)
+    found = StreamHistogram("wait_seconds", "A wait.", ["who"], bounds)
+    ours.register(found)
+    for seconds in (0.0, 0.001, 0.0011, 0.01, 0.5, 1.0, 1.5, 100.0):
+        for who in ("a", "b"):
+            expected.labels(who).observe(seconds)
+            found.labels(who).observe(seconds)
+    lines = [each for each in generate_latest(library).splitlines() if b"_created" not in each]
+    assert generate_latest(ours).splitlines() == lines
+    with pytest.raises(ValueError, match="Duplicated"):
+        Histogram("wait_seconds", "Another.", registry=ours)
