@@ -31,7 +31,7 @@ from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.request import validation
-from serve_app.engine.request.processors import Registry
+from serve_app.engine.request.processors import ProcessorRegistry
 from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, generation_failed
 from serve_app.engine.sampling.prompt_lookup import PromptLookupFactory
 from serve_app.engine.sampling.sampled import Scored
@@ -96,7 +96,7 @@ class Engine:
             self._tables, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
-        self._processors = Registry(config.logits_processors)
+        self._processors = ProcessorRegistry(config.logits_processors)
         self._sampler = sampler or Sampler(
             runner.vocab_size, eos_token_ids, watermark_key=config.watermark_key
         )

@@ -91,8 +91,8 @@ def read_tensors(config: Tensor, weights: Tensor, accepts: Accepts) -> list[Upda
         if not accepts.is_finite(row):
             raise _refused(WEIGHTS, f"row {at}: must hold finite numbers of the model's type only")
         a, b = row[: rank * k].view(rank, k), row[rank * k :].view(n, rank)
-        updates += split(Update(layer, module, a, b), accepts)
-    if (place := twice(updates)) is not None:
+        updates += split_modules(Update(layer, module, a, b), accepts)
+    if (place := duplicated_place(updates)) is not None:
         raise _refused(CONFIG, f"{place[1]} of layer {place[0]} is there twice")
     return updates
 
@@ -140,7 +140,7 @@ def fingerprint(updates: Sequence[Update]) -> str:
     return digest.hexdigest()
 
 
-def split(update: Update, accepts: Accepts) -> Iterator[Update]:
+def split_modules(update: Update, accepts: Accepts) -> Iterator[Update]:
     """One update for each of the modules that `update` has side by side."""
     row = 0
     for module in SIDE_BY_SIDE.get(update.module, (update.module,)):
@@ -149,7 +149,7 @@ def split(update: Update, accepts: Accepts) -> Iterator[Update]:
         row += n
 
 
-def twice(updates: Sequence[Update]) -> tuple[int, str] | None:
+def duplicated_place(updates: Sequence[Update]) -> tuple[int, str] | None:
     """A place that has more than one update, if there is any."""
     seen: set[tuple[int, str]] = set()
     for layer, module, _, _ in updates:

@@ -16,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from serve_app.models.adapters import Accepts, Update, split, twice
+from serve_app.models.adapters import Accepts, Update, duplicated_place, split_modules
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
 
@@ -91,8 +91,8 @@ def read_folder(folder: Path, accepts: Accepts) -> list[Update]:
             )
         if not (accepts.is_finite(a) and accepts.is_finite(b)):
             raise ModelLoadError(f"{path}: {module} of layer {layer} holds numbers that are not finite")
-        updates += split(Update(layer, module, a, b), accepts)
-    if (place := twice(updates)) is not None:
+        updates += split_modules(Update(layer, module, a, b), accepts)
+    if (place := duplicated_place(updates)) is not None:
         raise ModelLoadError(f"{path}: {place[1]} of layer {place[0]} is there twice")
     return updates
 

@@ -33,7 +33,7 @@ class EngineRequest:
     prompt_table: PromptTable | None = None
     draft: Draft | None = None
     beam: Beam | None = None  # n: hypotheses returned, best first
-    grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar.py
+    grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar/compiler.py
     timings: bool = False  # `EngineOutput.steps` is wanted
     progress: bool = False  # outputs that tell of work alone are wanted
     priority: int = 0

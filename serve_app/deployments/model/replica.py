@@ -1,4 +1,4 @@
-"""One served model as a Serve deployment: a thin shell around its server (see `replica/served.py`).
+"""One served model as a Serve deployment: a thin shell around its server (see `replica/served_model.py`).
 
 Its calls take and give msgpack bytes of `serve_app.types`. Batching, text and health are
 the server's own; queue limits, routing, draining and replacement are Serve's.

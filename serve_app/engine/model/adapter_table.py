@@ -21,9 +21,9 @@ from serve_app.engine.model.lora import (
     MODULES,
     LoadedAdapter,
     LowRank,
-    Pair,
     Place,
     Site,
+    SiteAdapter,
     StepAdapters,
 )
 from serve_app.engine.sequence import Chunk
@@ -71,7 +71,7 @@ class AdapterTable:
             for site in self._sites:
                 parts = [at[site.layer, module] for module in site.widths if (site.layer, module) in at]
                 if parts:
-                    pairs[site] = Pair(site, parts, self.dtype, self._device)
+                    pairs[site] = SiteAdapter(site, parts, self.dtype, self._device)
         return LoadedAdapter(pairs)
 
     def put(self, key: str, adapter: LoadedAdapter) -> None:

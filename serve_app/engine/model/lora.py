@@ -42,7 +42,7 @@ class Site:
     widths: dict[str, int]  # module -> its outputs, in order
 
 
-class Pair:
+class SiteAdapter:
     """One adapter at one site."""
 
     def __init__(
@@ -73,7 +73,7 @@ class Pair:
 class LoadedAdapter:
     """An adapter as it runs."""
 
-    def __init__(self, pairs: dict[Site, Pair]) -> None:
+    def __init__(self, pairs: dict[Site, SiteAdapter]) -> None:
         self.pairs = pairs
         self.num_bytes = sum(pair.num_bytes for pair in pairs.values())
 

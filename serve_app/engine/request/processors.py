@@ -37,7 +37,7 @@ class LogitsProcessor(Protocol):
 Factory = Callable[..., LogitsProcessor]
 
 
-class Registry:
+class ProcessorRegistry:
     """The processors of one engine."""
 
     def __init__(self, paths: Mapping[str, str]) -> None:

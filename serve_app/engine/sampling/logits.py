@@ -32,7 +32,7 @@ Ids = npt.NDArray[np.int64]
 _LARGEST: Final = float(np.finfo(np.float32).max)
 
 
-class History:
+class TokenCounts:
     """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
 
     Only the repetition penalty and `penalize_prompt` look at the prompt. Tokens may be
@@ -53,8 +53,8 @@ class History:
         self._ids: Ids = np.empty(64, dtype=np.int64)
         self._counts: npt.NDArray[np.float32] = np.zeros(64, dtype=np.float32)
 
-    def copy(self) -> History:
-        """The history of a fork, which grows on its own."""
+    def copy(self) -> TokenCounts:
+        """The counts of a fork, which grow on their own."""
         child = copy(self)
         child._slots = self._slots.copy()
         child._ids, child._counts = self._ids.copy(), self._counts.copy()
@@ -101,9 +101,9 @@ class Edits:
 
         penalties = sampling.repetition_penalty, sampling.presence_penalty, sampling.frequency_penalty
         self.penalties: tuple[float, float, float] = penalties
-        self.history: History | None = None
+        self.counts: TokenCounts | None = None
         if penalties != (1.0, 0.0, 0.0):
-            self.history = History(sampling, sequence.prompt_len, vocab_size)
+            self.counts = TokenCounts(sampling, sequence.prompt_len, vocab_size)
 
         def known(ids: abc.Iterable[int]) -> Ids:
             return np.array(sorted({i for i in ids if 0 <= i < vocab_size}), dtype=np.int64)
@@ -127,7 +127,7 @@ class Edits:
         self._lasting = bool(
             len(bias)
             or self.dense is not None
-            or self.history
+            or self.counts
             or sequence.processors
             or self.allowed is not None
             or len(self.banned)
@@ -139,7 +139,7 @@ class Edits:
     def copy(self) -> Edits:
         """The edits of a fork: what does not change is shared."""
         child = copy(self)
-        child.history = None if self.history is None else self.history.copy()
+        child.counts = None if self.counts is None else self.counts.copy()
         child._ngrams = None if self._ngrams is None else self._ngrams.copy()
         return child
 
@@ -195,7 +195,7 @@ def apply_edits(
         _put(logits, at, logits[at], logits[at] + added)
 
     penalised = [
-        (row, e.penalties, e.history.update(sequence.token_ids)) for row, e, sequence in work if e.history
+        (row, e.penalties, e.counts.update(sequence.token_ids)) for row, e, sequence in work if e.counts
     ]
     if penalised:
         _penalise(logits, penalised)

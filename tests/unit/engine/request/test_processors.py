@@ -11,7 +11,7 @@ import torch
 
 from serve_app.config import EngineConfig
 from serve_app.engine.engine import Engine
-from serve_app.engine.request.processors import LogitsProcessor, Registry
+from serve_app.engine.request.processors import LogitsProcessor, ProcessorRegistry
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_PROCESSOR_ARGUMENT_CHARS, MAX_PROCESSORS
 from serve_app.types import Beam, EngineRequest, FinishReason, ProcessorCall, SamplingParams
@@ -137,7 +137,7 @@ def test_bad_calls_are_refused(calls: tuple[ProcessorCall, ...], message: str) -
 
 def test_without_any_registered_the_field_is_unsupported() -> None:
     with pytest.raises(UnsupportedField, match="none registered"):
-        Registry({}).check((ProcessorCall(name="only"),))
+        ProcessorRegistry({}).check((ProcessorCall(name="only"),))
 
 
 @pytest.mark.parametrize("path", ["no.such.module:x", f"{HERE}:nothing", f"{HERE}:HERE"])

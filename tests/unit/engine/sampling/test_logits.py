@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import NoBadWordsLogitsProcessor, RepetitionPenaltyLogitsProcessor
 
-from serve_app.engine.sampling.logits import Edits, History, apply_edits
+from serve_app.engine.sampling.logits import Edits, TokenCounts, apply_edits
 from serve_app.engine.sequence import Sequence
 from serve_app.types import SamplingParams
 
@@ -152,7 +152,7 @@ def test_no_penalty_makes_a_finite_logit_infinite_or_nan(
 @settings(max_examples=60, deadline=None)
 def test_history_follows_growth_and_truncation(moves: list[int], whole: bool) -> None:
     params = SamplingParams(frequency_penalty=1.0, penalize_prompt=whole)
-    history = History(params, len(PROMPT), V)
+    history = TokenCounts(params, len(PROMPT), V)
     tokens = list(PROMPT)
     for move in moves:
         if move >= 0:
@@ -167,5 +167,5 @@ def test_history_follows_growth_and_truncation(moves: list[int], whole: bool) ->
 
 
 def test_history_of_the_repetition_penalty_sees_prompt_tokens_with_count_zero() -> None:
-    ids, counts = History(SamplingParams(repetition_penalty=1.1), 2, V).update([4, 5, 5])
+    ids, counts = TokenCounts(SamplingParams(repetition_penalty=1.1), 2, V).update([4, 5, 5])
     assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {4: 0, 5: 1}

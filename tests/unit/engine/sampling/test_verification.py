@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 
 import numpy as np
 import pytest
 import torch
 
-from serve_app.engine.request.client_draft import ClientDraft
-from serve_app.engine.sampling.filters import FilterParams, distribution
-from serve_app.engine.sampling.prompt_lookup import PromptLookup
-from serve_app.engine.sampling.sampler import Sampler
-from serve_app.engine.sequence import Sequence
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DRAFT_TOKENS
-from serve_app.types import Beam, Draft, FinishReason, SamplingParams, Tensor
+from serve_app.types import Beam, Draft, FinishReason, Tensor
 from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, HashRunner, greedy_tokens
 from tests.unit.engine.test_engine import Bench
 
@@ -210,81 +204,6 @@ def test_a_search_takes_no_draft() -> None:
         bench().add("a", PROMPT, max_tokens=6, beam=Beam(width=2), draft=Draft(token_ids=(1,)))
 
 
-# --- drafts with logits ---------------------------------------------------------------
-
-
-def drawn(rows: torch.Tensor, draft_rows: torch.Tensor, draws: int, **sampling: object) -> list[list[int]]:
-    """What `draws` sequences sample from rows [k, V], each with a draft of its own from `draft_rows`."""
-    probs = torch.softmax(draft_rows.double(), -1)
-    generator = torch.Generator().manual_seed(11)
-    drafts = torch.multinomial(probs, draws, replacement=True, generator=generator).T.tolist()
-    params = SamplingParams(**sampling)  # type: ignore[arg-type]
-    sequences = [
-        Sequence("r", 0, 1, [0], params, seed=seed * 7919, client_draft=ClientDraft(tuple(tokens), probs))
-        for seed, tokens in enumerate(drafts)
-    ]
-    sampler = Sampler(rows.shape[1], frozenset())
-    for row in rows:
-        for sequence, sampled in zip(sequences, sampler.sample(row.repeat(draws, 1), sequences), strict=True):
-            sequence.token_ids.append(sampled.token_id)
-    return [sequence.output_ids for sequence in sequences]
-
-
-@pytest.mark.parametrize("draws", [2_000, pytest.param(20_000, marks=pytest.mark.full)])
-@pytest.mark.parametrize(
-    "sampling", [{}, {"temperature": 0.7, "top_p": 0.9}, {"top_k": 4, "logit_bias": ((2, 1.0),)}]
-)
-def test_rejection_sampling_preserves_the_distribution(draws: int, sampling: dict[str, object]) -> None:
-    """Chi-square, at one in a million, of the first token and of the second."""
-    generator = torch.Generator().manual_seed(3)
-    rows, draft_rows = (torch.randn(2, 8, generator=generator) * 1.5 for _ in range(2))
-    counts = [Counter(column) for column in zip(*drawn(rows, draft_rows, draws, **sampling), strict=True)]
-    for row, count in zip(rows, counts, strict=True):
-        biased = row.clone()
-        for token, value in sampling.get("logit_bias", ()):  # type: ignore[attr-defined]
-            biased[token] += value
-        p = distribution(
-            biased[None],
-            FilterParams(
-                torch.tensor([[float(sampling.get("temperature", 1.0))]]).double(),  # type: ignore[arg-type]
-                (int(sampling.get("top_k", 8)),),  # type: ignore[call-overload]
-                torch.tensor([[float(sampling.get("top_p", 1.0))]]).double(),  # type: ignore[arg-type]
-                torch.zeros(1, 1).double(),
-                torch.ones(1, 1).double(),
-                torch.zeros(1, 1).double(),
-            ),
-        )[0]
-        possible = [i for i in range(8) if p[i] > 0]
-        assert set(count) <= set(possible)
-        statistic = sum((count[i] - draws * float(p[i])) ** 2 / (draws * float(p[i])) for i in possible)
-        assert statistic < 40.5  # 7 degrees of freedom
-
-
-def test_a_draft_from_the_target_itself_is_always_accepted() -> None:
-    rows = torch.randn(3, 8, generator=torch.Generator().manual_seed(5))
-    probs = torch.softmax(rows.double(), -1)
-    for seed in range(200):
-        tokens = tuple(
-            torch.multinomial(probs, 1, generator=torch.Generator().manual_seed(seed)).flatten().tolist()
-        )
-        draft = ClientDraft(tokens, probs * (1 - 1e-9))
-        sequence = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, client_draft=draft)
-        for row in rows:
-            sequence.token_ids.append(
-                Sampler(8, frozenset()).sample(row[None].clone(), [sequence])[0].token_id
-            )
-        assert tuple(sequence.output_ids) == tokens
-
-
-@pytest.mark.parametrize(("threshold", "accepted"), [(0.0, True), (1.0, False)])
-def test_a_threshold_replaces_the_draw(threshold: float, accepted: bool) -> None:
-    target, draft = torch.zeros(1, 4), torch.tensor([[0.0, 0.0, 5.0, 0.0]])
-    for seed in range(50):
-        given = ClientDraft((2,), torch.softmax(draft.double(), -1), threshold)
-        sequence = Sequence("r", 0, 1, [0], SamplingParams(), seed=seed, client_draft=given)
-        assert (Sampler(4, frozenset()).sample(target.clone(), [sequence])[0].token_id == 2) is accepted
-
-
 @pytest.mark.parametrize(
     "settings", [{}, {"max_step_tokens": 16}, {"max_step_tokens": 17, "max_sequences": 1}]
 )
@@ -301,40 +220,6 @@ def test_how_many_tokens_a_step_verifies_decides_nothing(settings: dict[str, obj
         made.drain()
         answers.append(made.tokens)
     assert answers[0] == answers[1]
-
-
-# --- our own proposals ----------------------------------------------------------------
-
-
-def lookup(tokens: list[int], most: int = 8, **options: int) -> tuple[int, ...]:
-    proposer = PromptLookup(most, **{"vocab_size": 100, "max_tokens": 1000, **options})
-    proposer.learn(2, 2)
-    proposer.learn(4, 4)
-    return proposer.propose(tokens, most)
-
-
-def test_a_proposal_is_what_followed_before() -> None:
-    assert lookup([1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3]) == (4, 5, 6, 7, 8, 9, 1, 2)
-    assert lookup([1, 2, 3, 4, 9, 2, 3]) == (4, 9, 2, 3, 4, 9, 2, 3)  # and so on
-    assert lookup([1, 2, 3, 4]) == ()
-    assert lookup([5, 1, 2, 9, 1, 2, 8, 1, 2]) == (8, 1, 2, 8, 1, 2, 8, 1)  # the latest place
-
-
-def test_a_proposal_keeps_to_the_vocabulary_and_the_window() -> None:
-    assert lookup([1, 2, 3, 400, 5, 1, 2]) == (3,)
-    assert lookup([1, 2, 3, 4, 5, 6, 1, 2], max_tokens=11) == (3, 4)
-    assert lookup([1, 2, 3, 4, 5, 6, 1, 2], max_tokens=9) == ()
-
-
-def test_failures_make_proposals_shorter_and_rarer() -> None:
-    proposer = PromptLookup(8, vocab_size=100, max_tokens=10_000)
-    proposed = 0
-    for _ in range(300):
-        draft = proposer.propose([1, 2] * 20, 8)
-        proposed += len(draft)
-        if draft:
-            proposer.learn(len(draft), 0)
-    assert 0 < proposed < 20
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.2])
