@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from tests.support.named_tests import REFERENCE
@@ -21,6 +21,7 @@ _SHORT: Final = re.compile(r"- \*\*([\w-]+)\*\*: (.*)")
 class Row:
     """One line of a table."""
 
+    line: int  # of the document, from 0
     protocol: str
     heading: str
     kind: str  # of the table: the head of its first column
@@ -38,7 +39,7 @@ def rows(document: str) -> Iterator[Row]:
     """Every row of every table whose last column is called `test`."""
     protocol = heading = kind = ""
     short: dict[str, tuple[str, ...]] = {}
-    for line in document.splitlines():
+    for number, line in enumerate(document.splitlines()):
         if line.startswith("## "):
             protocol, heading, short = line[3:], "", {}
         elif line.startswith("### "):
@@ -52,7 +53,7 @@ def rows(document: str) -> Iterator[Row]:
         if not kind:
             kind = cells[0] if cells[-1] == "test" else "-"
         elif kind != "-" and not set(line) <= set("|- "):
-            yield _row(protocol, heading, kind, cells, short)
+            yield replace(_row(protocol, heading, kind, cells, short), line=number)
 
 
 def _row(protocol: str, heading: str, kind: str, cells: list[str], short: dict[str, tuple[str, ...]]) -> Row:
@@ -60,6 +61,7 @@ def _row(protocol: str, heading: str, kind: str, cells: list[str], short: dict[s
     words = re.findall(r"[\w-]+", REFERENCE.sub("", last))
     named = [test for word in words for test in short.get(word, ())]
     return Row(
+        line=0,
         protocol=protocol,
         heading=heading,
         kind=kind,

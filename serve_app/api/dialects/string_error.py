@@ -36,7 +36,7 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
 )
 
 
-class ErrorBody(TypedDict):
+class StringErrorBody(TypedDict):
     """An error as one string."""
 
     error: str

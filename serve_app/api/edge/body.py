@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Receive, Scope
 
 from serve_app.api.context import header
+from serve_app.api.edge.told import Told
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
 from serve_app.limits import (
     BODY_READ_TIMEOUT_S,
@@ -40,14 +41,14 @@ class WireModel(BaseModel):
 
     # For the OpenAPI document and the tables of fields; a subclass has those of its bases too.
     fields_required: ClassVar[tuple[str, ...]] = ()
-    fields_told: ClassVar[Mapping[str, str]] = {}  # name of a field, or a path into it -> what it does
+    fields_told: ClassVar[Mapping[str, Told]] = {}  # by a field's name, or by a path into it
     fields_beside: ClassVar[Mapping[str, Any]] = {}  # name of an unknown field that is read -> its type
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
     @classmethod
-    def about(cls) -> dict[str, str]:
-        """What each field does, in words: its default first."""
+    def about(cls) -> dict[str, Told]:
+        """What each field does, in words."""
         return {name: told for base in reversed(cls.__mro__) for name, told in _own(base, "fields_told")}
 
     @classmethod

@@ -15,10 +15,10 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
 from serve_app.api.edge.body import WireModel
+from serve_app.api.edge.told import Told
 
 REF: Final = "#/components/schemas/{model}"
 
-_DEFAULT: Final = re.compile(r"default (true|false|-?[0-9]+(?:\.[0-9]+)?)\b(?!, with)")
 _LONG: Final = re.compile(r"serve_app__api__(?:dialects__)?(?P<protocol>[a-z0-9]+)__(?:\w+__)?(?P<name>\w+)")
 _PREFIX: Final = {"openai": "OpenAI", "mindie": "MindIE", "ovms": "OpenVINO"}  # else the capitalised folder
 
@@ -63,18 +63,9 @@ class _Schemas(GenerateJsonSchema):
         return found
 
 
-def _told(text: str) -> dict[str, Any]:
-    """The description of a field, and the default that its text begins with."""
-    found = _DEFAULT.match(text)
-    told: dict[str, Any] = {"description": text}
-    if found is not None:
-        word = found[1]
-        told["default"] = {"true": True, "false": False}.get(word) if word.isalpha() else _number(word)
-    return told
-
-
-def _number(word: str) -> int | float:
-    return float(word) if "." in word else int(word)
+def _told(told: Told) -> dict[str, Any]:
+    """A field's description, and its default where that is one value."""
+    return {"description": told.text, **({} if told.default is None else {"default": told.default})}
 
 
 def schemas(types: Mapping[Hashable, Any]) -> tuple[dict[Hashable, dict[str, Any]], dict[str, Any]]:

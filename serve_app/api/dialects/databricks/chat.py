@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -11,12 +11,14 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.grammar import parse_form
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
+from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, ReasoningEffort, Target, parse_fields
 from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
@@ -25,6 +27,8 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class ChatBody(GenerationFields):
     """A chat request; `check` says what single fields cannot."""
 
+    fields_required: ClassVar[tuple[str, ...]] = ("messages",)
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
     task: ClassVar[Task] = Task.CHAT
     free_form: ClassVar[tuple[str, ...]] = (
         *GenerationFields.free_form,

@@ -6,7 +6,7 @@ A prompt is one user message of the model's chat template unless it is to be use
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final, Literal
@@ -16,10 +16,12 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
+from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, Target, parse_fields
 from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
+from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import GenerateRequest, ModelInfo, Overflow, Prompt, TextLogprob, TokenDelta, Usage
@@ -30,6 +32,8 @@ MAX_LOGPROBS: Final = 5
 class CompletionBody(GenerationFields):
     """A completion request; `check` says what single fields cannot."""
 
+    fields_required: ClassVar[tuple[str, ...]] = ("prompt",)
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.COMPLETIONS}
     task: ClassVar[Task] = Task.COMPLETIONS
     free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
 

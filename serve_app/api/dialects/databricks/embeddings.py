@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -10,10 +10,12 @@ from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
+from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import Target, TaskFields, parse_fields
 from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Described, Integer, Text
+from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -22,6 +24,8 @@ from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 class EmbeddingBody(TaskFields):
     """None: absent."""
 
+    fields_required: ClassVar[tuple[str, ...]] = ("input",)
+    fields_told: ClassVar[Mapping[str, Told]] = told.EMBEDDINGS
     task: ClassVar[Task] = Task.EMBEDDINGS
     free_form: ClassVar[tuple[str, ...]] = (*TaskFields.free_form, "input")
 

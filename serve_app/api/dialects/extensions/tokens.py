@@ -33,6 +33,8 @@ def required(name: str | None) -> str:
 class TokenizeBody(TemplatingFields):
     """A prompt: text, or a chat with what its template needs. None: absent."""
 
+    fields_required: ClassVar[tuple[str, ...]] = ("model",)
+
     free_form: ClassVar[tuple[str, ...]] = (*TemplatingFields.free_form, "messages", "tools")
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
@@ -59,6 +61,8 @@ class TokenizeBody(TemplatingFields):
 
 class DetokenizeBody(WireModel):
     """Tokens."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "tokens")
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     tokens: Annotated[tuple[int, ...] | None, Integers(limits.MAX_QUESTION_TOKENS, 0, MAX_TOKEN_ID)] = None

@@ -6,7 +6,7 @@ and the key; a text that another model wrote is as if it had none.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.admission.metering import tokens_in
@@ -22,6 +22,8 @@ DETECTED_Z: Final = 4.0  # standard deviations: one unmarked text in 30 000 has 
 
 class DetectBody(WireModel):
     """A text and who may have written it."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "text")
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     text: Annotated[str | None, Text(1, limits.MAX_QUESTION_CHARS)] = None

@@ -6,8 +6,9 @@ A version is one of the endpoint's served entities; one that has none counts as 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -15,9 +16,11 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of
 from serve_app.api.dialects.fields import Text
+from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
+from serve_app.api.edge.told import Told
 from serve_app.api.exchange.dispatch import of_version, version_of
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
@@ -28,6 +31,9 @@ _JSON: Final = {"content-type": "application/json"}
 
 
 class StopBody(WireModel):
+    fields_required: ClassVar[tuple[str, ...]] = ("id",)
+    fields_told: ClassVar[Mapping[str, Told]] = told.STOP
+
     id: Annotated[str | None, Text(1, MAX_HEADER_ID_CHARS)] = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
 
@@ -14,8 +14,10 @@ from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
 from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
@@ -34,6 +36,8 @@ _NOT_ANSWERED: Final = (
 
 
 class ChatBody(SharedFields, TemplatingFields):
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
     free_form: ClassVar[tuple[str, ...]] = (
         "stream_options",
         "messages",

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
 from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Number
+from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import render_error
 from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.told import Told
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
 
 
 class EmbeddingBody(EmbeddingFields):
     """With what this server adds to them."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
+    fields_told: ClassVar[Mapping[str, Told]] = told.EMBEDDINGS
 
     timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
 

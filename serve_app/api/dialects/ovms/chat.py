@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -13,10 +13,12 @@ from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms import wire as wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
 from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -26,6 +28,8 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 class ChatBody(SharedFields):
     """A chat request; `check` says what single fields cannot."""
 
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.CHAT}
     free_form: ClassVar[tuple[str, ...]] = (
         *SharedFields.free_form,
         "messages",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
@@ -13,10 +13,12 @@ from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms import wire as wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
 from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
@@ -25,6 +27,9 @@ from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, Tok
 
 class CompletionBody(SharedFields):
     """A completion request. Answers are numbered by choice, so it holds one prompt."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "prompt")
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.SHARED, **told.COMPLETIONS}
 
     prompt: Annotated[Any, Described(shapes.PromptText | shapes.TokenIds)] = None
     max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None

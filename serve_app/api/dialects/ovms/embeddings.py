@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
+from typing import ClassVar
 
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.embeddings import EmbeddingFields, Encoding, answer, parse_inputs, required
 from serve_app.api.dialects.embed_call import EmbedCall
+from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import parse_body
+from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.errors import ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
+
+
+class EmbeddingBody(EmbeddingFields):
+    """None: absent."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
+    fields_told: ClassVar[Mapping[str, Told]] = told.EMBEDDINGS
 
 
 class EmbeddingDialect:
@@ -23,7 +33,7 @@ class EmbeddingDialect:
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:
         """As `EmbedDialect.parse`."""
-        body = parse_body(EmbeddingFields, raw)
+        body = parse_body(EmbeddingBody, raw)
         model = required("model", body.model if endpoint is None else endpoint)
         return EmbedCall(
             model=model,

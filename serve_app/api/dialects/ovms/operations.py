@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any, Final, Literal
 
 from serve_app.api.dialects.chat.answers import EmbeddingList
-from serve_app.api.dialects.chat.embeddings import EmbeddingFields
 from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK
 from serve_app.api.dialects.ovms import answers
 from serve_app.api.dialects.ovms.chat import ChatBody
 from serve_app.api.dialects.ovms.completions import CompletionBody
+from serve_app.api.dialects.ovms.embeddings import EmbeddingBody
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.rerank import RerankBody
-from serve_app.api.dialects.string_error import ErrorBody
+from serve_app.api.dialects.string_error import StringErrorBody
 from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
 from serve_app.config import OvmsConfig
 
@@ -24,7 +24,7 @@ _Done = Literal["[DONE]"]
 def errors(config: OvmsConfig) -> Errors:
     """Errors, with the status of malformed JSON that the operator chose."""
     render = partial(render_error, malformed_json=config.malformed_json_status)
-    return Errors(type=ErrorBody, render=render)
+    return Errors(type=StringErrorBody, render=render)
 
 
 def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: Answer) -> Operation:
@@ -40,7 +40,7 @@ def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: A
 
 
 def _streamed(whole: Any, chunk: Any) -> tuple[Answer, Answer]:
-    chunks = chunk | ErrorBody | _Done
+    chunks = chunk | StringErrorBody | _Done
     return (
         Answer(what="The whole answer.", type=whole),
         Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),
@@ -75,7 +75,7 @@ def embeddings(config: OvmsConfig) -> Operation:
         config,
         "Embeddings",
         "Texts in, a vector each out.",
-        Body(type=EmbeddingFields, examples=EMBEDDING),
+        Body(type=EmbeddingBody, examples=EMBEDDING),
         Answer(what="The vectors.", type=EmbeddingList),
     )
 

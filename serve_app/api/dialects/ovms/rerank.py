@@ -6,9 +6,9 @@ cross-encoder, whose scores are of another scale; the order is what both are for
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
 import numpy as np
@@ -18,8 +18,10 @@ from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.embeddings import required
 from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Boolean, Integer, Text, Texts
+from serve_app.api.dialects.ovms import told
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.edge.body import WireModel, parse_body
+from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.errors import PromptTooLong, ServeError
 from serve_app.types import Embeddings, EmbedRequest, ModelInfo
@@ -31,6 +33,9 @@ _encode: Final = msgspec.json.Encoder().encode
 
 class RerankBody(WireModel):
     """None: absent."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "query", "documents")
+    fields_told: ClassVar[Mapping[str, Told]] = told.RERANK
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     query: Annotated[str | None, Text(1, limits.MAX_PROMPT_CHARS)] = None

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Final
 
-from serve_app.api.dialects.string_error import ErrorBody
+from serve_app.api.dialects.string_error import StringErrorBody
 from serve_app.api.dialects.triton import answers, shapes
 from serve_app.api.dialects.triton.errors import probe_error, render_error
 from serve_app.api.dialects.triton.repository import ControlBody, IndexBody
-from serve_app.api.kserve.http_body import HEADER, InferBody
+from serve_app.api.kserve.http_body import HEADER
 from serve_app.api.openapi.operation import (
     ASKS_MODEL,
     BINARY,
@@ -25,8 +25,8 @@ from serve_app.api.openapi.operation import (
 from serve_app.errors import DeadlineExceeded, InvalidField, Unavailable
 
 TAG: Final = "Triton"
-ERRORS: Final = Errors(type=ErrorBody, render=render_error)
-_PROBE_ERRORS: Final = Errors(type=ErrorBody, render=probe_error)
+ERRORS: Final = Errors(type=StringErrorBody, render=render_error)
+_PROBE_ERRORS: Final = Errors(type=StringErrorBody, render=probe_error)
 
 _VALUES: Final = Annotated[dict[str, Any], answers.Values]
 _TEXT: Final[dict[str, Any]] = {
@@ -59,7 +59,7 @@ INFER: Final = Operation(
         ),
     ),
     bodies=(
-        Body(type=InferBody, examples=_TENSORS),
+        Body(type=shapes.InferBody, examples=_TENSORS),
         Body(type=bytes, media=BINARY),
     ),
     answers=(
@@ -77,7 +77,9 @@ def generate(*, stream: bool) -> Operation:
     """Values of tensors in, values out."""
     bodies = (shapes.Values, shapes.PreprocessingValues, shapes.PostprocessingValues)
     values = Answer(what="The outputs.", type=_VALUES)
-    events = Answer(what="The outputs, with `streaming` of a token.", type=_VALUES | ErrorBody, media=EVENTS)
+    events = Answer(
+        what="The outputs, with `streaming` of a token.", type=_VALUES | StringErrorBody, media=EVENTS
+    )
     return Operation(
         summary="Generate, as events" if stream else "Generate",
         tag=TAG,

@@ -44,6 +44,16 @@ InputTensors: TypeAlias = Annotated[list[InputTensor], Field(min_length=1, max_l
 WantedOutputs: TypeAlias = Annotated[list[WantedOutput], Field(max_length=MAX_INPUTS)]
 
 
+@with_config(extra="allow")
+class InferBody(TypedDict):
+    """Tensors in JSON."""
+
+    id: NotRequired[Id | None]
+    parameters: NotRequired[Parameters | None]
+    inputs: InputTensors
+    outputs: NotRequired[WantedOutputs | None]
+
+
 def value_schema(datatype: str, spec: Input | None = None, *, is_answer: bool = False) -> dict[str, Any]:
     """The JSON of a tensor: the bare element, a flat list, or lists in lists as deep as its rank.
 

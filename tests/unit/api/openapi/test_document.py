@@ -96,7 +96,7 @@ def test_streams_tell_the_schema_of_their_events() -> None:
 def test_each_protocol_tells_its_own_errors() -> None:
     refused = CHAT["responses"]["400"]["content"]["application/json"]
     shapes = {each["$ref"].rpartition("/")[2] for each in refused["schema"]["anyOf"]}
-    assert shapes == {"OpenAIErrorBody", "DatabricksErrorBody", "OpenVINOErrorBody"}
+    assert shapes == {"OpenAIErrorBody", "DatabricksErrorBody", "StringErrorBody"}
     assert set(CHAT["responses"]["422"]["content"]["application/json"]["schema"].values()) == {
         "#/components/schemas/MindIEErrorBody"
     }

@@ -1,0 +1,167 @@
+"""What the fields of Databricks's bodies do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.edge.told import Told
+from serve_app.endpoints.endpoint import Databricks
+
+_DATABRICKS: Final = Databricks()
+
+SHARED: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "names the endpoint; ignored where the path does",
+        accepts=(
+            f"a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters; required below "
+            "`/serving-endpoints/chat/completions` and its like"
+        ),
+    ),
+    "user": Told("a sticky key for A/B splits"),
+    "client_request_id": Told("accepted, no effect"),
+    "usage_context": Told("accepted, no effect"),
+    "extra_params": Told(
+        "each value is JSON, or else text, and counts as a field of its name; not one that is there already",
+    ),
+    "temperature": Told("default 1.0; 0 is greedy"),
+    "top_p": Told("default 1.0; nucleus"),
+    "top_k": Told("default off; 1 is greedy, 0 is an error"),
+    "min_p": Told("default 0, off"),
+    "max_tokens": Told(
+        "default up to the window; more than fits is an error, unless `error_behavior` truncates"
+    ),
+    "stop": Told("default none; ends the answer before the match"),
+    "n": Told(
+        "default 1; choices of one prompt",
+        accepts="; above 1 on provisioned endpoints only (settings `max_n`, `allow_n_everywhere`)",
+    ),
+    "seed": Told("default drawn anew"),
+    "presence_penalty": Told("default 0; sees the output"),
+    "frequency_penalty": Told("default 0; sees the output"),
+    "repetition_penalty": Told("default 1.0; sees prompt and output"),
+    "logit_bias": Told("default none"),
+    "stream": Told(
+        "default false, or true where `Accept` names text/event-stream and not "
+        "application/json (setting `stream_default`)",
+    ),
+    "stream_options": Told(
+        "see its member",
+        accepts="an object; only in a stream",
+    ),
+    "stream_options.include_usage": Told(
+        "absent: `usage` comes with the last choice's end; true: in a chunk of its own; false: not at all",
+    ),
+}
+
+CHAT: Final[Mapping[str, Told]] = {
+    "messages": Told(
+        "[system] user, then user and assistant in turn, tool answers behind their "
+        "calls; the last is user or tool",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
+    ),
+    "messages.role": Told(
+        "decides what may follow",
+        accepts="system, user, assistant or tool",
+    ),
+    "messages.content": Told(
+        "parts are joined by line breaks",
+        accepts="a string or text parts; absent or empty beside `tool_calls`",
+    ),
+    "messages.tool_calls": Told(
+        "`arguments` may be text or an object",
+        accepts="a list of calls {`id`, `type`, `function`}, all required; of an assistant",
+    ),
+    "messages.tool_call_id": Told(
+        "pairs an answer with its call",
+        accepts="an id of the calls before; required of role tool, of no other",
+    ),
+    "max_completion_tokens": Told(
+        "the same",
+        accepts="; equal to `max_tokens` if both are given",
+    ),
+    "tools": Told(
+        "default none",
+        accepts=(
+            f"a list of up to {_DATABRICKS.max_tools} function tools, of up to "
+            f"{_DATABRICKS.max_tool_properties} properties (settings "
+            "`max_tools`, `max_tool_properties`)"
+        ),
+    ),
+    "tools.description": Told(
+        "may be absent, unless the setting `strict_tools` is on",
+        accepts="a string",
+    ),
+    "tools.strict": Told(
+        "default false; true forces arguments into the schema; a keyword that cannot be guaranteed is a 400",
+        accepts="true or false",
+    ),
+    "tool_choice": Told(
+        "default auto",
+        accepts="none, auto, required or an object that names a tool; only with `tools`, but for none",
+    ),
+    "parallel_tool_calls": Told("default true; false allows one call"),
+    "response_format": Told(
+        "default text; the answer matches",
+        accepts=(
+            "an object: `type` is text, json_object, or json_schema with `json_schema` "
+            "{`name`, `schema`, `strict`, `description`}"
+        ),
+    ),
+    "logprobs": Told("default false; log-probabilities of the output's tokens"),
+    "top_logprobs": Told(
+        "default none",
+        accepts="; only with `logprobs: true`",
+    ),
+    "reasoning_effort": Told(
+        "accepted, no effect, told in `X-Ignored-Fields`",
+        accepts="none, minimal, low, medium, high or xhigh",
+    ),
+    "metadata": Told(
+        "accepted, no effect",
+        accepts="an object",
+    ),
+}
+
+COMPLETIONS: Final[Mapping[str, Told]] = {
+    "prompt": Told(
+        "a list is a batch; choice `index` is prompt × n + i",
+        accepts=f"a string or a list of 1 to {limits.MAX_PROMPTS} strings; required",
+    ),
+    "error_behavior": Told(
+        "default error; truncate shortens what does not fit and answers what there is at the deadline",
+        accepts="truncate or error; on pay-per-token endpoints only",
+    ),
+    "suffix": Told("default empty; literal text after every completion"),
+    "echo": Told("default false; the prompt goes before the completion"),
+    "use_raw_prompt": Told("default false: the prompt is a user's message of the template; true: raw"),
+    "logprobs": Told("default none; four lists, so many alternatives a token"),
+}
+
+EMBEDDINGS: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "names the endpoint; ignored where the path does",
+        accepts=(
+            f"a string of 1 to {limits.MAX_MODEL_NAME_CHARS} characters; required below "
+            "`/serving-endpoints/embeddings`"
+        ),
+    ),
+    "user": Told("a sticky key for A/B splits"),
+    "client_request_id": Told("accepted, no effect"),
+    "usage_context": Told("accepted, no effect"),
+    "extra_params": Told("as in chat"),
+    "input": Told(
+        "a vector each, which depends on its own text alone",
+        accepts=f"a string or a list of 1 to {limits.MAX_EMBED_INPUTS} strings, none empty; required",
+    ),
+    "instruction": Told("default none; goes before every input, with a space"),
+    "encoding_format": Told(
+        "default float; base64 is little-endian float32",
+        accepts="float or base64",
+    ),
+    "dimensions": Told(
+        "default all",
+        accepts=", up to the model's own",
+    ),
+}

@@ -1,0 +1,169 @@
+"""What the fields of MindIE's bodies do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.dialects.mindie.fields import MAX_ALL_STOP_CHARS
+from serve_app.api.edge.told import Told
+from serve_app.config import MindieConfig
+
+_MINDIE: Final = MindieConfig()
+
+CHAT: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers; an unknown one is a 422",
+        accepts=(
+            f"1 to {limits.MAX_MODEL_NAME_CHARS} of A-Z a-z 0-9 . _ -, beginning and ending with a "
+            "letter or digit; required"
+        ),
+    ),
+    "messages": Told(
+        "any order of roles",
+        accepts=(
+            f"a list of at least one message, of 1 to {_MINDIE.max_input_chars} characters together (setting "
+            "`mindie.max_input_chars`); required"
+        ),
+    ),
+    "messages.role": Told(
+        "",
+        accepts="system, user, assistant or tool",
+    ),
+    "messages.content": Told(
+        "parts are joined by line breaks",
+        accepts=(
+            f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts, not empty; "
+            "absent, null or empty"
+            " beside `tool_calls`"
+        ),
+    ),
+    "messages.tool_calls": Told(
+        "earlier calls, given to the template",
+        accepts="a list of calls; of an assistant",
+    ),
+    "messages.tool_call_id": Told(
+        "the call that is answered",
+        accepts="a string, not empty; required of role tool",
+    ),
+    "max_tokens": Told(
+        "default that of the model",
+        accepts=", up to the model's `maxIterTimes` (setting `mindie.clamp_max_tokens` lowers it instead)",
+    ),
+    "presence_penalty": Told("default 0.0; sees the output"),
+    "frequency_penalty": Told("default 0.0; sees the output"),
+    "seed": Told("default drawn anew"),
+    "temperature": Told(
+        "default 1.0",
+        accepts=" (setting `mindie.allow_zero_temperature`: 0 is greedy)",
+    ),
+    "top_p": Told("default 1.0"),
+    "stream": Told("default false; true answers with server-sent events"),
+    "top_k": Told("default off; −1 and 0 are off, 1 is greedy"),
+    "repetition_penalty": Told("default 1.0; sees prompt and output"),
+    "stop": Told(
+        "default none; ends the answer before the match, with the word stop_sequence",
+        accepts=f"; {MAX_ALL_STOP_CHARS} characters in all",
+    ),
+    "stop_token_ids": Told("default none"),
+    "include_stop_str_in_output": Told("default false"),
+    "skip_special_tokens": Told("default true"),
+    "ignore_eos": Told("default false"),
+    "n": Told("default 1; choices of one prompt"),
+    "best_of": Told(
+        "default `n`",
+        accepts="; at least `n`, equal to it in a stream",
+    ),
+    "use_beam_search": Told(
+        "default false; the best hypotheses of a search",
+        accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
+    ),
+    "logprobs": Told("default false; log-probabilities of the output's tokens"),
+    "top_logprobs": Told(
+        "default 0",
+        accepts="; above 0 needs `logprobs: true`",
+    ),
+    "tools": Told(
+        "default none",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+    ),
+    "tool_choice": Told(
+        "default auto",
+        accepts="none, auto, required or an object that names a tool",
+    ),
+    "parallel_tool_calls": Told("default true; false allows one call"),
+    "response_format": Told(
+        "default text; the answer matches",
+        accepts="an object: `type` is text, json_object, or json_schema with `json_schema`",
+    ),
+    "chat_template_kwargs": Told(
+        "variables for the model's template",
+        accepts=(
+            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
+            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
+        ),
+    ),
+    "stream_options": Told(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+    ),
+    "stream_options.include_usage": Told("default false; the last chunk has `usage`"),
+    "priority": Told("default 5; 1 is the highest"),
+    "timeout": Told("seconds; default the operator's"),
+}
+
+TEXT: Final[Mapping[str, Told]] = {
+    "id": Told(
+        "default the header `X-Request-Id`, else made; repeated in every event",
+        accepts=" of A-Z a-z 0-9 _ -",
+    ),
+    "text_input": Told(
+        "goes to the model raw",
+        accepts=(
+            f"a string of 1 to {_MINDIE.max_input_chars} characters (setting "
+            "`mindie.max_input_chars`); required"
+        ),
+    ),
+    "parameters": Told(
+        "default empty; its members follow",
+        accepts="an object",
+    ),
+    "parameters.details": Told("default false; `details` in every event"),
+    "parameters.do_sample": Told("default false, greedy (setting `mindie.do_sample_default`: inferred)"),
+    "parameters.max_new_tokens": Told(
+        "default 20, or `maxIterTimes` where that is less",
+        accepts=", up to the model's `maxIterTimes`",
+    ),
+    "parameters.repetition_penalty": Told("default 1.0; sees prompt and output"),
+    "parameters.seed": Told("default drawn anew; needs `do_sample`"),
+    "parameters.temperature": Told("default 1.0; needs `do_sample`"),
+    "parameters.top_k": Told(
+        "default 0, off; needs `do_sample`",
+        accepts=", below the size of the vocabulary",
+    ),
+    "parameters.top_p": Told("default 1.0; needs `do_sample`"),
+    "parameters.batch_size": Told("a hint that changes no token; events tell the real one"),
+    "parameters.typical_p": Told("default off; needs `do_sample`"),
+    "parameters.watermark": Told("default false; green-list bias, greedy or not"),
+    "parameters.perf_stat": Told("default false; with `details`, the costs of every token"),
+    "parameters.priority": Told("default 5; 1 is the highest"),
+    "parameters.timeout": Told("seconds; default the operator's"),
+    "parameters.stop": Told(
+        "default none",
+        accepts=f"; {MAX_ALL_STOP_CHARS} characters in all",
+    ),
+    "parameters.stop_token_ids": Told("default none"),
+}
+
+_INSIDE: Final = "parameters."
+PARAMETERS: Final[Mapping[str, Told]] = {
+    name.removeprefix(_INSIDE): told for name, told in TEXT.items() if name.startswith(_INSIDE)
+}
+
+STOP: Final[Mapping[str, Told]] = {
+    "id": Told(
+        "ends the caller's newest running request of this id",
+        accepts=" of A-Z a-z 0-9 _ -; required",
+    ),
+}

@@ -1,0 +1,211 @@
+"""What the fields of OpenAI's bodies do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
+from serve_app.api.edge.told import Told
+
+SHARED: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers",
+        accepts="; required unless the path names the endpoint",
+    ),
+    "temperature": Told("default the model's, else 1.0; 0 is greedy"),
+    "top_p": Told("default the model's, else 1.0; nucleus"),
+    "top_k": Told("default the model's, else off; −1 and 0 are off, 1 is greedy"),
+    "min_p": Told("default the model's, else 0, off"),
+    "typical_p": Told("default 1.0, off"),
+    "repetition_penalty": Told("default the model's, else 1.0; sees prompt and output"),
+    "presence_penalty": Told("default 0; sees the output"),
+    "frequency_penalty": Told("default 0; sees the output"),
+    "logit_bias": Told("default none; added to the logits first of all"),
+    "seed": Told("default drawn anew; the same seed gives the same tokens, alone or among others"),
+    "stop": Told("default none; ends the answer before the match"),
+    "stop_token_ids": Told("default none; ends the answer"),
+    "bad_words": Told("default none; never generated"),
+    "allowed_token_ids": Told("default all; no other token is drawn"),
+    "no_repeat_ngram_size": Told("default 0, off; no n-gram of this size twice"),
+    "watermark": Told("default false; green-list bias, found by `/v1/watermark/detect`"),
+    "logits_processors": Told(
+        "default none; processors that the operator registered, an unknown name is an error"
+    ),
+    "min_tokens": Told("default 0; no end before so many tokens"),
+    "ignore_eos": Told("default false; goes on behind the end token"),
+    "include_stop_str_in_output": Told("default false; keeps the stop string"),
+    "skip_special_tokens": Told("default true; special tokens are no text"),
+    "n": Told("default 1; choices of one prompt"),
+    "best_of": Told(
+        "default `n`; so many are drawn, the likeliest are kept; the width with `use_beam_search`",
+        accepts="; at least `n`, equal to it in a stream",
+    ),
+    "use_beam_search": Told(
+        "default false; the best hypotheses of a search, in order",
+        accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
+    ),
+    "length_penalty": Told("default 1.0; score ÷ length^p, with a search; else ignored and listed"),
+    "early_stopping": Told("default false, with a search; else ignored and listed"),
+    "num_beam_groups": Told(
+        "default 1, with a search; else ignored and listed",
+        accepts=", a divisor of the width",
+    ),
+    "diversity_penalty": Told("default 0; between groups, with a search; else ignored and listed"),
+    "prompt_logprobs": Told(
+        "default none; log-probabilities of the prompt's tokens, so many alternatives each, in vLLM's form",
+        accepts="; not in a stream",
+    ),
+    "priority": Told("default 0; lower runs earlier"),
+    "user": Told("a sticky key for A/B splits"),
+    "stream": Told("default false; true answers with server-sent events"),
+    "stream_options": Told(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+    ),
+    "stream_options.include_usage": Told("default false; a last chunk with `usage`, null in the others"),
+    "stream_options.continuous_usage_stats": Told(
+        "default false; beside `include_usage`: every chunk has the usage so far"
+    ),
+    "return_token_ids": Told("default false; tells `prompt_token_ids` and each choice's `token_ids`"),
+    "return_tokens_as_token_ids": Told("default false; log-probabilities name a token `token_id:7`"),
+    "timeout": Told("seconds; default the operator's; the deadline of the request"),
+    "response_format": Told(
+        "default text; the answer matches",
+        accepts=(
+            "an object: `type` is text, json_object, or json_schema with `json_schema` "
+            "{`name`, `schema`, `strict`, `description`}"
+        ),
+    ),
+    "guided_json": Told(
+        "the answer matches it; one such field at a time",
+        accepts="a JSON Schema, as an object or as text",
+    ),
+    "guided_regex": Told(
+        "the answer matches it",
+        accepts=f"a string of 1 to {limits.MAX_REGEX_CHARS} characters",
+    ),
+    "guided_choice": Told(
+        "the answer is one of them",
+        accepts=f"a list of 1 to {limits.MAX_GRAMMAR_CHOICES} strings",
+    ),
+    "guided_grammar": Told(
+        "the answer matches the Lark or GBNF grammar",
+        accepts=f"a string of 1 to {limits.MAX_GRAMMAR_CHARS} characters",
+    ),
+    "structured_outputs": Told(
+        "as the `guided_` field of that name; true: compact",
+        accepts=(
+            "an object with one of `json`, `json_object`, `regex`, `choice`, `grammar`; "
+            "with JSON also `disable_any_whitespace` or `whitespace_pattern`"
+        ),
+    ),
+    "guided_whitespace_pattern": Told(
+        'default: as under "JSON by a schema"; what may stand between tokens of JSON',
+        accepts="a regex of up to 8 blanks or classes of blanks, each perhaps with ?, *, + or {m,n}",
+    ),
+}
+
+CHAT: Final[Mapping[str, Told]] = {
+    "messages": Told(
+        "any order of roles",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
+    ),
+    "messages.role": Told(
+        "developer counts as system, function as tool",
+        accepts="system, developer, user, assistant, tool or function",
+    ),
+    "messages.content": Told(
+        "parts are joined by line breaks; null only beside calls",
+        accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts",
+    ),
+    "messages.tool_calls": Told(
+        "earlier calls, given to the template",
+        accepts=f"a list of up to {MAX_TOOL_CALLS} calls; of an assistant",
+    ),
+    "messages.tool_call_id": Told(
+        "the call that is answered",
+        accepts=f"a string of 1 to {MAX_NAME_CHARS} characters; required of role tool",
+    ),
+    "max_tokens": Told("default the model's, else up to the window; more than fits is an error"),
+    "max_completion_tokens": Told(
+        "the same",
+        accepts="; equal to `max_tokens` if both are given",
+    ),
+    "logprobs": Told("default false; log-probabilities of the output's tokens"),
+    "top_logprobs": Told(
+        "default 0; alternatives a token",
+        accepts="; above 0 needs `logprobs: true`",
+    ),
+    "tools": Told(
+        "default none; the model may call them",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+    ),
+    "tool_choice": Told(
+        "default auto; required and a name force a call",
+        accepts="none, auto, required or an object that names a tool",
+    ),
+    "parallel_tool_calls": Told("default true; false allows one call"),
+    "functions": Told(
+        "deprecated form of `tools`, answered with `function_call`",
+        accepts=f"a list of up to {limits.MAX_TOOLS} functions; not beside `tools`",
+    ),
+    "function_call": Told(
+        "deprecated form of `tool_choice`",
+        accepts="none, auto or an object that names a function",
+    ),
+    "chat_template_kwargs": Told(
+        "variables for the model's template",
+        accepts=(
+            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
+            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
+        ),
+    ),
+    "add_generation_prompt": Told("default true; the prompt ends where the assistant begins"),
+    "continue_final_message": Told(
+        "default false; the answer continues the last message",
+        accepts="; not beside `add_generation_prompt`",
+    ),
+}
+
+COMPLETIONS: Final[Mapping[str, Told]] = {
+    "prompt": Told(
+        "goes to the model raw; a list is a batch",
+        accepts=f"a string, token ids, or a list of up to {limits.MAX_PROMPTS} of either; required",
+    ),
+    "max_tokens": Told(
+        "default 16; more than fits is an error",
+        accepts="; 0 only with `echo`",
+    ),
+    "logprobs": Told("default none; four lists, so many alternatives a token"),
+    "echo": Told("default false; the prompt goes before the text, and into `logprobs`"),
+    "suffix": Told(
+        "default none; fill-in-the-middle, an error of models without it",
+        accepts="; needs text prompts",
+    ),
+}
+
+EMBEDDINGS: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers",
+        accepts="; required",
+    ),
+    "input": Told(
+        "a vector each",
+        accepts=(
+            f"a string, token ids, or a list of 1 to {limits.MAX_EMBED_INPUTS} of either; no empty "
+            "text; required"
+        ),
+    ),
+    "encoding_format": Told(
+        "default float; base64 is little-endian float32",
+        accepts="float or base64",
+    ),
+    "dimensions": Told(
+        "default all; shortened and normalised anew",
+        accepts=", up to the model's own",
+    ),
+    "user": Told("a sticky key for A/B splits"),
+    "timeout": Told("seconds; default the operator's"),
+}

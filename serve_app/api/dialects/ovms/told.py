@@ -1,0 +1,180 @@
+"""What the fields of OpenVINO Model Server do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.dialects.ovms.fields import MAX_IGNORE_EOS_TOKENS
+from serve_app.api.edge.told import Told
+from serve_app.config import OvmsConfig
+
+_OVMS: Final = OvmsConfig()
+
+SHARED: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers, whose name the answer repeats",
+        accepts="; required",
+    ),
+    "stream": Told("default false; true answers with server-sent events"),
+    "stream_options": Told(
+        "see its member",
+        accepts="an object; only with `stream: true`",
+    ),
+    "stream_options.include_usage": Told("default false; a last chunk with `usage`, null in the others"),
+    "max_completion_tokens": Told(
+        "the same",
+        accepts="; equal to `max_tokens` if both are given",
+    ),
+    "min_tokens": Told("default 0"),
+    "ignore_eos": Told(
+        "default false; goes on behind the end token",
+        accepts=f"; then `max_tokens` up to {MAX_IGNORE_EOS_TOKENS}",
+    ),
+    "stop": Told("default none"),
+    "stop_token_ids": Told("default none"),
+    "include_stop_str_in_output": Told("default false, in streams too"),
+    "n": Told(
+        "default 1; the best so many are the answer",
+        accepts="an integer from 1 to `best_of`",
+    ),
+    "best_of": Told(
+        "default 1; a beam search of this width where nothing is drawn, else so many samples",
+        accepts=f"an integer from 1 to {_OVMS.best_of_limit} (setting `ovms.best_of_limit`)",
+    ),
+    "use_beam_search": Told(
+        "default by `temperature`",
+        accepts="; true needs `best_of` from 2",
+    ),
+    "length_penalty": Told("default 1.0; score ÷ length^p, of beams and of samples"),
+    "early_stopping": Told("default false"),
+    "num_beam_groups": Told(
+        "default 1",
+        accepts=", a divisor of `best_of`",
+    ),
+    "diversity_penalty": Told("default 1.0; between groups"),
+    "temperature": Told("default 0.0, greedy (1.0 with `ovms.profile: current`)"),
+    "top_p": Told("default 1.0"),
+    "top_k": Told("default 0, all; −1 too (40 with `ovms.profile: current`, where 0 is an error)"),
+    "min_p": Told("default 0, off"),
+    "repetition_penalty": Told("default 1.0; sees prompt and output"),
+    "presence_penalty": Told("default 0; sees the output"),
+    "frequency_penalty": Told("default 0; sees the output"),
+    "logit_bias": Told("default none"),
+    "logits_processors": Told("default none; processors that the operator registered"),
+    "seed": Told("default 0: equal requests are answered equally (drawn anew with `ovms.profile: current`)"),
+    "prompt_logprobs": Told(
+        "default none; at the top of the answer, by token id",
+        accepts="; not in a stream",
+    ),
+    "truncate_prompt_tokens": Told("default none; the last so many tokens of the prompt, −1 as many as fit"),
+    "detokenize": Told("default true; false sends `token_ids` and no text"),
+    "skip_special_tokens": Told("default true"),
+    "spaces_between_special_tokens": Told("accepted, no effect: no space is ever put between tokens"),
+    "response_format": Told(
+        "default text; the answer matches",
+        accepts=(
+            "an object: `type` is text, json_object, json_schema with `json_schema` (a "
+            "schema, or one with `name` and `strict`), or one of XGrammar's formats: "
+            "const_string, any_text, regex, grammar, sequence, or, tag, triggered_tags, "
+            "tags_with_separator, structural_tag"
+        ),
+    ),
+    "user": Told("a sticky key for A/B splits"),
+}
+
+CHAT: Final[Mapping[str, Told]] = {
+    "max_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
+    "messages": Told(
+        "no order of roles but the template's",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
+    ),
+    "messages.role": Told(
+        "",
+        accepts="system, developer, user, assistant, tool or function",
+    ),
+    "messages.content": Told(
+        "parts are joined by line breaks",
+        accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts; null only beside calls",
+    ),
+    "messages.tool_calls": Told(
+        "earlier calls, given to the template",
+        accepts="a list of calls; of an assistant",
+    ),
+    "logprobs": Told("default false; log-probabilities of the output's tokens"),
+    "top_logprobs": Told(
+        "default 0",
+        accepts="; above 0 needs `logprobs: true`",
+    ),
+    "tools": Told(
+        "default none",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+    ),
+    "tool_choice": Told(
+        "default auto",
+        accepts="none, auto, required or an object that names a tool",
+    ),
+    "parallel_tool_calls": Told("default true; false allows one call"),
+    "functions": Told(
+        "deprecated form of `tools`, answered with `function_call`",
+        accepts=f"a list of up to {limits.MAX_TOOLS} functions; not beside `tools`",
+    ),
+    "function_call": Told(
+        "deprecated form of `tool_choice`",
+        accepts="none, auto or an object that names a function",
+    ),
+}
+
+COMPLETIONS: Final[Mapping[str, Told]] = {
+    "prompt": Told(
+        "goes to the model raw",
+        accepts="one string or one list of token ids; required",
+    ),
+    "max_tokens": Told(
+        "default up to the window, and more is lowered to it; 4000 with `ignore_eos`",
+        accepts="; 0 only with `echo`",
+    ),
+    "echo": Told("default false; the prompt goes before the text"),
+    "logprobs": Told("default none; four lists, so many alternatives a token"),
+}
+
+EMBEDDINGS: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers",
+        accepts="; required",
+    ),
+    "input": Told(
+        "a vector each",
+        accepts=(
+            f"a string, token ids, or a list of 1 to {limits.MAX_EMBED_INPUTS} of either; no empty "
+            "text; required"
+        ),
+    ),
+    "encoding_format": Told(
+        "default float; base64 is little-endian float32",
+        accepts="float or base64",
+    ),
+    "dimensions": Told(
+        "default all; shortened and normalised anew",
+        accepts=", up to the model's own",
+    ),
+    "user": Told("a sticky key for A/B splits"),
+}
+
+RERANK: Final[Mapping[str, Told]] = {
+    "model": Told(
+        "the endpoint that answers: one that embeds",
+        accepts="; required",
+    ),
+    "query": Told(
+        "what the documents are compared with",
+        accepts="; required",
+    ),
+    "documents": Told(
+        "are ranked by the cosine of their vectors with the query's",
+        accepts="; required",
+    ),
+    "top_n": Told("default all; the best so many"),
+    "return_documents": Told("default false; adds `document` with its `text`"),
+}
