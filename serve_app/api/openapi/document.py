@@ -27,8 +27,10 @@ from serve_app.errors import (
     RouteNotFound,
     ServeError,
     Unauthenticated,
+    from_info,
 )
 from serve_app.limits import MAX_BODY_BYTES, MAX_MODEL_NAME_CHARS
+from serve_app.types import ErrorInfo
 
 OPENAPI: Final = "3.2.0"  # the first version that describes the events of a stream
 KEY: Final = "key"  # the security scheme's name
@@ -221,7 +223,7 @@ class _Writer:
                 what = f"{operation.tag}: {answer.what}" if several else answer.what
                 add(answer.status, what, answer.media, self._answer_schema(answer))
             for error, errors in self._told_errors(path, operation):
-                reply = errors.render(error(_MESSAGES[error.condition]))
+                reply = errors.render(_example(error))
                 add(reply.status, "", JSON, self._schema(errors.type))
                 if errors is not (operation.errors or errors):
                     continue  # another protocol's, of which the schema says enough
@@ -310,13 +312,21 @@ def _id(path: Path) -> str:
     return "_".join([path.method.lower(), *words])
 
 
-# What the example of each condition says.
+def _example(error: type[ServeError]) -> ServeError:
+    """An error as clients may see it."""
+    param, reason = _FIELDS.get(error.condition, (None, _MESSAGES.get(error.condition, "")))
+    return from_info(ErrorInfo(kind=error.__name__, reason=reason, param=param, joint=": "))
+
+
+# What the example of each condition says: the field at fault and the reason, or the whole message.
+_FIELDS: Final[Mapping[str, tuple[str | None, str]]] = {
+    "E2": ("temperature", "must be a number from 0 to 2"),
+    "E3": ("model", "no such model"),
+    "E4": ("version", "no such version of the model"),
+    "E5": (None, "the prompt is longer than the model's window"),
+}
 _MESSAGES: Final[Mapping[str, str]] = {
     "E1": "the body must be a JSON object",
-    "E2": "temperature: must be a number from 0 to 2",
-    "E3": "model: no such model",
-    "E4": "version: no such version of the model",
-    "E5": "the prompt is longer than the model's window",
     "E6": "an API key is required",
     "E6b": "the API key lacks the scope 'inference'",
     "E7": "the limit of the API key is used up",
