@@ -21,7 +21,7 @@ from typing import Final
 
 from serve_app.api.dialects.family import Family
 from serve_app.deployments.proxy import answers
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 LOOPBACK: Final = "127.0.0.1"
 PUBLIC_HOST: Final = "SERVE_APP_HTTP_HOST"  # where HAProxy listens, for gateways
@@ -110,7 +110,7 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
         environ.pop(PUBLIC_HOST, None)
         return host
     environ[PUBLIC_HOST] = host
-    Settings(
+    HaproxySettings(
         host,
         request_rules=tuple(answers.request_rules(v1)),
         errors=tuple(answers.errors(folder)),
