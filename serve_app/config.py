@@ -54,7 +54,7 @@ Version = Annotated[str, BeforeValidator(_version)]
 WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
 
 
-class Settings(BaseModel):
+class ConfigModel(BaseModel):
     """Frozen, strict about names, and closed: a misspelt key is refused by name."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
@@ -70,7 +70,7 @@ class Settings(BaseModel):
         return raw
 
 
-class EngineConfig(Settings):
+class EngineConfig(ConfigModel):
     """One engine: how much it batches and how much cache it may hold."""
 
     max_sequences: int = Field(64, ge=1, le=4096, description="Sequences in one batch.")
@@ -106,20 +106,25 @@ class EngineConfig(Settings):
         None, ge=2, description="Context window; none: the model's own, lowered to what the cache can hold."
     )
     watermark_key: int = Field(
-        WATERMARK_KEY, ge=1, lt=2**64, description="Whoever knows it can find watermarks, and forge them."
+        WATERMARK_KEY,
+        ge=1,
+        lt=2**64,
+        description="Seed of watermarks. Whoever knows it can find watermarks, and forge them.",
     )
     logits_processors: dict[str, Annotated[str, Field(pattern=r"^[\w.]+:\w+$")]] = Field(
         {}, description="What clients may name: `package.module:factory`, loaded at the start."
     )
 
 
-class ProvisionedConfig(Settings):
+class ProvisionedConfig(ConfigModel):
     """Bought throughput, in tokens a second, as a number of dedicated replicas."""
 
     min_throughput: float = Field(
-        0, ge=0, le=1e9, allow_inf_nan=False, description="Replicas for this much always run; 0: none."
+        0, ge=0, le=1e9, allow_inf_nan=False, description="Throughput for which replicas always run; 0: none."
     )
-    max_throughput: float = Field(gt=0, le=1e9, allow_inf_nan=False, description="And no more.")
+    max_throughput: float = Field(
+        gt=0, le=1e9, allow_inf_nan=False, description="The most throughput that replicas are started for."
+    )
     replica_throughput: float = Field(
         gt=0,
         le=1e9,
@@ -142,8 +147,8 @@ class ProvisionedConfig(Settings):
         return math.ceil(self.max_throughput / self.replica_throughput)
 
 
-class EmbeddingConfig(Settings):
-    """A model that embeds: where its own files leave a choice, or say nothing."""
+class EmbeddingConfig(ConfigModel):
+    """A model that embeds: settings where the model's own files leave a choice, or say nothing."""
 
     pooling: Literal["auto", "cls", "mean", "max", "last"] = Field(
         "auto",
@@ -164,7 +169,7 @@ class EmbeddingConfig(Settings):
         return self
 
 
-class GenerationDefaults(Settings):
+class GenerationDefaults(ConfigModel):
     """Sampling of requests that do not say how, by the names of generation_config.json. None: not given."""
 
     temperature: float | None = Field(
@@ -181,7 +186,7 @@ class GenerationDefaults(Settings):
     )
 
 
-class ModelConfig(Settings):
+class ModelConfig(ConfigModel):
     """One served model: which weights, where they run, how they are batched."""
 
     removed = MappingProxyType(
@@ -204,8 +209,8 @@ class ModelConfig(Settings):
     )
     generation_config: Literal["model", "none"] | GenerationDefaults = Field(
         "model",
-        description="Sampling where a request leaves it to the model: model, as its generation_config.json "
-        "says; none, as the protocol says; or values of yours, which stand over those of the file.",
+        description="Sampling of requests that do not say how. model: as the model's generation_config.json "
+        "says; none: as the protocol says; or values of your own, which go before those of the file.",
     )
     chat_template: Path | None = Field(None, description="File with the operator's own chat template.")
     tool_format: Literal["auto", "none", "hermes", "llama3", "mistral", "json"] = Field(
@@ -237,7 +242,7 @@ class ModelConfig(Settings):
         0.05,
         ge=0,
         lt=1,
-        description="Share of all memory that stays free: with less of it, new work gets 503. 0: never.",
+        description="Share of all memory that stays free: with less, new requests get 503. 0: never.",
     )
 
     @model_validator(mode="after")
@@ -248,7 +253,7 @@ class ModelConfig(Settings):
         return self
 
 
-class MindieConfig(Settings):
+class MindieConfig(ConfigModel):
     """Where MindIE's protocol leaves a choice, or its documents and its product differ."""
 
     max_input_chars: int = Field(
@@ -269,7 +274,7 @@ class MindieConfig(Settings):
     )
 
 
-class OvmsConfig(Settings):
+class OvmsConfig(ConfigModel):
     """Where releases of OpenVINO Model Server differ, or we differ from them."""
 
     profile: Literal["source", "current"] = Field(
@@ -290,24 +295,26 @@ class OvmsConfig(Settings):
         return self.profile == "current"
 
 
-class TrtllmConfig(Settings):
+class TrtllmConfig(ConfigModel):
     """Where TensorRT-LLM's protocol leaves a choice, or its documents and its product differ."""
 
     alias: str = Field(
         "tensorrt_llm",
         max_length=256,
-        description="Another name of the first endpoint that generates, if none has it; empty: none.",
+        description="Another name of the first endpoint that generates, unless one has it; empty: none.",
     )
     ensemble: tuple[str, ...] = Field(
         ("ensemble", "tensorrt_llm_bls"),
         max_length=16,
-        description="Names of the same, as a model that takes and gives text; none: no such model.",
+        description="Names of the same endpoint as a model of text in and text out; none: no such model.",
     )
     preprocessing: str = Field(
-        "preprocessing", max_length=256, description="Its tokenizer's name, as a model; empty: none."
+        "preprocessing", max_length=256, description="Name under which its tokenizer is a model; empty: none."
     )
     postprocessing: str = Field(
-        "postprocessing", max_length=256, description="Its detokenizer's name, as a model; empty: none."
+        "postprocessing",
+        max_length=256,
+        description="Name under which its detokenizer is a model; empty: none.",
     )
     exclude_input_in_output: bool = Field(
         True,
@@ -322,7 +329,7 @@ class TrtllmConfig(Settings):
     )
 
 
-class GatewayConfig(Settings):
+class GatewayConfig(ConfigModel):
     """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
 
     max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
@@ -331,7 +338,7 @@ class GatewayConfig(Settings):
         10.0,
         ge=0,
         le=3600,
-        description="How long a request waits where all who could answer restart; then 503.",
+        description="How long a request waits while all replicas that could answer restart; then 503.",
     )
     catalogue_wait_s: float = Field(
         1800.0,

@@ -78,7 +78,7 @@ class Metrics:
         )
         self.registry.register(_EngineCollector(stats))
         self._timings: dict[tuple[str, str], Timings] = {}
-        self._served: dict[tuple[str, str], Served] = {}
+        self._served: dict[tuple[str, str], AnswerCounts] = {}
 
     def timings(self, endpoint: str, entity: str) -> Timings:
         """The latency recorders of a served entity of the catalogue."""
@@ -130,9 +130,9 @@ class Metrics:
             before = self.served(endpoint, entity)
             self._served[endpoint, entity] = before.and_one(seconds, is_success=status == "200")
 
-    def served(self, endpoint: str, entity: str) -> Served:
+    def served(self, endpoint: str, entity: str) -> AnswerCounts:
         """How often and how long a served entity of the catalogue answered."""
-        return self._served.get((endpoint, entity), Served())
+        return self._served.get((endpoint, entity), AnswerCounts())
 
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
         """What one body used in the end, complete or not."""
@@ -146,8 +146,8 @@ class Metrics:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """Answers of one served entity, through this gateway."""
+class AnswerCounts:
+    """How many answers of one served entity went through this gateway, and how long they took."""
 
     successes: int = 0
     success_s: float = 0.0
@@ -155,8 +155,8 @@ class Served:
     failure_s: float = 0.0
     last: float = 0.0  # Unix seconds of the last; 0: none yet
 
-    def and_one(self, seconds: float, *, is_success: bool) -> Served:
-        """These and another one, which has just ended."""
+    def and_one(self, seconds: float, *, is_success: bool) -> AnswerCounts:
+        """These counts and one more answer, which has just ended."""
         last = time.time()
         if is_success:
             return replace(self, successes=self.successes + 1, success_s=self.success_s + seconds, last=last)

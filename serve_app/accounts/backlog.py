@@ -1,6 +1,6 @@
 """Lines of the usage journal that wait in memory until the disk takes them again.
 
-At most one line a request: the line of its end says all that the line of its beginning says.
+A request has at most one line here: the line of its end repeats what the line of its beginning says.
 Knows no file and no lock.
 """
 
@@ -24,10 +24,9 @@ class Backlog:
         return len(self._lines)
 
     def add(self, key: str, line: bytes) -> bool:
-        """Keep `line`, in the place of an earlier one of the same `key`. False: there is no room.
+        """Keep `line`, which replaces an earlier line of the same `key`. False: there is no room.
 
-        A line that takes the place of another is always kept, so that a request whose beginning
-        was kept is kept to its end.
+        A replacement always has room, so that a request whose beginning was kept also keeps its end.
         """
         before = self._lines.pop(key, None)
         if before is None and self._bytes + len(line) > self._max_bytes:
@@ -37,7 +36,7 @@ class Backlog:
         return True
 
     def put_back(self, lines: list[tuple[str, bytes]]) -> None:
-        """Keep `lines` before all others; a newer line of the same key makes one needless."""
+        """Keep `lines` before all others, except those of a key that has a newer line."""
         older = {key: line for key, line in lines if key not in self._lines}
         self._lines = older | self._lines
         self._bytes += sum(map(len, older.values()))

@@ -15,10 +15,9 @@ Each gateway process writes files of its own, `usage-<UTC start>-<process>.jsonl
 an advisory lock (flock) on its first and its newest file, which is how `journal_reader.read`
 tells a request that still runs from one whose gateway died.
 
-What the disk refuses waits in memory, and is written when the disk takes it again. Lines that
-an fsync did not bring to the disk are written to their place once more. A file that somebody
-deleted or moved is followed by a new one. So no record is written twice, and none is lost
-but those that `dropped` counts.
+A line that the disk refuses waits in memory until the disk takes lines again. When an fsync fails,
+its lines are written to the same place once more. When somebody deletes or moves the newest file,
+a new one begins. So no record is written twice, and only the records that `dropped` counts are lost.
 
 Covered: the death of the process at any point, torn lines, full disks, failed fsyncs, files
 and folders that go away, readers at any time. Not covered: what waits in memory when the
@@ -49,12 +48,10 @@ from serve_app.types import UsageRecord
 logger = logging.getLogger(__name__)
 
 MAX_FILE_BYTES: Final = 64 * 2**20  # some 85,000 requests: a size that tools still open
-SYNC_S: Final = (
-    1.0  # between two fsyncs, and two attempts on a disk that refuses; what a power failure may take
-)
+SYNC_S: Final = 1.0  # between two fsyncs (what a power failure may take), and two attempts on a full disk
 COMPLAIN_S: Final = 60.0  # between two log lines about a disk that refuses
 LINES_AT_ONCE: Final = 256  # of the backlog, before others may write: a millisecond
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # what may be over in a while
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})  # a disk may have room again later
 
 _encoder = msgspec.json.Encoder()
 
@@ -82,8 +79,8 @@ class Journal:
 
         Raises OSError if nothing can be written there, unless all that is missing is space.
         """
-        self.dropped = 0  # records of requests that ended, for which there was no room in memory either
-        self.problem: str | None = None  # why records are not written; None: they are
+        self.dropped = 0  # records of ended requests that neither the disk nor the memory had room for
+        self.problem: str | None = None  # why records are not written; None: they are written
         self._on_closed = on_closed
         self._folder = folder
         self._max_file_bytes = max_file_bytes
@@ -96,7 +93,7 @@ class Journal:
         self._path = folder
         self._size = 0
         self._grace = 0  # bytes beyond `max_file_bytes`, while there can be no other file
-        self._rest = b""  # what is missing of the file's last line
+        self._rest = b""  # the end of the file's last line, not written yet
         # The file's lines from the byte `_durable` on: no fsync has confirmed them yet.
         self._unsure: deque[tuple[str, bytes]] = deque()
         self._unsure_bytes = 0
@@ -131,14 +128,14 @@ class Journal:
     def settled(self, record: UsageRecord, part: str) -> None:
         """A replica tells what it generated for a request of another process, which is gone.
 
-        `part` tells the replicas of a request apart: their tokens add up, and what is told
-        twice counts once.
+        `part` names the replica. The tokens of several replicas of one request add up; a line that
+        is written twice counts once.
         """
         head = SETTLE + b'"part":' + _encoder.encode(part) + b","
         self._append(head, f"{record.id}/{part}", record)
 
     def close(self) -> None:
-        """Write all to the disk and release the locks: what is open is lost, later lines are dropped."""
+        """Write all lines to the disk and release the locks. Open requests count as lost; later lines too."""
         self._closing.set()
         self._dirty.set()
         self._thread.join()
@@ -151,7 +148,9 @@ class Journal:
                 kept = self._take(key, line)
         except Exception as error:  # the record is no JSON
             self._complain(str(error))
-        if not kept and head != OPEN:  # the end may still be written where the beginning was not
+        if (
+            not kept and head != OPEN
+        ):  # a beginning that was not kept is no loss: the end may still be written
             with self._lock:
                 self.dropped += 1
             self._complain(self.problem or "the journal is closed")
@@ -233,7 +232,7 @@ class Journal:
         self._unsure.clear()
 
     def _create(self) -> tuple[Path, int]:
-        """A new file with its lock held; it gets its name only then, so that no reader sees it without."""
+        """A new file with its lock held. It gets its name last, so that no reader sees it unlocked."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         path = self._folder / f"{PREFIX}{started}-{self._process}{SUFFIX}"
@@ -251,8 +250,8 @@ class Journal:
     def _follow(self) -> None:
         """Begin a new file where the newest is deleted, moved or cut. Raises OSError.
 
-        What no fsync has confirmed went away with a deleted file and is written again. Of a file
-        that was moved this is so for a line that is not complete.
+        Lines of a deleted file that no fsync has confirmed are written again. Of a moved file only its
+        incomplete last line is.
         """
         if self._file is None:
             return
@@ -284,7 +283,7 @@ class Journal:
                 os.close(file)
 
     def _bring_to_disk(self) -> None:
-        """Write what waits, and fsync; of both as much as the disk takes."""
+        """Write the lines that wait, and fsync: each as far as the disk takes it."""
         problem = None
         for step in (self._flush, self._sync):
             try:
@@ -365,9 +364,9 @@ def _is(path: Path, status: os.stat_result) -> bool:
 
 
 def _write_again(path: Path, status: os.stat_result, data: bytes, offset: int) -> None:
-    """Write `data` to where it was in the file of this `path` and `status`, and fsync. Raises OSError.
+    """Write `data` at `offset` of the file with this `path` and `status`, and fsync. Raises OSError.
 
-    Through a file of its own: one that appends could not write there.
+    The file is opened anew, since a file opened for appending cannot be written at an offset.
     """
     file = os.open(path, os.O_WRONLY)
     try:

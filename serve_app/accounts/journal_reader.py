@@ -1,4 +1,4 @@
-"""The usage journal, read: each request once, while gateways write and after they died."""
+"""Reads the usage journal: each request once, while gateways write it and after they died."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ _event_decoder: msgspec.json.Decoder[_Event] = msgspec.json.Decoder(_Event)
 def read(folder: Path, *, since: float | None = None, until: float | None = None) -> Iterator[UsageRecord]:
     """Each request of the journals in `folder` once, as it ended; safe while they are written.
 
-    `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its
-    process is gone, with the tokens that replicas settled for it; if its process is not gone, it
-    still runs and is left out. Lines that are torn or not understood are skipped, and counted in
+    `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its process is
+    gone; it then has the tokens that replicas settled for it. A request whose process lives still runs,
+    and is left out. Lines that are torn or not understood are skipped, and counted in
     the log unless they are the last of a file. Keeps the ids of one process's requests in memory.
     Raises OSError for what cannot be read.
     """
-    # The order matters. Files are looked at once more after the locks: a process that is gone
-    # by then writes no more, and has all its files in the second list. A settlement is older than
-    # none of the lines of its request.
+    # The order matters. Files are listed again after the locks were looked at: a process that was gone
+    # by then writes no more, so the later list has all its files. And a settlement is the newest line
+    # of its request.
     gone = _gone(files_by_process(folder))
     settled = _settled(files_by_process(folder), since)
     for process, paths in files_by_process(folder).items():

@@ -4,10 +4,9 @@ Knows draws and the time; not keys, endpoints, requests or who asks. It is not t
 and never waits. Over any stretch of t seconds in which a bucket's numbers do not change,
 claims take at most `capacity + t * per_second` of it, and what was given back.
 
-Memory: a full bucket says nothing that its next draw does not, so full ones are dropped.
-At most `max(1024, 2 * n)` are kept, where n is the number that were not full at the last
-look: buckets drawn from within the time it takes to fill one, `capacity / per_second`
-for one that is not in debt.
+Memory: a full bucket holds nothing that its next draw does not say, so full buckets are dropped.
+At most `max(1024, 2 * n)` are kept, where n is the number of buckets that were not full at the last
+look. A bucket without debt fills within `capacity / per_second` seconds of its last draw.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ class _Bucket:
         self.at = now
 
     def resize(self, capacity: float, per_second: float) -> None:
-        """Take new numbers. The share that is left stays, so that full is full before and after."""
+        """Take a new capacity and rate. The share that is left stays: a full bucket remains full."""
         if capacity != self.capacity:
             share = self.level / self.capacity if self.capacity else 1.0
             self.capacity, self.level = capacity, share * capacity
@@ -100,7 +99,7 @@ class Buckets:
         )
 
     def settle(self, draws: Iterable[Draw]) -> None:
-        """Take `amount` more of each bucket, into debt if need be; give back what is negative.
+        """Take `amount` more of each bucket, into debt if need be; a negative amount is given back.
 
         Nothing rises above its capacity. Raises ValueError as `claim` does, before any change.
         """

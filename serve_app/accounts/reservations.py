@@ -1,7 +1,7 @@
 """What gateways have claimed of budgets and not settled yet, so that it is given back when one dies.
 
-A gateway that is silent for a while counts as dead. Should it live all the same, what it settles
-later is right: of a claim that was given back meanwhile it charges all that was used.
+A gateway that is silent for a while counts as dead. If it lives after all, its later settlements are
+still right: where a claim was given back meanwhile, a settlement charges all that was used.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reservations:
             self._change(gateway, draw, draw.amount)
 
     def settled(self, gateway: str, draws: Iterable[Draw]) -> list[Draw]:
-        """What settlements take of buckets: all that was used, where their claims were given back."""
+        """What settlements take of buckets. Where their claims were given back, that is all that was used."""
         return [self._settled(gateway, draw) for draw in draws]
 
     def expired(self) -> list[Draw]:
@@ -53,7 +53,7 @@ class Reservations:
     def _settled(self, gateway: str, draw: Draw) -> Draw:
         claimed = self._of(gateway).open.get(draw.bucket)
         known = 0.0 if claimed is None else claimed.amount
-        ends = min(draw.released, known)  # negative: what is undone was not settled after all
+        ends = min(draw.released, known)  # negative where a settlement is undone
         self._change(gateway, draw, -ends)
         return replace(draw, amount=draw.amount + draw.released - ends)
 

@@ -23,7 +23,7 @@ class Total:
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
     completion_tokens: int = 0
-    cost: dict[str, float] = field(default_factory=dict)  # by currency; what has no price is not in it
+    cost: dict[str, float] = field(default_factory=dict)  # by currency; without requests that have no price
 
     def add(self, record: UsageRecord) -> None:
         self.requests[record.outcome] = self.requests.get(record.outcome, 0) + 1

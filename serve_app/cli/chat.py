@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from serve_app.cli.conversation import Answer, Conversation
+from serve_app.cli.conversation import Conversation, Reply
 from serve_app.cli.output import print_note, printable
 from serve_app.cli.server import Server, ServerError, server_options
 from serve_app.endpoints.endpoint import Task
@@ -38,7 +38,7 @@ def chat(server: Server, model: str | None, system: str | None, stats: bool, **o
     is a question of the same chat.
 
     \b
-    serve-app chat --system "Answer in one word."
+    serve-app chat --system "Reply in one word."
     echo "What is the capital of France?" | serve-app chat demo-chat --temperature 0
     """
     interactive = sys.stdin.isatty() and sys.stdout.isatty()
@@ -71,7 +71,7 @@ def _answer(talk: Conversation, question: str, *, interactive: bool, stats: bool
         print_note(f"[{note}]")
 
 
-def _note(answer: Answer, *, stats: bool) -> str:
+def _note(answer: Reply, *, stats: bool) -> str:
     cut = "cut at the token limit" if answer.finish == "length" else ""
     parts = ("stopped" if answer.stopped else cut, answer.statistics() if stats else "")
     return ", ".join(filter(None, parts))

@@ -1,6 +1,6 @@
 """A chat with a running server: the turns so far, and one streamed answer at a time.
 
-Knows the OpenAI protocol's chat; no terminal.
+Knows the chat of the OpenAI protocol; not the terminal.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ DONE: Final = "[DONE]"
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came back, and how fast; times in seconds since the question was sent."""
+class Reply:
+    """The answer to one question, and how fast it came. Times are seconds since the question was sent."""
 
     text: str = ""
-    tokens: int | None = None  # as the server counts them; None: it did not say
+    tokens: int | None = None  # as the server counts them; None: the server did not say
     finish: str = ""  # why it ended, in the protocol's words
-    stopped: bool = False  # by the user, before its end
+    stopped: bool = False  # the user stopped the answer before its end
     first_s: float | None = None
     total_s: float = 0.0
 
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Conversation:
-    """Turns of one chat with one model. Only what was answered, if in part, becomes a turn."""
+    """Turns of one chat with one model. A question without any answer is no turn."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Conversation:
         """Forget all turns; the system message stays."""
         self._turns.clear()
 
-    def ask(self, question: str, show: Callable[[str], None]) -> Answer:
+    def ask(self, question: str, show: Callable[[str], None]) -> Reply:
         """Put a question, and give the text of the answer to `show` as it arrives.
 
         KeyboardInterrupt ends the answer, not the chat. Raises ServerError.
@@ -79,7 +79,7 @@ class Conversation:
             "stream_options": {"include_usage": True},
             **self._options,
         }
-        answer = Answer()
+        answer = Reply()
         started = time.monotonic()
         try:
             self._receive(body, answer, started, show)
@@ -91,7 +91,7 @@ class Conversation:
         return answer
 
     def _receive(
-        self, body: Mapping[str, Any], answer: Answer, started: float, show: Callable[[str], None]
+        self, body: Mapping[str, Any], answer: Reply, started: float, show: Callable[[str], None]
     ) -> None:
         with self._server.stream(PATH, body) as events:
             for data in events:
@@ -111,7 +111,7 @@ class Conversation:
 
 
 def _chunk(data: str) -> dict[str, Any]:
-    """One chunk of a stream. Raises ServerError for an error in its place."""
+    """One chunk of a stream. Raises ServerError where the server sent an error instead of a chunk."""
     try:
         chunk = json.loads(data)
         error = chunk.get("error")

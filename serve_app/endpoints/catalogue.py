@@ -1,4 +1,4 @@
-"""All endpoints of a gateway, read as a whole from its `user_config`: all is right, or nothing changes."""
+"""All endpoints of a gateway, read as a whole from its `user_config`: a wrong one changes nothing."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from pydantic import Field, ValidationError, model_validator
 
-from serve_app.config import Settings
+from serve_app.config import ConfigModel
 from serve_app.endpoints.endpoint import Databricks, Endpoint, Kind, Limits, Price, ServedEntity
 
 MAX_PROBLEMS: Final = 20  # named in one message
 
-_OWNERS: Final[Mapping[str, type[Settings]]] = {
+_OWNERS: Final[Mapping[str, type[ConfigModel]]] = {
     "endpoints": Endpoint,
     "served_entities": ServedEntity,
     "limits": Limits,
@@ -34,7 +34,7 @@ class CatalogueError(ValueError):
         return CatalogueError, (self.problems,)
 
 
-class Catalogue(Settings):
+class Catalogue(ConfigModel):
     """The endpoints, each under its own name."""
 
     endpoints: tuple[Endpoint, ...] = Field((), max_length=10_000)

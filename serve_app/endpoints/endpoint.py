@@ -1,8 +1,8 @@
-"""What an operator may say of one endpoint: entities, traffic, limits, price.
+"""The settings of one endpoint: entities, traffic, limits, price.
 
-An endpoint is a name that clients call. Behind it are served entities, each a version of
-a model in a Serve application of its own; several endpoints may share an application,
-unless its throughput was bought.
+An endpoint is a name that clients call. Behind the name are served entities: each is a version of
+a model in a Serve application of its own. Several endpoints may share an application, unless its
+throughput was bought.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from serve_app.config import Settings, Version
+from serve_app.config import ConfigModel, Version
 from serve_app.endpoints.names import app_name
 from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
 
@@ -58,7 +58,7 @@ class Kind(StrEnum):
     PROVISIONED = "provisioned_throughput"  # dedicated replicas; admission up to what was bought
 
 
-class Limits(Settings):
+class Limits(ConfigModel):
     """What one API key may use of a pay-per-token endpoint in a minute; none: unlimited."""
 
     requests_per_minute: int | None = Field(None, ge=1, le=10**9)
@@ -69,7 +69,7 @@ class Limits(Settings):
     )
 
 
-class Price(Settings):
+class Price(ConfigModel):
     """What a million tokens cost. Recorded with every use; nothing is charged here."""
 
     input_per_million: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
@@ -80,7 +80,7 @@ class Price(Settings):
     currency: str = Field("USD", pattern="^[A-Z]{3}$")
 
 
-class Databricks(Settings):
+class Databricks(ConfigModel):
     """Where Databricks' protocol leaves a choice, or allows less than this server can."""
 
     stream_default: bool = Field(False, description="Stream an answer whose request does not say.")
@@ -97,7 +97,7 @@ class Databricks(Settings):
     strict_tools: bool = Field(False, description="A tool without a description is an error.")
 
 
-class ServedEntity(Settings):
+class ServedEntity(ConfigModel):
     """A version of a model behind an endpoint."""
 
     model: Name
@@ -122,8 +122,8 @@ class ServedEntity(Settings):
         return self
 
 
-class Endpoint(Settings):
-    """One name, and what is behind it."""
+class Endpoint(ConfigModel):
+    """One name that clients call, and what answers under it."""
 
     name: Name
     task: Task = Task.CHAT
@@ -198,7 +198,7 @@ class Endpoint(Settings):
 
     @property
     def reachable(self) -> tuple[ServedEntity, ...]:
-        """The entities that answer requests which name none: with a fallback that is all of them."""
+        """The entities that may answer a request that names no entity: with a fallback, all of them."""
         return self.served_entities if self.fallback else self.weighted
 
     def entity(self, name: str) -> ServedEntity | None:

@@ -20,7 +20,7 @@ def app_name(model: str, version: str = "") -> str:
 
 
 def parse_app_name(app: str) -> tuple[str, str]:
-    """The (model, version) that `app_name` made `app` of; ValueError if it made none such."""
+    """The (model, version) of an application's name. Raises ValueError for any other name."""
     model, _, version = app.removeprefix(_APP_PREFIX).partition(_VERSION_MARK)
     try:
         found = _unescape(model), _unescape(version)

@@ -1,4 +1,7 @@
-"""From one catalogue to the next without an endpoint that nobody answers. Pure: no clock, no Ray."""
+"""The change from one catalogue to the next, so that no endpoint is without an answer meanwhile.
+
+Pure logic: no clock, no Ray.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,17 @@ class Succession:
     """What is in effect while one catalogue replaces another."""
 
     endpoints: tuple[Endpoint, ...]
-    waiting: dict[str, tuple[str, ...]]  # endpoints that are still the former ones -> applications they await
+    waiting: dict[str, tuple[str, ...]]  # name of an endpoint that waits -> the applications it waits for
 
 
 def succession(
     old: Iterable[Endpoint], new: Iterable[Endpoint], answers: Callable[[ServedEntity], bool]
 ) -> Succession:
-    """`new`, but for each endpoint that must wait, which stays as it is in `old`.
+    """The endpoints of `new`; an endpoint that must wait stays as it is in `old`.
 
-    An endpoint waits while an application that it would send traffic to, and did not before,
-    cannot answer; unless only others of the new endpoint can, and nobody of the former one.
-    `answers` tells of an entity, be it old or new, whether it can.
+    A changed endpoint waits while an application that is new to its traffic cannot answer. It does not
+    wait where none of its former entities can answer and one of its new entities can. `answers` tells
+    whether an entity, old or new, can answer.
     """
     former = {endpoint.name: endpoint for endpoint in old}
     taken: list[Endpoint] = []

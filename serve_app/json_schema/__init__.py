@@ -1,4 +1,4 @@
-"""JSON Schemas as clients send them: what of them a grammar can enforce. Knows no grammar, no request."""
+"""Which parts of a client's JSON Schema a grammar can enforce. Knows no grammar and no request."""
 
 from serve_app.json_schema.adapting import Adapted, adapt
 from serve_app.json_schema.spacing import COMPACT, SPACE

@@ -1,7 +1,8 @@
-"""A client's schema -> one that a grammar enforces in full, and the names of what is lost on the way.
+"""A client's schema -> a schema that a grammar enforces in full, and the keywords that are lost.
 
-Every answer that the adapted schema allows conforms to the client's, but for the keywords that are
-named. It may allow less: objects that declare members have no others (see `closing.py`).
+Every answer that the adapted schema allows conforms to the client's schema, except for the lost
+keywords. The adapted schema may allow less: an object that declares members has no others (see
+`closing.py`).
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ _REWRITTEN: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """What becomes of a schema."""
+    """An adapted schema, and what it does not enforce."""
 
     schema: Schema
     lost: tuple[str, ...]  # places of keywords that are not enforced, each as `properties.tags.uniqueItems`
 
 
 def adapt(schema: Schema) -> Adapted:
-    """Adapt a schema. Time is linear in its size but for what it combines, which is bounded.
+    """Adapt a schema. The time is linear in its size, plus a bounded time for combined schemas.
 
     Raises UnusableSchema.
     """
@@ -145,7 +146,7 @@ class _Adapter:
         return more
 
     def _one_of(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> list[Schema]:
-        """Where no two options go together, one of them is any of them."""
+        """`oneOf` as `anyOf`: the same where no value matches two options."""
         options = node.pop("oneOf", None)
         if options is None:
             return []
@@ -158,7 +159,7 @@ class _Adapter:
         return []
 
     def _conditions(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> list[Schema]:
-        """What depends on a member: it is not there, or the rest holds."""
+        """Conditions on a member: either the member is absent, or the condition holds."""
         given = {key: node.pop(key) for key in CONDITIONS if key in node}
         always = set(node.get("required", ()))
         more: list[Schema] = []
@@ -219,7 +220,7 @@ class _Adapter:
         return self._listed < _MAX_LISTED
 
     def _unevaluated(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
-        """Where nothing is combined, what is not evaluated is what is not declared."""
+        """Where no schemas are combined, unevaluated members and items are those that are not declared."""
         combined = combined_in_place(schema)
         items, members = node.pop("unevaluatedItems", True), node.pop("unevaluatedProperties", True)
         if items is not True and ("items" not in schema or isinstance(schema["items"], list)):

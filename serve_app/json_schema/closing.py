@@ -1,10 +1,9 @@
 """Which objects of a schema are closed: those that declare members and say nothing of others.
 
-JSON Schema leaves such an object open. A model then may go on inventing members until its
-answer is cut, which no client asks for, so other servers close it too. An answer without
-members that were not declared conforms either way. Schemas that are combined in place
-(`allOf`, a reference with siblings, ...) are closed together, or their members would exclude
-each other's.
+JSON Schema leaves such an object open. A model may then invent members until its answer is cut,
+which no client asks for; other servers close such objects too. An answer that has only declared
+members conforms either way. Schemas that are combined in place (`allOf`, a reference with siblings,
+...) are closed together, because closed one by one they would exclude each other's members.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from serve_app.json_schema.vocabulary import (
     subschemas,
 )
 
-# Which say of members that are not declared what they may be.
+# Keywords about members that are not declared.
 _SAYS: Final = ("additionalProperties", "unevaluatedProperties", "propertyNames")
 _IN_PLACE: Final = (*IN_PLACE_LISTS, *IN_PLACE, *IN_PLACE_MAPS)
 _MAX_STEPS: Final = 100_000  # through schemas, and their members, that are combined: about 0.2 s

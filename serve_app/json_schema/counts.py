@@ -13,10 +13,10 @@ KEYWORDS: Final = ("minProperties", "maxProperties")
 
 
 def rewrite_counts(node: Schema, *, alone: bool) -> tuple[list[str], list[Schema]]:
-    """Take the counts out of `node` where the parser cannot count, which is beside optional members.
+    """Take the counts out of `node` where the parser cannot count: where there are optional members.
 
-    `alone`: nothing else judges the same objects. Returns the keywords that hold no more, and
-    schemas to be combined with `node` in their place.
+    `alone`: no other schema judges the same objects. Returns the keywords that are no longer enforced,
+    and the schemas that replace the others, to be combined with `node`.
     """
     low, high = node.get("minProperties"), node.get("maxProperties")
     if not all(isinstance(n, int | None) for n in (low, high)):

@@ -1,4 +1,4 @@
-"""Whether no value can match two of some schemas, as far as their types and tags show."""
+"""Whether several schemas exclude each other: no value can match two of them, by their types and tags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ALL: Final = frozenset({"string", "number", "boolean", "null", "object", "array
 
 
 def exclusive(options: list[Any], references: References) -> bool:
-    """True only when it is certain, for which up to `MAX_OPTIONS` are compared."""
+    """True only when it is certain that no value matches two options. At most `MAX_OPTIONS` are compared."""
     if len(options) > MAX_OPTIONS:
         return False
     resolved = [references.resolved(option) for option in options]

@@ -16,7 +16,7 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who sent a request, as far as the server is concerned."""
+    """Who sent a request, as far as the server knows."""
 
     key_id: str  # name of the key, safe for logs
     scopes: frozenset[Scope]  # what the key may do
@@ -33,7 +33,7 @@ class Draw:
     amount: float  # >= 0
     capacity: float  # of the bucket: most that may come at once
     per_second: float  # at which it fills
-    released: float = 0.0  # of a settlement: how much of earlier claims it is the end of
+    released: float = 0.0  # of a settlement: the part of earlier claims that it ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageRecord:
-    """What one admitted request used: exactly one a request, however it ended."""
+    """What one admitted request used. Each request has exactly one, however it ended."""
 
     id: str  # ours, unique
     key_id: str
@@ -72,7 +72,7 @@ class UsageRecord:
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
     completion_tokens: int = 0  # all that were generated, whoever got them
-    discarded_tokens: int = 0  # of these, in no answer: of candidates and beams that lost
+    discarded_tokens: int = 0  # generated for candidates and beams that lost, so in no answer
     first_token_s: float | None = None  # from arrival at the gateway
     queue_s: float | None = None  # in the engine, before its first step
     total_s: float = 0.0

@@ -35,11 +35,11 @@ class EngineRequest:
     beam: Beam | None = None  # n: hypotheses returned, best first
     grammar: str | None = None  # in llguidance's notation, and tried out: see replica/grammar/compiler.py
     timings: bool = False  # `EngineOutput.steps` is wanted
-    progress: bool = False  # outputs that tell of work alone are wanted
+    progress: bool = False  # outputs that only tell of progress are wanted
     priority: int = 0
     timeout_s: float | None = None
     salt: str = ""
-    adapter: str | None = None  # key of one that is loaded
+    adapter: str | None = None  # key of a loaded adapter; None: the bare model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +59,8 @@ class EngineOutput:
     steps: tuple[StepTiming, ...] = ()  # one a token, when asked for
     tensors: dict[str, Tensor] = field(default_factory=dict)  # as in TokenDelta
     perf: Perf | None = None  # with the last token
-    by_sequence: bool = False  # finish STOP: by a stop sequence, whose tokens belong to the answer
-    computed: int | None = None  # prompt tokens so far, in an output that tells of work alone
+    by_sequence: bool = False  # with finish STOP: a stop sequence matched; its tokens belong to the answer
+    computed: int | None = None  # prompt tokens so far, in an output that only tells of progress
     searched: int = 0  # tokens computed so far for all beams of a search
 
 
@@ -80,6 +80,6 @@ class EngineStats:
     cached_tokens: int = 0
     generated_tokens: int = 0
     preemptions: int = 0
-    draft_tokens: int = 0  # verified, and of those accepted
-    accepted_tokens: int = 0
+    draft_tokens: int = 0  # draft tokens verified
+    accepted_tokens: int = 0  # of those, accepted
     heartbeat_age_s: float = 0.0

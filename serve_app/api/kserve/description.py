@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Final
 
-from serve_app.telemetry import Served
+from serve_app.telemetry import AnswerCounts
 from serve_app.types import EngineStats
 
 EXTENSIONS: Final = (
@@ -94,7 +94,7 @@ def _config(tensor: TensorShape) -> dict[str, Any]:
 
 
 def model_statistics(
-    name: str, model_version: str, served: Served, engine: EngineStats | None
+    name: str, model_version: str, served: AnswerCounts, engine: EngineStats | None
 ) -> dict[str, Any]:
     """One entry of `model_stats`. Executions are steps of the engine; what nobody measures counts 0."""
     none = {"count": 0, "ns": 0}

@@ -1,7 +1,7 @@
 """What the parts of a deploy file must agree on: routes, applications, endpoints, bought throughput.
 
-Works on values that were read already, as far as they were right, so that one mistake
-is reported once. Knows no schema and no file.
+Works on parts that passed their own schema, so that one mistake is reported once. Knows no schema and
+no file.
 """
 
 from __future__ import annotations

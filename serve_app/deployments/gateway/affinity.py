@@ -1,10 +1,10 @@
-"""A task's requests go to one replica, where its adapter probably is; Serve's router does the work.
+"""Sends the requests of one adapter task to one replica, which probably has the task's adapter.
 
-A replica keeps the adapters that clients sent to it, and knows nothing of the others'. So tasks
-are sorted into buckets, and a bucket is what Serve calls a multiplexed model: the router
-prefers a replica that was sent weights of it, gives a new one to the replica with the fewest,
-and passes by a busy or dead one; whoever gets the request then may ask for the weights. The
-number of buckets is bounded, since Serve keeps every name that it ever saw.
+A replica keeps the adapters that clients sent to it, and does not know those of other replicas. So
+tasks are hashed into buckets, and each bucket is what Serve calls a multiplexed model. Serve's router
+prefers a replica that was sent weights of the bucket, and gives a new bucket to the replica with the
+fewest. It passes by a busy or dead replica; the replica that gets the request instead may ask for the
+weights. The number of buckets is bounded, since Serve keeps every name that it ever saw.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _BUCKET_BYTES: Final = 1  # 256 buckets
 
 
 def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHandle:
-    """The handle to call for `request`: its own, unless it is one of a task. Folders load anywhere."""
+    """The handle to call for `request`: that of its task's bucket, or `handle` where it has no task.
+
+    Every replica can load the adapters of the operator's folders.
+    """
     if request.adapter is None or not request.adapter.is_task:
         return handle
     task = f"{request.adapter.name}@{request.salt}".encode("utf-8", "surrogatepass")
@@ -30,7 +33,10 @@ def toward(handle: DeploymentHandle, request: GenerateRequest) -> DeploymentHand
 
 
 async def arrived(request: GenerateRequest) -> None:
-    """In a replica, within its call: if `request` brings weights, its bucket is here from now on."""
+    """Tell Serve that the bucket of `request` is here now, if the request brings weights.
+
+    To be called in a replica, within the call of the request.
+    """
     bucket = serve.get_multiplexed_model_id()
     if bucket and request.adapter is not None and request.adapter.weights is not None:
         await _keep(bucket)

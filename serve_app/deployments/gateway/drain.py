@@ -3,9 +3,8 @@
     drain   admit nothing from now on -> the number of answers under way
     flush   write the usage journal to the disk, once nothing is under way -> 0
 
-A command and its reply are a line each. The sockets need neither Ray nor Serve, which may be what
-failed, and they reach a gateway that Serve replaces and routes nothing to any more. The folder is
-the owner's alone.
+A command and its reply are one line each. The sockets need neither Ray nor Serve, which may have
+failed, and they also reach a gateway that Serve is replacing. The folder is the owner's alone.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-FOLDER: Final = "SERVE_APP_LAUNCHER_DIR"  # environment variable; a cluster without our launcher has none
+FOLDER: Final = "SERVE_APP_LAUNCHER_DIR"  # environment variable; not set without our launcher
 DRAIN: Final = "drain"
 FLUSH: Final = "flush"
 _PATTERN: Final = "gateway-*.sock"
@@ -67,7 +66,7 @@ class DrainSocket:
 
 
 def ask(folder: Path, command: str, timeout_s: float) -> int:
-    """The sum of what all gateways of `folder` reply. One that is gone counts 0."""
+    """The sum of the replies of all gateways of `folder`. A gateway that is gone counts 0."""
     return sum(_ask(path, command, timeout_s) for path in sorted(folder.glob(_PATTERN)))
 
 

@@ -1,7 +1,7 @@
-"""Who is there to answer for a deployment: by Serve's router in this process, and by its controller.
+"""Whether a deployment has replicas that can answer: by Serve's router here, and by Serve's controller.
 
-The router is told of every change at once and costs nothing to ask, but cannot tell a model
-that sleeps from one that restarts; the controller can. Reads two private fields of Ray 2.60.
+The router hears of every change at once and costs nothing to ask. But it cannot tell a model that
+sleeps from a model that restarts; the controller can. Reads two private fields of Ray 2.60.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Presence(Enum):
 
 
 def choices(handle: DeploymentHandle) -> int | None:
-    """How many replicas a call through `handle` may go to now; None: nobody has told this process yet."""
+    """How many replicas a call through `handle` may go to now; None: Serve has not told this process yet."""
     router = getattr(getattr(handle, "_router", None), "_asyncio_router", None)
     if router is None:
         return None
@@ -35,7 +35,7 @@ def choices(handle: DeploymentHandle) -> int | None:
 
 
 def is_taken(response: Any) -> bool:
-    """Whether a replica has taken the call of a `DeploymentResponse`; before, it waits in this process."""
+    """Whether a replica has taken the call of a `DeploymentResponse`; until then it waits in this process."""
     future = getattr(response, "_replica_result_future", None)
     return future is None or bool(future.done())
 

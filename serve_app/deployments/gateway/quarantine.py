@@ -1,4 +1,4 @@
-"""Requests that end the process which serves them, kept from ending every replica."""
+"""Keeps a request that ends the process of its replica from ending every other replica too."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ Request = GenerateRequest | Question[Any]
 
 
 class Quarantine:
-    """Counts the replicas that died while they served a request, by its content.
+    """Counts the replicas that died while they served a request, by the request's content.
 
-    The request id does not count: a client that retries gets a new one. A request that
-    ends well clears its name, so that popular prompts survive unrelated crashes.
+    The request's id does not matter: a client that retries gets a new one. A request that ends well
+    resets its count, so that popular prompts survive unrelated crashes.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -1,8 +1,8 @@
-"""What gateways that died left open, brought from a replica to a gateway that lives.
+"""Brings the usage that a dead gateway left open from a replica to a living gateway.
 
-A gateway is killed, and its journal has requests that never ended. The replica knows what it
-generated for them; any other gateway of the application, or the one that Serve starts in the
-dead one's place, writes that down. Nothing is forgotten before a gateway said that it did.
+The journal of a killed gateway has requests that never ended. A replica knows what it generated for
+them. Another gateway of the application, or the one that Serve starts in the place of the dead one,
+writes it down. A replica forgets nothing before a gateway said that it is written.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ settlements_decoder: msgspec.msgpack.Decoder[list[Settlement]] = msgspec.msgpack
 
 
 class Settler:
-    """Make it on the replica's event loop, outside any request: Serve may cancel what a request began."""
+    """The settlements of one replica that wait for a gateway.
+
+    Make it on the replica's event loop, outside any request: Serve may cancel tasks that a request began.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[tuple[str, Settlement]] = deque()  # (application of gateways, what)
+        self._waiting: deque[tuple[str, Settlement]] = deque()  # (application of the gateways, settlement)
         self._handles: dict[str, DeploymentHandle] = {}
         self._wake = asyncio.Event()
         self._closing = False
@@ -52,7 +55,7 @@ class Settler:
         self._wake.set()
 
     async def close(self) -> None:
-        """Bring away what waits, for `STOP_S` at most."""
+        """Deliver the settlements that wait, for `STOP_S` at most."""
         self._closing = True
         self._wake.set()
         await asyncio.wait({self._task}, timeout=STOP_S)

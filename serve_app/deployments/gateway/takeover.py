@@ -1,4 +1,4 @@
-"""A gateway's way from one catalogue to the next: endpoint by endpoint, each when it can be answered."""
+"""Puts a new catalogue into effect: endpoint by endpoint, each as soon as its models can answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serve_app.endpoints.succession import succession
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 0.1  # between looks whether what an endpoint waits for has come
+LOOK_S: Final = 0.1  # between two looks whether the awaited applications can answer
 
 
 class Takeover:
@@ -27,7 +27,7 @@ class Takeover:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, catalogue: Catalogue) -> None:
-        """Take at once what need not wait, and the rest as it becomes possible."""
+        """Take over at once the endpoints that need not wait, and the others as soon as they can answer."""
         self.close()
         self._directory.refused = False
         until = asyncio.get_running_loop().time() + self._wait_s
@@ -35,7 +35,7 @@ class Takeover:
             self._task = asyncio.ensure_future(self._follow(catalogue, until))
 
     def close(self) -> None:
-        """Go no further."""
+        """Stop: endpoints that still wait stay as they are."""
         if self._task is not None:
             self._task.cancel()
 

@@ -40,7 +40,7 @@ class Note:
         return state_dir() / "servers" / f"{port}.json"
 
     def write(self) -> None:
-        """Keep it, for this user alone."""
+        """Write the note, for this user alone."""
         path = self.path(self.port)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
@@ -49,13 +49,13 @@ class Note:
         new.replace(path)
 
     def remove(self) -> None:
-        """Forget it, unless another server has its place."""
+        """Remove the note, unless another server has written its own in its place."""
         if read_note(self.path(self.port)) == self:
             self.path(self.port).unlink(missing_ok=True)
 
 
 def read_note(path: Path) -> Note | None:
-    """What is written there; None where that is nothing, or no note."""
+    """The note at `path`; None where there is none that can be read."""
     try:
         return Note(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):

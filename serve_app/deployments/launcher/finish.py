@@ -24,9 +24,9 @@ _OPEN_STATES: Final = frozenset({"01", "04", "05", "08", "09"})  # established, 
 
 
 def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
-    """Let the answers of all gateways end. None: all did; else what was cut, and why.
+    """Let the running answers of all gateways end. None: all ended; else what was cut, and why.
 
-    `ports` are those that clients connect to.
+    `ports`: where clients connect.
     """
     deadline = time.monotonic() + grace_s
     told, told_at = 0, 0.0
@@ -61,8 +61,8 @@ def _answers(count: int) -> str:
 def _until_sent(ports: Collection[int], deadline: float) -> None:
     """Wait until clients have all that was said to them.
 
-    What HAProxy or a gateway holds back itself, it holds back because the system's buffer is full.
-    Serve's Python proxy has a queue of its own as well, and works as long as something is in it.
+    HAProxy and gateways hold bytes back only while the system's send buffer is full, which shows there.
+    Serve's Python proxy also has a queue of its own, and uses the CPU as long as something is in it.
     """
     settled, proxies = 0, _python_proxies(ports)
     used = _cpu_s(proxies)

@@ -1,7 +1,7 @@
 """The guardian: a process in a session of its own that holds all others, and ends them.
 
-It reaps, and waits for one of three things: the server's process ended by itself, the launcher
-says so, or the launcher is gone, however it died. Then nothing of the tree outlives it. The
+The guardian reaps its children, and ends when the server's process has ended, when the launcher says
+so, or when the launcher is gone, however it died. No process of the tree outlives the guardian. The
 terminal's signals do not reach a session of its own, so only the launcher reacts to them.
 """
 

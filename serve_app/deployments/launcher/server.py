@@ -91,8 +91,8 @@ class Server:
 
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
-        with waiting("starting Ray"):
-            ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
+        # Not inside of `waiting`, which has a thread: Ray runs Python between fork and exec here.
+        ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
         # Ray would end this process; but who signals every process of a container means the launcher.
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)

@@ -40,7 +40,8 @@ def waiting(text: str) -> Iterator[None]:
         yield
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    both = sys.stderr.isatty()  # else its lines go where they were sent
+    with Progress(*columns, console=console, transient=True, redirect_stderr=both) as progress:
         progress.add_task(text, total=None)
         yield
 

@@ -1,7 +1,7 @@
-"""What part of a GPU a replica has, from the resources that Ray gave it.
+"""Which part of a GPU a replica may use, from the resources that Ray gave it.
 
-A replica is one process that runs its model on one GPU, or on a part of one that it shares
-with other replicas. Ray only counts: that a replica keeps to its part is its own work.
+A replica is one process that runs its model on one GPU, or on a part of one that it shares with
+other replicas. Ray only counts GPUs: a replica has to keep to its part itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ONE_GPU: Final = (
 def with_gpu_share(config: ModelConfig, assigned: Mapping[str, float]) -> ModelConfig:
     """`config` with the part of a GPU that `assigned`, Ray's resources of this actor, gives it.
 
-    A part that the settings say themselves stays. Raises ModelLoadError for more than one GPU.
+    A `gpu_share` of the settings goes before it. Raises ModelLoadError for more than one GPU.
     """
     gpus = assigned.get("GPU", 0.0)
     if gpus > 1:

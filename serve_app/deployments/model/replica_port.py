@@ -1,8 +1,8 @@
 """Serve's second transport between deployments, kept to this machine.
 
-Each replica of Serve 2.60 has a gRPC server on every interface that unpickles what it is sent and asks
-nobody for a token: who reaches its port runs code. Our calls take Ray's own transport (`environment`), so
-nobody needs it. There is no setting for its address.
+Each replica of Serve 2.60 has a gRPC server on every interface. That server unpickles what it is sent
+and asks for no token: whoever reaches its port can run code. Our calls take Ray's own transport
+(`environment`), so it is not needed. There is no setting for its address.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How many replicas a model needs: what its engines hold, against what one can hold well.
+"""How many replicas a model needs: the load of its engines, against what one engine holds well.
 
-Serve's own signal, requests per replica, is blind to what a request is: one with `n = 8`
-takes eight rows of a batch, one with a long document takes seconds of prefill and much of
-the cache. An engine is full when its batch is, or its cache, or when prompts wait too
-long for their turn; the fullest of the three is its load. Bounds and delays are the
+Serve's own signal, requests per replica, does not see what a request costs: a request with `n = 8`
+takes eight rows of a batch, and a long document takes seconds of prefill and much of the cache. An
+engine is full when its batch is full, when its cache is full, or when prompts wait too long. The
+largest of the three shares is the engine's load. Bounds and delays are the
 `autoscaling_config` of the deployment and stay Serve's, as is the start from zero: while
 no replica runs and a request waits, Serve starts one at once and does not ask a policy.
 

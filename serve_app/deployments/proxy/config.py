@@ -1,7 +1,8 @@
 """The configuration that Ray writes for HAProxy -> the one that HAProxy runs with. Text to text.
 
-Ray's file is read by section, and what is not named here stays as it is. Ray may say the same in other
-words one day: what cannot be found raises ValueError, because HAProxy would listen where it must not.
+Ray's file is read by section; lines that are not named here stay as they are. A later Ray may write
+other lines: a line that cannot be found raises ValueError, because HAProxy would otherwise listen
+where it must not.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 LOOPBACK: Final = "127.0.0.1"
 HTTP: Final = "frontend http_frontend"
@@ -45,7 +46,7 @@ def admin_socket(text: str) -> str:
     return found["path"]
 
 
-def adapted(text: str, settings: Settings, admin: str, former: str = "") -> str:
+def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") -> str:
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
     A backend without a server of its own keeps those that it had in `former`, an adapted text: while a
@@ -127,7 +128,7 @@ def _global(lines: list[str], admin: str) -> Iterator[str]:
             yield line
 
 
-def _defaults(lines: list[str], settings: Settings) -> Iterator[str]:
+def _defaults(lines: list[str], settings: HaproxySettings) -> Iterator[str]:
     for line in lines:
         if not line.startswith(_DROPPED):
             yield line

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 @dataclass(frozen=True)
-class Settings:
+class HaproxySettings:
     """How HAProxy is run. Lines of rules and of `errors` are HAProxy's, without indentation."""
 
     host: str  # where HTTP listens; everything else of HAProxy's listens on loopback

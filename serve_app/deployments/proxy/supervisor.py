@@ -26,7 +26,7 @@ from typing import Final, Self
 
 from serve_app.deployments.proxy.config import adapted, admin_socket
 from serve_app.deployments.proxy.relay import Relay, ask
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 START_S: Final = 20.0  # Ray gives up after 30
 LOOK_S: Final = 0.02  # between two looks at one that starts
@@ -72,7 +72,7 @@ class Command:
 class Supervisor:
     """One HAProxy and the process that stands for it."""
 
-    def __init__(self, binary: str, settings: Settings, command: Command) -> None:
+    def __init__(self, binary: str, settings: HaproxySettings, command: Command) -> None:
         """Reads the configuration. Raises OSError, or ValueError for one that is not as Ray writes it."""
         text = command.config.read_text()
         self._command = command
@@ -185,7 +185,7 @@ def _die_with_parent() -> None:
 def main(argv: Sequence[str]) -> int:
     try:
         binary, settings, *command = argv
-        return Supervisor(binary, Settings.read(Path(settings)), Command.parse(command)).run()
+        return Supervisor(binary, HaproxySettings.read(Path(settings)), Command.parse(command)).run()
     except (OSError, ValueError) as error:
         print(f"HAProxy cannot be started: {error}", file=sys.stderr)
         return 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from serve_app.replica.output.tensor_rows import of_tokens
 from serve_app.text.answer.output_text import OutputText
-from serve_app.text.answer.parser import AnswerParser, Parts
+from serve_app.text.answer.parser import AnswerParser, AnswerPart
 from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
 
 
@@ -76,7 +76,7 @@ class ChoiceState:
                 finish, stop = FinishReason.STOP, self.output.stop
             elif finish is FinishReason.STOP and used and not output.by_sequence:
                 stop = used[-1]
-        parts = Parts(text)
+        parts = AnswerPart(text)
         if self.parser is not None:
             parts = self.parser.feed(text, last=finish is not None)
             if self.parser.complete and finish is not FinishReason.ERROR:

@@ -14,7 +14,7 @@ from serve_app.text.answer.grammar import FIELD, schema_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
 from serve_app.text.answer.tools.detect import find_tool_format
-from serve_app.text.answer.tools.forcing import CallRules, Thoughts, answer_grammar
+from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
 from serve_app.text.answer.tools.format import ToolFormat
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -57,7 +57,7 @@ class AnswerReader:
         self._is_json = request.grammar is not None and request.grammar.kind in _JSON
         self._functions: list[dict[str, Any]] = []
         self._tools: ToolFormat | None = None
-        self._thoughts: Thoughts | None = None
+        self._thoughts: ThinkingRules | None = None
         if request.prompt.messages is not None:
             if request.prompt.tools and choice.mode is not ToolMode.NONE:
                 self._offer(format, request)
@@ -135,8 +135,8 @@ def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
     return replace(grammar, space=space)
 
 
-def _thoughts(format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer) -> Thoughts | None:
+def _thoughts(format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer) -> ThinkingRules | None:
     if format.reasoning is None:
         return None
     end = tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
-    return Thoughts(format.reasoning, format.reasoning.opened_by(end))
+    return ThinkingRules(format.reasoning, format.reasoning.opened_by(end))

@@ -13,7 +13,7 @@ from serve_app.types import ToolCallDelta
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class AnswerPart:
     """A piece of an answer, sorted."""
 
     text: str = ""
@@ -38,7 +38,7 @@ class AnswerParser:
         """Whether all the calls are there that are wanted, and nothing else is."""
         return self._tools is not None and self._tools.complete
 
-    def feed(self, text: str, *, last: bool) -> Parts:
+    def feed(self, text: str, *, last: bool) -> AnswerPart:
         """Take more text; `last`: there will be none after it, and nothing is held back any more."""
         reasoning = ""
         if self._reasoning is not None:
@@ -48,11 +48,11 @@ class AnswerParser:
                 rest = self._reasoning.end()
                 reasoning, text = reasoning + rest.reasoning, text + rest.text
         if self._tools is None:
-            return Parts(text, reasoning)
+            return AnswerPart(text, reasoning)
         pieces = self._tools.feed(text)
         if last:
             pieces += self._tools.end()
-        return Parts(
+        return AnswerPart(
             "".join(piece for piece in pieces if isinstance(piece, str)),
             reasoning,
             tuple(piece for piece in pieces if isinstance(piece, ToolCallDelta)),

@@ -56,7 +56,7 @@ def find_reasoning_format(setting: str, tokenizer: Tokenizer) -> ReasoningFormat
 
 
 @dataclass(frozen=True, slots=True)
-class Thought:
+class ReasoningPart:
     """A piece of an answer; the reasoning comes before the text."""
 
     reasoning: str
@@ -80,22 +80,22 @@ class ReasoningParser:
         self._run = self._parse()
         next(self._run)
 
-    def feed(self, text: str) -> Thought:
+    def feed(self, text: str) -> ReasoningPart:
         """What more text brings."""
         if text:
             self._source.push(text)
             next(self._run)
         return self._take()
 
-    def end(self) -> Thought:
+    def end(self) -> ReasoningPart:
         """What was held back, when the answer has ended. To be called once."""
         self._source.end()
         for _ in self._run:
             pass
         return self._take()
 
-    def _take(self) -> Thought:
-        thought = Thought("".join(self._reasoning), "".join(self._text))
+    def _take(self) -> ReasoningPart:
+        thought = ReasoningPart("".join(self._reasoning), "".join(self._text))
         self._reasoning.clear()
         self._text.clear()
         return thought

@@ -1,10 +1,10 @@
-"""A text that arrives in pieces, for parsers that are written as if it were there.
+"""A text that arrives in pieces, for parsers that are written as if all of it were there.
 
-A parser is a generator: it yields when it needs more text, and is resumed when there is
-some. Whatever it takes is held until it knows what that was (`release`), so that text
-that only looked like syntax can still be shown. Characters are not read again, but for
-one `put_back` of a parser, and no more than MAX_HELD_CHARS are held: parsing is linear,
-and what it makes does not depend on how the text was cut. Knows no format.
+A parser is a generator: it yields when it needs more text, and is resumed when there is some.
+Characters that a parser takes are held until the parser knows what they are (`release`), so that
+text that only looked like syntax can still be shown. No character is read twice, except after a
+`put_back`, and at most MAX_HELD_CHARS are held. So parsing is linear, and its result does not
+depend on how the text was cut. Knows no format.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Scan: TypeAlias = Generator[None, None, T]  # yields where it waits for more tex
 
 
 class Malformed(Exception):
-    """The text is not what the format asks for. What is held was none of it."""
+    """The text is not in the format. The characters that are held are plain text."""
 
 
 class Source:
@@ -35,7 +35,7 @@ class Source:
         self._num_pushes = 0
 
     def push(self, text: str) -> None:
-        """Add text. Only what a parser could not judge yet is copied: less than a marker."""
+        """Add text. Only characters that no parser could judge yet are copied: less than a marker."""
         self.text, self.at = self.text[self.at :] + text, 0
         self._num_pushes += 1
 
@@ -106,7 +106,7 @@ class Source:
 
 
 def find_marker(source: Source, marker: str) -> tuple[int, bool]:
-    """How many characters come surely before the next `marker`, and whether it stands behind them.
+    """The number of characters that surely come before the next `marker`, and whether it follows them.
 
     An empty marker is never found.
     """

@@ -18,7 +18,7 @@ import jinja2
 from transformers.utils import chat_template_utils
 
 from serve_app.errors import InvalidField, ServeError, UnsupportedField
-from serve_app.text.tokens.control_tokens import Marking, count_chars
+from serve_app.text.tokens.control_tokens import ControlMarks, count_chars
 from serve_app.text.tokens.tokenizer import Tokenizer, check_prompt_chars
 from serve_app.types import Templating
 from serve_app.types.request import RESERVED_VARIABLES
@@ -79,7 +79,7 @@ class ChatTemplate:
         check_prompt_chars(num_chars, param="messages")
 
         def work() -> list[int]:
-            marking = Marking(self._tokenizer.controls)
+            marking = ControlMarks(self._tokenizer.controls)
             shown = marking.put(readable)
             end = _mark_end(shown[-1]) if templating.continue_final_message else ""
             inputs = {

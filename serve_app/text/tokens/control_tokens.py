@@ -2,10 +2,10 @@
 
 A control token is one that structures a prompt: every special token, and every
 added token written like one (`<|...|>`), since some models do not flag the tokens
-of their roles. A chat template mixes them with the strings of users; afterwards
-nobody can tell whose `<|im_start|>` is whose. So, before rendering, a random mark
-is put *inside* each control token that a user wrote: it can no longer match, however
-the template cuts, escapes or joins it. After rendering, `split` finds the marks again.
+of their roles. A chat template mixes control tokens with the strings of users; in the
+rendered prompt nobody can tell a user's `<|im_start|>` from the template's. So, before rendering,
+a random mark is put *inside* each control token that a user wrote. The token then no longer
+matches, however the template cuts, escapes or joins it. After rendering, `split` finds the marks.
 
 Covered: control tokens inside any one string or key of messages and tools.
 Not covered: a token that a template puts together from two strings of a user.
@@ -26,15 +26,15 @@ _MARK_CHARS = 20
 _LOOKS_LIKE_CONTROL = re.compile(r"<[|｜].*[|｜]>", re.DOTALL)
 
 
-class Piece(NamedTuple):
+class PromptPiece(NamedTuple):
     """A stretch of a prompt; `plain`: a user's own words, never a control token."""
 
     text: str
     plain: bool
 
 
-class Marking:
-    """One rendering: marks strings on the way in, and finds the marks on the way out."""
+class ControlMarks:
+    """The marks of one rendering: put into the strings before it, found in the prompt after it."""
 
     def __init__(self, controls: ControlTokens) -> None:
         self._controls = controls
@@ -56,21 +56,21 @@ class Marking:
             return [self.put(item) for item in value]
         return value
 
-    def split(self, rendered: str) -> list[Piece]:
+    def split(self, rendered: str) -> list[PromptPiece]:
         """The rendered prompt without marks, in the pieces in which it must be encoded."""
         if not self.num_added_chars:
-            return [Piece(rendered, plain=False)]
-        pieces: list[Piece] = []
+            return [PromptPiece(rendered, plain=False)]
+        pieces: list[PromptPiece] = []
         text, *others = rendered.split(self._mark)
         for other in others:
             match = self._controls.pattern.match(text[-1:] + other)
             if match is None:  # the template cut the token; what is left of it still must not join
-                pieces.append(Piece(text, plain=False))
+                pieces.append(PromptPiece(text, plain=False))
                 text = other
                 continue
-            pieces += [Piece(text[:-1], plain=False), Piece(match[0], plain=True)]
+            pieces += [PromptPiece(text[:-1], plain=False), PromptPiece(match[0], plain=True)]
             text = other[len(match[0]) - 1 :]
-        pieces.append(Piece(text, plain=False))
+        pieces.append(PromptPiece(text, plain=False))
         return [piece for piece in pieces if piece.text]
 
     def _put_text(self, text: str) -> str:
@@ -123,12 +123,12 @@ class ControlTokens:
         normalized = self._normalizer.normalize_str(text)
         return len(self.pattern.findall(normalized)) > len(self.pattern.findall(text))
 
-    def split(self, text: str) -> list[Piece]:
+    def split(self, text: str) -> list[PromptPiece]:
         """A user's raw string in pieces that encode to no control token."""
-        pieces: list[Piece] = []
+        pieces: list[PromptPiece] = []
         end = 0
         for match in self.pattern.finditer(text):
-            pieces += [Piece(text[end : match.start()], plain=False), Piece(match[0], plain=True)]
+            pieces += [PromptPiece(text[end : match.start()], plain=False), PromptPiece(match[0], plain=True)]
             end = match.end()
-        pieces.append(Piece(text[end:], plain=False))
+        pieces.append(PromptPiece(text[end:], plain=False))
         return [piece for piece in pieces if piece.text]

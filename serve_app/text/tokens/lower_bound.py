@@ -1,8 +1,8 @@
 """The fewest tokens that a text can become, known without tokenising it.
 
-A prompt far beyond a window is refused for its length alone. That is only done where it is
-certain: where no step of a tokenizer drops or joins characters without bound, each token
-stands for at most so many bytes. Other tokenizers have no bound here, and do the work.
+A prompt far beyond the context window is refused for its length alone, where that is certain: if no
+step of a tokenizer drops or joins characters without bound, each token stands for at most so many
+bytes. For other tokenizers there is no bound, and the prompt is tokenised.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from tokenizers.pre_tokenizers import ByteLevel
 
-# By how much these may shrink a text in bytes, and more: three letters of Hangul become one syllable,
-# and the three bytes of a Kelvin sign one letter.
+# Normal form -> by which factor it may shrink a text in bytes, rounded up: three letters of Hangul
+# become one syllable, and the three bytes of a Kelvin sign one letter.
 _NORMAL_FORMS: Final = {"NFC": 4, "NFD": 4}
 _SPLITS: Final = frozenset({"Split", "Punctuation"})  # that may remove what they find
 _KEEPS: Final = frozenset({"ByteLevel", "Metaspace", "Digits", "UnicodeScripts", "FixedLength"})

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.limits import MAX_PROMPT_CHARS
-from serve_app.text.tokens.control_tokens import ControlTokens, Piece
+from serve_app.text.tokens.control_tokens import ControlTokens, PromptPiece
 from serve_app.text.tokens.detokenizer import Detokenizer, new_detokenizer
 from serve_app.text.tokens.files import TokenizerFiles, read_files
 from serve_app.text.tokens.lower_bound import bytes_per_token
@@ -97,7 +97,7 @@ class Tokenizer:
         check_prompt_chars(len(text), param="prompt")
         return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
 
-    def encode_pieces(self, pieces: Sequence[Piece], *, continues: bool = False) -> list[int]:
+    def encode_pieces(self, pieces: Sequence[PromptPiece], *, continues: bool = False) -> list[int]:
         """Ids of one text given in pieces, without BOS; plain pieces yield no control token.
 
         `continues`: the text follows another one directly. The caller bounds the text. Raises
@@ -117,7 +117,7 @@ class Tokenizer:
             return work()
         return await self._workers.run(num_chars, work)
 
-    def _encode_some(self, pieces: Sequence[Piece], continues: bool) -> list[int]:
+    def _encode_some(self, pieces: Sequence[PromptPiece], continues: bool) -> list[int]:
         """SentencePiece opens every text with a space, but not behind a line break.
 
         So a piece that follows others is encoded there, and the line break is taken away again.

@@ -1,7 +1,7 @@
-"""Threads that tokenise, beside the event loop: bounded in number, and in what waits for them.
+"""Threads that tokenise beside the event loop. Their number, and the text that waits for them, are bounded.
 
-A job cannot be stopped once it runs, so long ones have a thread of their own, where they are done
-one after the other and in nobody's way; one whose caller leaves while it waits is never begun.
+A running job cannot be stopped. So long jobs have a thread of their own, which does one after the
+other and delays no short job. A job whose caller leaves while the job waits is never begun.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import pytest
 
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 
 
 def test_the_token_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_serve_itself_is_on_loopback_behind_haproxy_and_public_without(tmp_path:
     environ = environment.haproxy(tmp_path)
     assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, environ) == environment.LOOPBACK
     assert environ[environment.PUBLIC_HOST] == "0.0.0.0"
-    assert Settings.read(tmp_path / "settings.json").host == "0.0.0.0"
+    assert HaproxySettings.read(tmp_path / "settings.json").host == "0.0.0.0"
     alone = {environment.PUBLIC_HOST: "127.0.0.1"}  # left from another start
     assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, alone) == "0.0.0.0"
     assert alone == {}

@@ -1,8 +1,8 @@
 """What parsers of tool calls write: plain text, and calls in pieces.
 
-A call is opened when its name is known and its arguments begin; from then on it stands,
-and its arguments go out as they come. A call that breaks before that is text. Only
-tools that were offered are called. Knows no format.
+A call is opened when its name is known and its arguments begin. An open call cannot be taken back,
+and its arguments are passed on as they come. A call that breaks before it is open is plain text.
+Only tools that were offered are called. Knows no format.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
-class Enough(Exception):
+class LastCallEnded(Exception):
     """The last call that is wanted has ended."""
 
 
@@ -51,7 +51,7 @@ class Calls:
         return self._index + 1
 
     def pieces(self) -> list[Piece]:
-        """What was written since the last time."""
+        """Everything that was written since the last call of this."""
         pieces, self._pieces = self._pieces, []
         return pieces
 
@@ -92,13 +92,13 @@ class Calls:
         self._early.append(self._source.text[start : start + count])
 
     def close(self, default: str = "") -> None:
-        """End the open call; `default` are its arguments when there are none. Raises Enough."""
+        """End the open call; `default` are its arguments when there are none. Raises LastCallEnded."""
         self._write(default)
         self._source.release()
         self._ended()
 
     def abandon(self) -> None:
-        """The call broke: if it is open it stands as it is, and what is held is text. Raises Enough."""
+        """The call broke: an open call stays as it is, and held characters are text. Raises LastCallEnded."""
         self._early.clear()
         if self._open:
             self._ended()
@@ -113,7 +113,7 @@ class Calls:
     def _ended(self) -> None:
         self._open = False
         if self.count == self._limit:
-            raise Enough
+            raise LastCallEnded
 
     def _write(self, arguments: str) -> None:
         if arguments:

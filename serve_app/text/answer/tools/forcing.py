@@ -25,7 +25,7 @@ _OPEN: Final = ("additionalProperties", "patternProperties", "allOf", "anyOf", "
 
 
 @dataclass(frozen=True, slots=True)
-class Thoughts:
+class ThinkingRules:
     """What a model may think first; `opened`: it already does."""
 
     format: ReasoningFormat
@@ -46,7 +46,7 @@ class CallRules:
 def answer_grammar(
     token_ids: Mapping[str, int],
     *,
-    thoughts: Thoughts | None = None,
+    thoughts: ThinkingRules | None = None,
     schema: Mapping[str, Any] | None = None,
     calls: CallRules | None = None,
 ) -> Grammar:
@@ -86,7 +86,7 @@ def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return schema
 
 
-def _thought_rules(thoughts: Thoughts, token_ids: Mapping[str, int]) -> list[str]:
+def _thought_rules(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> list[str]:
     open, close = thoughts.format.open, thoughts.format.close
     inside = f"TEXT {_terms(close, token_ids)}" if close in token_ids else "thought"
     rule = f"{inside} {_BLANKS}" if thoughts.opened else f"({_terms(open, token_ids)} {inside} {_BLANKS})?"

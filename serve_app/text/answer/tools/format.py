@@ -29,8 +29,8 @@ class Spelling:
 class ToolFormat:
     """How a family of models writes calls.
 
-    `scan` reads calls, beginning behind `marker`, or at a character of `bare`. It releases
-    from `source` what was syntax; what it leaves held, and what it raises Malformed over, is text.
+    `scan` reads calls, beginning behind `marker`, or at a character of `bare`. It releases syntax
+    from `source`. Characters that it leaves held, also when it raises Malformed, are plain text.
     """
 
     name: str

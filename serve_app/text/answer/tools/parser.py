@@ -1,8 +1,8 @@
 """The text of an answer -> plain text and tool calls, as it comes.
 
-For any text: what is not a call comes out as text, in order, nothing lost or doubled; the
-fragments of a call's arguments are together what the model wrote; the time is linear in
-the text, however it is cut into pieces; and nothing is raised.
+For any text: what is not a call comes out as text, in order, nothing lost or doubled. The
+fragments of a call's arguments are, joined, what the model wrote. The time is linear in the
+text, however the text is cut into pieces. And nothing is raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from serve_app.text.answer.source import BLANK, Malformed, Scan, Source, find_marker
-from serve_app.text.answer.tools.calls import Calls, Enough, Piece, new_call_id
+from serve_app.text.answer.tools.calls import Calls, LastCallEnded, Piece, new_call_id
 from serve_app.text.answer.tools.format import ToolFormat
 
 
@@ -64,7 +64,7 @@ class ToolParser:
     def _parse(self) -> Scan[None]:
         try:
             yield from self._parts()
-        except Enough:
+        except LastCallEnded:
             self.complete = True
 
     def _parts(self) -> Scan[None]:

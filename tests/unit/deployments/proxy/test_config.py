@@ -6,7 +6,7 @@ import pytest
 from serve_app.api.dialects.family import Family
 from serve_app.deployments.proxy import answers
 from serve_app.deployments.proxy.config import adapted, admin_socket
-from serve_app.deployments.proxy.settings import Settings
+from serve_app.deployments.proxy.settings import HaproxySettings
 from tests.support.haproxy import BINARY, ray_config
 
 HOSTS = ("127.0.0.1", "0.0.0.0", "192.168.7.1", "::1", "::", "localhost")
@@ -24,8 +24,8 @@ def binds(text: str) -> dict[str, list[str]]:
     return found
 
 
-def whole(folder: Path, host: str = "127.0.0.1") -> Settings:
-    return Settings(
+def whole(folder: Path, host: str = "127.0.0.1") -> HaproxySettings:
+    return HaproxySettings(
         host,
         tuple(answers.request_rules(Family.OPENAI)),
         tuple(answers.errors(folder)),
@@ -37,7 +37,7 @@ def whole(folder: Path, host: str = "127.0.0.1") -> Settings:
 @pytest.mark.parametrize("host", HOSTS)
 def test_http_listens_where_it_should_and_all_else_of_haproxy_on_loopback(tmp_path: Path, host: str) -> None:
     text = ray_config(tmp_path, port=8000, stats_port=8404, metrics_port=9101)
-    found = binds(adapted(text, Settings(host), "/tmp/own"))
+    found = binds(adapted(text, HaproxySettings(host), "/tmp/own"))
     assert found.pop("frontend http_frontend") == [f"{host}:8000" + (" v4v6" if host == "::" else "")]
     assert found == {"frontend prometheus": ["127.0.0.1:9101"], "listen stats": ["127.0.0.1:8404"]}
 
@@ -76,7 +76,7 @@ def test_a_backend_that_ray_counts_nobody_in_keeps_the_gateways_it_had(tmp_path:
 
 
 def test_serves_own_proxy_is_counted_and_never_asked(tmp_path: Path) -> None:
-    text = adapted(ray_config(tmp_path, servers=[30_000], fallback=8500), Settings("::1"), "/tmp/own")
+    text = adapted(ray_config(tmp_path, servers=[30_000], fallback=8500), HaproxySettings("::1"), "/tmp/own")
     (line,) = (line for line in text.splitlines() if ":8500" in line)
     assert line.endswith(" check backup disabled")
 
@@ -84,7 +84,7 @@ def test_serves_own_proxy_is_counted_and_never_asked(tmp_path: Path) -> None:
 def test_the_admin_socket_moves_and_is_the_owners_alone(tmp_path: Path) -> None:
     text = ray_config(tmp_path)
     assert admin_socket(text) == str(tmp_path / "admin.sock")
-    made = adapted(text, Settings("::1"), "/tmp/own")
+    made = adapted(text, HaproxySettings("::1"), "/tmp/own")
     assert admin_socket(made) == "/tmp/own"
     assert "stats socket /tmp/own mode 600 level admin expose-fd listeners" in made
 
@@ -93,7 +93,7 @@ def test_the_admin_socket_moves_and_is_the_owners_alone(tmp_path: Path) -> None:
 def test_a_file_that_ray_does_not_write_like_that_is_refused(tmp_path: Path, lost: str) -> None:
     text = ray_config(tmp_path).replace(f"{lost}\n", "backend other\n")
     with pytest.raises(ValueError, match="no section"):
-        adapted(text, Settings("::1"), "/tmp/own")
+        adapted(text, HaproxySettings("::1"), "/tmp/own")
 
 
 @pytest.mark.parametrize(
@@ -107,12 +107,12 @@ def test_a_line_that_cannot_be_made_safe_is_refused(tmp_path: Path, line: str, w
     text = ray_config(tmp_path)
     assert line in text
     with pytest.raises(ValueError):
-        adapted(text.replace(line, wrong), Settings("::1"), "/tmp/own")
+        adapted(text.replace(line, wrong), HaproxySettings("::1"), "/tmp/own")
 
 
 def test_what_is_not_named_stays_as_it_is(tmp_path: Path) -> None:
     text = ray_config(tmp_path, servers=[30_000])
-    lines = [line.strip() for line in adapted(text, Settings("127.0.0.1"), "/tmp/own").splitlines()]
+    lines = [line.strip() for line in adapted(text, HaproxySettings("127.0.0.1"), "/tmp/own").splitlines()]
     changed = ("#", "errorfile ", "stats socket ", "bind ", "option splice-", "timeout client ")
     for line in filter(None, map(str.strip, text.splitlines())):
         assert line.startswith(changed) or line in lines, line

@@ -14,7 +14,7 @@ from serve_app.errors import UnsupportedField
 from serve_app.json_schema import COMPACT, SPACE
 from serve_app.text.answer.answer_format import AnswerFormat, AnswerReader
 from serve_app.text.answer.output_text import OutputText
-from serve_app.text.answer.parser import Parts
+from serve_app.text.answer.parser import AnswerPart
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import GenerateRequest, Grammar, GrammarKind, Prompt, ToolChoice, ToolMode
 from tests.support.tiny_llama import make_tiny_llama
@@ -55,13 +55,13 @@ def reader(
     return AnswerReader(format, request, prompt, tokenizer), tokenizer
 
 
-def read(found: tuple[AnswerReader, Tokenizer], answer: str) -> Parts:
+def read(found: tuple[AnswerReader, Tokenizer], answer: str) -> AnswerPart:
     """`answer` as tokens, through detokenizer and parser."""
     reader, tokenizer = found
     output = OutputText(tokenizer, shown_ids=reader.marker_ids)
     text = output.push(tokenizer.encode_now(answer)).text + output.flush()
     parser = reader.parser()
-    return Parts(text) if parser is None else parser.feed(text, last=True)
+    return AnswerPart(text) if parser is None else parser.feed(text, last=True)
 
 
 def test_a_marker_that_is_a_special_token_is_seen_and_others_are_not(folder: Path) -> None:

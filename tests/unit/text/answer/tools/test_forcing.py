@@ -15,7 +15,7 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.text.answer.grammar import schema_of, serialise
 from serve_app.text.answer.reasoning import FORMATS as REASONING
 from serve_app.text.answer.tools.detect import FORMATS
-from serve_app.text.answer.tools.forcing import CallRules, Thoughts, answer_grammar
+from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
 from serve_app.text.answer.tools.mistral import MISTRAL_ARGS
 from serve_app.types import Grammar, GrammarKind
 
@@ -154,7 +154,7 @@ def test_thoughts_come_first(as_tokens: bool) -> None:
     call = '{"name": "now", "parameters": {}}'
     thought = f"Hm, {{or}} <b>?\n{format.close}"
     for opened, before in ((True, ""), (False, format.open + "\n")):
-        grammar = answer_grammar(markers, thoughts=Thoughts(format, opened), calls=calls("llama3"))
+        grammar = answer_grammar(markers, thoughts=ThinkingRules(format, opened), calls=calls("llama3"))
         assert matches(grammar, before + thought + call)
         assert matches(grammar, f"{before}{thought}\n\n{call}")
         assert not matches(grammar, f"{before}{thought}Hello")
