@@ -20,11 +20,10 @@ from typing import Final
 import psutil
 import yaml
 
-from tests.deploy.deployment import Raw, app_of
+from tests.deploy.deployment import START_S, Raw, app_of
 from tests.support.invariants import WAIT_S
 from tests.support.ray_cluster import ROOT, free_port
 
-START_S: Final = 180.0
 READY: Final = "Ctrl-C stops it."
 # What a shell gives a command: a session, a group and a terminal.
 _SHELL: Final = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"

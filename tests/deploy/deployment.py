@@ -36,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER: Final = ROOT / "deploy"
 CACHE_BYTES: Final = 32 * 2**20
+START_S: Final = 180.0  # models load beside whatever else the machine does
 GRPC_PORT: Final = free_port()  # the same in all files: another one would restart gateways
 DEMO: Final = "demo-chat"
 CHAT: Final = "/v1/chat/completions"
@@ -246,7 +247,7 @@ def _wait(port: int, apps: list[str]) -> None:
     from serve_app.deployments.launcher.deploy import until_ready
     from serve_app.deployments.rollout.cluster import ServeCluster
 
-    cluster, deadline = ServeCluster(), time.monotonic() + WAIT_S
+    cluster, deadline = ServeCluster(), time.monotonic() + START_S
     while any(cluster.states().get(app, ("", ""))[0] != "RUNNING" for app in apps):
         assert time.monotonic() < deadline, cluster.states()
         time.sleep(0.1)

@@ -13,8 +13,8 @@ import psutil
 import pytest
 
 from serve_app.accounts.journal_reader import read
-from tests.deploy.command import START_S, Command, command, line_of
-from tests.deploy.deployment import DEMO, Raw, alone, deploy_file
+from tests.deploy.command import Command, command, line_of
+from tests.deploy.deployment import DEMO, START_S, Raw, alone, deploy_file
 from tests.deploy.stopping import LONG, STREAMS, check_stop, stream, streams
 from tests.support.invariants import WAIT_S
 

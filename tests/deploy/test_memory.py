@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from tests.deploy.answers import completion
-from tests.deploy.deployment import COMPLETIONS, DEMO, alone, app_of, deploy_file
+from tests.deploy.deployment import COMPLETIONS, DEMO, START_S, alone, app_of, deploy_file
 from tests.support.invariants import WAIT_S
 from tests.support.memory_group import Balloon, MemoryGroup, memory_group
 from tests.support.ray_cluster import ROOT, free_port
@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.timeout(500),
 ]
 
-START_S: Final = 180.0
 RECOVERY_S: Final = 120.0
 ROOM: Final = 500 * 2**20  # that the container has beyond what the idle server uses
 STEP: Final = 8 * 2**20

@@ -23,14 +23,13 @@ from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy.answers import BROKEN, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.deploy import fake_model
-from tests.deploy.deployment import DEMO, alone, app_of, deploy_file
+from tests.deploy.deployment import DEMO, START_S, alone, app_of, deploy_file
 from tests.support.invariants import WAIT_S
 from tests.support.network import Namespace, two_networks
 from tests.support.ray_cluster import ROOT
 
 pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
 
-START_S: Final = 180.0
 PORT: Final = 8000
 GRPC_PORT: Final = 8001
 SLOW: Final = 4_300
