@@ -52,11 +52,33 @@ def test_every_path_that_a_page_names_exists(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Anchors too are checked when the site is built."""
     made = {DOCS / name for name in GENERATED}
     for target in _LINK.findall(prose(page)):
         file = (page.parent / target).resolve()
         assert re.match(r"[a-z]+:", target) or file.exists() or file in made, target
+
+
+def anchors(page: Path) -> set[str]:
+    """Of the headings of a page, as the site makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.M):
+        text = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", text).strip().lower())
+        found.add(slug if slug not in found else f"{slug}_{sum(one.startswith(slug) for one in found)}")
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_anchor_is_there(page: Path) -> None:
+    made = {DOCS / name: text() for name, text in GENERATED.items() if name == "reference/settings.md"}
+    for target, fragment in re.findall(r"\]\(([^)#\s]*)#([^)]*)\)", prose(page)):
+        file = (page.parent / target).resolve() if target else page
+        if file in made:
+            assert fragment in {
+                line[3:].lower() for line in made[file].splitlines() if line.startswith("## ")
+            }
+        elif file.suffix == ".md" and not re.match(r"[a-z]+:", target):
+            assert fragment in anchors(file), f"{target}#{fragment}"
 
 
 def test_the_map_names_every_entry_at_the_top() -> None:

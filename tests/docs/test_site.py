@@ -108,6 +108,7 @@ def test_the_list_of_decisions_has_every_record() -> None:
         assert f"]({record.name})" in text
 
 
+@pytest.mark.full
 def test_the_site_builds_without_a_network(tmp_path: Path) -> None:
     """As `make docs` does, in a network namespace with nothing in it where that is allowed."""
     pytest.importorskip("zensical")
