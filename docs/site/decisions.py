@@ -17,6 +17,7 @@ SUBJECTS: Final = {
     "endpoints": "Endpoints and limits",
     "usage": "Usage and memory",
     "memory": "Usage and memory",
+    "fastapi": "Serving",
     "embeddings": "Embeddings",
     "grammar": "Structured output",
     "openai": "OpenAI's protocol",

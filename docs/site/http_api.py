@@ -1,61 +1,62 @@
 """The page of the HTTP interface: every route, rendered from the gateway's OpenAPI document.
 
-The document needs no model, so the gateway is made over the backend of the tests.
+The document needs no model, so the gateway is made over the backend of the tests and asked for it.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+import asyncio
 from typing import Any, Final
+
+import httpx
 
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app
 
 METHODS: Final = ("get", "post", "put", "patch", "delete")
 _BOUNDS: Final = {
-    "minimum": "from",
-    "exclusiveMinimum": "above",
-    "maximum": "to",
-    "exclusiveMaximum": "below",
-    "minLength": "of at least",
-    "maxLength": "of at most",
-    "minItems": "of at least",
-    "maxItems": "of at most",
+    "minimum": "from {}",
+    "exclusiveMinimum": "above {}",
+    "maximum": "to {}",
+    "exclusiveMaximum": "below {}",
+    "minLength": "(at least {} characters)",
+    "maxLength": "(at most {} characters)",
+    "minItems": "(at least {})",
+    "maxItems": "(at most {})",
 }
 _HEAD: Final = """# HTTP interface
 
 Every route of the gateway, made from its OpenAPI document. [Protocols](../protocols.md) says what each field
-does and which test shows it; [KServe v2](../kserve.md) has the same tensors over gRPC.
-"""
-_SERVED: Final = """
-A running server has the document at `/openapi.json`, and a page to try it at `/docs`, for callers with a key.
+does and which test shows it; [KServe v2](../kserve.md) has the same tensors over gRPC. A running server has
+the document at `/openapi.json`, and a page to try it at `/docs`; with keys configured, both want one.
 """
 
 
 def page() -> str:
     """The whole page, in Markdown."""
-    app: Any = fake_app(FakeBackend())
-    document = app.openapi() if hasattr(app, "openapi") else None
-    if not (document and document.get("paths")):
-        return f"{_HEAD}\n{_routes(app)}\n"
-    sections: dict[str, list[str]] = defaultdict(list)
+    document = asyncio.run(_document())
+    sections: dict[str, list[str]] = {tag["name"]: [] for tag in document.get("tags", ())}
+    described = {tag["name"]: tag.get("description", "") for tag in document.get("tags", ())}
     for path, item in document["paths"].items():
         for method in METHODS:
             if method in item:
                 tag = (item[method].get("tags") or ["Other"])[0]
-                sections[tag].append(_operation(method, path, item[method], document))
-    return "\n".join([_HEAD, _SERVED, *(f"## {tag}\n\n" + "\n".join(each) for tag, each in sections.items())])
-
-
-def _routes(app: Any) -> str:
-    """A table of methods and paths: all that a gateway without such a document tells."""
-    rows = sorted(
-        (route.path, method)
-        for route in app.routes
-        for method in sorted(getattr(route, "methods", None) or ())
-        if method not in {"HEAD", "OPTIONS"}
+                sections.setdefault(tag, []).append(_operation(method, path, item[method], document))
+    parts = (
+        f"## {tag}\n\n{described.get(tag, '')}\n\n" + "\n".join(operations)
+        for tag, operations in sections.items()
+        if operations
     )
-    return "\n".join(["| route | |", "|---|---|", *(f"| `{path}` | {method} |" for path, method in rows)])
+    return "\n".join([_HEAD, *parts])
+
+
+async def _document() -> dict[str, Any]:
+    """As a server gives it to a client on the same machine."""
+    transport = httpx.ASGITransport(fake_app(FakeBackend()))
+    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+        answer = await client.get("/openapi.json")
+        document: dict[str, Any] = answer.raise_for_status().json()
+        return document
 
 
 def _operation(method: str, path: str, operation: dict[str, Any], document: dict[str, Any]) -> str:
@@ -84,7 +85,8 @@ def _fields(schema: dict[str, Any], document: dict[str, Any]) -> str:
     schema = _resolved(schema, document)
     options = schema.get("anyOf") or schema.get("oneOf")
     if options and "properties" not in schema:
-        return "\n\nor\n\n".join(filter(None, (_fields(each, document) for each in options)))
+        tables = [(_resolved(each, document).get("title", ""), _fields(each, document)) for each in options]
+        return "\n\nor\n\n".join(f"`{title}`:\n\n{table}" if title else table for title, table in tables)
     properties = schema.get("properties")
     if not properties:
         return _type(schema, document)
@@ -120,9 +122,7 @@ def _type(schema: dict[str, Any], document: dict[str, Any]) -> str:
     words = [kind if isinstance(kind, str) else " or ".join(kind)]
     if kind == "array" and schema.get("items"):
         words.append(f"of {_type(schema['items'], document)}")
-    for key, word in _BOUNDS.items():
-        if key in schema:
-            words += [word, str(schema[key])]
+    words += [form.format(schema[key]) for key, form in _BOUNDS.items() if key in schema]
     return " ".join(words).replace("|", "\\|")
 
 
