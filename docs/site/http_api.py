@@ -85,7 +85,7 @@ def _fields(schema: dict[str, Any], document: dict[str, Any]) -> str:
     schema = _resolved(schema, document)
     options = schema.get("anyOf") or schema.get("oneOf")
     if options and "properties" not in schema:
-        tables = [(_resolved(each, document).get("title", ""), _fields(each, document)) for each in options]
+        tables = [(each.get("$ref", "").rpartition("/")[2], _fields(each, document)) for each in options]
         return "\n\nor\n\n".join(f"`{title}`:\n\n{table}" if title else table for title, table in tables)
     properties = schema.get("properties")
     if not properties:
