@@ -24,13 +24,13 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
-TEST_JOBS ?= 4
+TEST_JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)
 GIVING_WAY := nice -n 10
 COVERED := build/coverage
 
-.PHONY: serve test check test-unit test-ray test-deploy test-all test-gpu coverage lint docs lock bench soak bench-gpu protocol clean
+.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint docs lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
@@ -39,10 +39,6 @@ serve: $(STAMP)
 # them. A part's output comes when it is done; TEST_JOBS=1 runs one after the other.
 test: $(STAMP)
 	@$(SIDE_BY_SIDE) test-unit test-ray test-deploy
-
-# What a change must pass.
-check: $(STAMP)
-	@$(SIDE_BY_SIDE) lint test-unit test-ray test-deploy
 
 test-unit: $(STAMP)
 	$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
@@ -69,9 +65,9 @@ coverage: $(STAMP)
 	$(BIN)/python -m coverage report
 
 lint: $(STAMP)
-	$(GIVING_WAY) $(BIN)/ruff check serve_app tests benchmarks recipes
-	$(GIVING_WAY) $(BIN)/ruff format --check serve_app tests benchmarks recipes
-	$(GIVING_WAY) $(BIN)/mypy
+	$(BIN)/ruff check serve_app tests benchmarks recipes docs/site
+	$(BIN)/ruff format --check serve_app tests benchmarks recipes docs/site
+	$(BIN)/mypy
 
 # The site, in build/site: pages are staged in build/docs, some of them made from the code. Needs no network,
 # and fails on a dead link, a missing anchor and anything that a page would load from elsewhere.
