@@ -30,7 +30,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -
 GIVING_WAY := nice -n 10
 COVERED := build/coverage
 
-.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint lock bench soak bench-gpu protocol clean
+.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint docs lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
@@ -44,10 +44,10 @@ test-unit: $(STAMP)
 	$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
 
 test-ray: $(STAMP)
-	$(PYTEST) -m "$(RAY)" --ignore tests/deploy $(PYTEST_FLAGS)
+	$(PYTEST) -m "$(RAY)" --ignore tests/deploy --ignore tests/docs $(PYTEST_FLAGS)
 
 test-deploy: $(STAMP)
-	$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy  # whole deploy files: a cluster of their own
+	$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy tests/docs  # whole deploy files: a cluster of their own
 
 # With the full counts, which need the machine for themselves: one part after the other.
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
@@ -65,9 +65,16 @@ coverage: $(STAMP)
 	$(BIN)/python -m coverage report
 
 lint: $(STAMP)
-	$(BIN)/ruff check serve_app tests benchmarks recipes
-	$(BIN)/ruff format --check serve_app tests benchmarks recipes
+	$(BIN)/ruff check serve_app tests benchmarks recipes docs/site
+	$(BIN)/ruff format --check serve_app tests benchmarks recipes docs/site
 	$(BIN)/mypy
+
+# The site, in build/site: pages are staged in build/docs, some of them made from the code. Needs no network,
+# and fails on a dead link, a missing anchor and anything that a page would load from elsewhere.
+docs: $(STAMP)
+	$(BIN)/python -m docs.site stage build/docs
+	$(BIN)/zensical build --strict
+	$(BIN)/python -m docs.site check build/site
 
 # After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).
 lock: $(LOCK_TOOL)

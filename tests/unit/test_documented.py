@@ -13,7 +13,6 @@ from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text("utf-8")
-README = (ROOT / "README.md").read_text("utf-8")
 
 MODELS = [config.EngineConfig, config.ModelConfig, config.GatewayConfig]
 
@@ -47,20 +46,3 @@ def test_every_metric_is_listed_for_operators() -> None:
 def test_every_error_class_stands_in_the_tree() -> None:
     tree = ast.get_docstring(ast.parse(Path(errors.__file__).read_text("utf-8"))) or ""
     assert [name for name in errors.KINDS if name not in tree] == []
-
-
-def test_the_readme_names_every_package() -> None:
-    package = ROOT / "serve_app"
-    names = [p.name for p in package.iterdir() if p.is_dir() and (p / "__init__.py").exists()]
-    assert [name for name in names if f"serve_app/{name}/" not in README] == []
-    files = [p.name for p in package.glob("*.py") if p.name != "__init__.py"]
-    assert [name for name in files if name not in README] == []
-
-
-@pytest.mark.parametrize(
-    "document", [*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md"], ids=lambda p: p.name
-)
-def test_links_between_documents_lead_somewhere(document: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", document.read_text("utf-8")):
-        if not target.startswith("http"):
-            assert (document.parent / target).exists(), target

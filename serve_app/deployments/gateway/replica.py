@@ -1,7 +1,7 @@
 """The ingress as a Serve deployment: the api layer's ASGI app over `ServeBackend`, and gRPC beside it.
 
 gRPC has a port of the replica's own: Serve's proxies for it listen on every interface, do not tell
-who calls, and read messages before anybody could refuse them (docs/decisions.md).
+who calls, and read messages before anybody could refuse them (docs/decisions/serving-grpc.md).
 """
 
 from __future__ import annotations

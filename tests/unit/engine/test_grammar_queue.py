@@ -107,7 +107,7 @@ def test_masks_that_leave_nothing_of_a_grammar_end_their_own_request(engine, fas
     good = request("[0-9]")
     outputs = run(engine, bad, good)
     assert outputs[bad.id, 0][-1].error is not None
-    assert "grammar" in outputs[bad.id, 0][-1].error.message
+    assert "grammar" in outputs[bad.id, 0][-1].error.reason
     assert outputs[good.id, 0][-1].finish is FinishReason.EOS
 
 
