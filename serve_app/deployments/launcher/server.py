@@ -26,6 +26,7 @@ from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.guardian import SAID
 from serve_app.deployments.launcher.terminal import complain, say, show, waiting
+from serve_app.endpoints.endpoint import Task
 
 GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
 WATCH_S: Final = 0.5
@@ -143,7 +144,7 @@ class Server:
         self._tell_launcher()
         host, port = ports.address(self._config)
         show(f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n")
-        show(f"{_example(host, port)}\n\n")
+        show(f"{_example(host, port, chat_endpoint(self._config))}\n\n")
         if (rpc := ports.rpc_port(self._config)) is not None:
             show(f"KServe v2 over gRPC: {ports.reachable(host)}:{rpc}\n\n")
         show("Ctrl-C stops it.\n")
@@ -228,8 +229,14 @@ def _keep(text: str) -> str:
     return f"\nAll of it is in {path}."
 
 
-def _example(host: str, port: int) -> str:
-    body = {"model": "demo-chat", "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+def chat_endpoint(config: dict[str, Any]) -> str:
+    """The name of the file's first endpoint that chats; the demo model's where it has none."""
+    endpoints = (_gateway(config).get("user_config") or {}).get("endpoints") or ()
+    return next((each["name"] for each in endpoints if each.get("task", Task.CHAT) == Task.CHAT), "demo-chat")
+
+
+def _example(host: str, port: int, model: str) -> str:
+    body = {"model": model, "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     return (
         f"  curl -N http://{ports.reachable(host)}:{port}/v1/chat/completions \\\n"
         f"    -H 'Content-Type: application/json' \\\n    -d '{json.dumps(body)}'"

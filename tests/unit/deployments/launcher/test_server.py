@@ -4,11 +4,12 @@ import socket
 from pathlib import Path
 
 import pytest
+import yaml
 
 from serve_app.deployments.environment import free_port
 from serve_app.deployments.launcher import ports
 from serve_app.deployments.launcher.errors import CannotServe
-from serve_app.deployments.launcher.server import read
+from serve_app.deployments.launcher.server import chat_endpoint, read
 
 FILE = """
 http_options: {{host: 127.0.0.1, port: {port}}}
@@ -58,3 +59,16 @@ def test_a_deploy_file_that_cannot_serve_is_refused_with_a_hint(tmp_path: Path, 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(CannotServe, match=r"none\.yaml"):
         read(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("endpoints", "name"),
+    [
+        ("[{name: mine}]", "mine"),
+        ("[{name: vectors, task: llm/v1/embeddings}, {name: mine, task: llm/v1/chat}]", "mine"),
+        ("[]", "demo-chat"),
+    ],
+)
+def test_the_first_request_that_is_shown_asks_an_endpoint_of_the_file(endpoints: str, name: str) -> None:
+    gateway = {"name": "Gateway", "user_config": {"endpoints": yaml.safe_load(endpoints)}}
+    assert chat_endpoint({"applications": [{"name": "system", "deployments": [gateway]}]}) == name
