@@ -72,10 +72,10 @@ async def test_an_operation_can_be_read_and_tried(visit: Visit) -> None:
     page = visit.page
     await page.goto(f"{visit.url}/docs", timeout=LOAD_MS)
     await page.locator('h3[data-tag="Pages"]').click(timeout=LOAD_MS)
-    await page.locator("#operations-Pages-get_livez").click(timeout=LOAD_MS)
+    await page.locator("#operations-Pages-get_livez .opblock-summary-control").first.click(timeout=LOAD_MS)
     await page.get_by_role("button", name="Try it out").click(timeout=LOAD_MS)
     await page.get_by_role("button", name="Execute").click(timeout=LOAD_MS)
-    live = page.locator(".live-responses-table .response-col_status").first
+    live = page.locator(".live-responses-table .response .response-col_status").first
     await expect(live).to_contain_text("200", timeout=LOAD_MS)
     assert {urlsplit(each).hostname for each in visit.asked if not each.startswith("data:")} == {"127.0.0.1"}
 
