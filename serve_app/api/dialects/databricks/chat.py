@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
-from serve_app.api.dialects.chat.grammar import parse_form
+from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire

@@ -8,8 +8,8 @@ from typing import Any, Final
 from llguidance import StructTag
 
 from serve_app import limits
-from serve_app.api.dialects.chat.grammar import FIELDS as PARSERS
-from serve_app.api.dialects.chat.grammar import Form
+from serve_app.api.dialects.chat.response_format.grammar import FIELDS as PARSERS
+from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.triton.request.row import Row
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, adapt
