@@ -17,9 +17,9 @@ from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import context_of, open_context
 from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.triton.aliases import Meaning, endpoint_name, meaning
-from serve_app.api.dialects.triton.answer.outputs import Answers
+from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder
 from serve_app.api.dialects.triton.dialect import Inference, Stop, parse
-from serve_app.api.dialects.triton.ensemble.step import Step as TextStep
+from serve_app.api.dialects.triton.ensemble.step import EnsembleStep
 from serve_app.api.dialects.triton.ensemble.text_step import PARSERS, answer_step
 from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.stop import find_model, stopped
@@ -57,7 +57,7 @@ async def model_infer(call: RpcCall, services: Services) -> None:
         if isinstance(asked, Stop):
             await emit(_told(services, call.scope, asked, message))
             return
-        if isinstance(asked, TextStep):
+        if isinstance(asked, EnsembleStep):
             await answer_text(asked, message.model_name, call.scope, services, emit)
             return
         del raw, message  # they would live as long as the answer takes
@@ -120,7 +120,7 @@ class Stream:
         if isinstance(asked, Stop):
             await self._emit(_told(services, scope, asked, message))
             return
-        if isinstance(asked, TextStep):
+        if isinstance(asked, EnsembleStep):
             await answer_text(asked, message.model_name, scope, services, self._emit)
             return
         # A stop that comes before the model has begun finds the request here, a later one in the backend.
@@ -170,7 +170,7 @@ async def answer(
         async with under_way(call, None, scope, services) as (attempt, deadline):
             begun()
             context.status = 200
-            answers = Answers(asked.answer, attempt.info)
+            answers = ResponseBuilder(asked.answer, attempt.info)
 
             async def pass_on(deltas: list[PromptDelta]) -> None:
                 for row, delta in deltas:
@@ -191,7 +191,7 @@ async def answer(
                 await emit(response)
 
 
-async def answer_text(step: TextStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
+async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
     """Ask the tokenizer, and `emit` the response. Raises ServeError."""
     with admitted(services, step):
         async with answer_step(step, endpoint_name(services, model), scope, services) as (_, response):
@@ -201,7 +201,7 @@ async def answer_text(step: TextStep, model: str, scope: Scope, services: Servic
 
 async def _understood(
     message: pb.ModelInferRequest, services: Services, *, can_stream: bool
-) -> Inference | Stop | TextStep:
+) -> Inference | Stop | EnsembleStep:
     """Raises ModelNotFound before anything else, then InvalidField or UnsupportedField."""
     meant = meaning(services, message.model_name)
     find_model(services, meant.endpoint)
@@ -211,7 +211,7 @@ async def _understood(
 
 def _parsed(
     config: TrtllmConfig, meant: Meaning, can_stream: bool, message: pb.ModelInferRequest
-) -> Inference | Stop | TextStep:
+) -> Inference | Stop | EnsembleStep:
     request = decoded(message)
     if not meant.role.generates:
         return PARSERS[meant.role](request)

@@ -29,7 +29,7 @@ REFLECTION: Final = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")
 )
 
-Answer = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
+Handler = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
 
 
 class Method(NamedTuple):
@@ -42,7 +42,7 @@ class Method(NamedTuple):
 class Page:
     """A method with one small message in and one out."""
 
-    def __init__(self, request: type[Message], response: type[Message], answer: Answer) -> None:
+    def __init__(self, request: type[Message], response: type[Message], answer: Handler) -> None:
         self._request = request
         self._response = response
         self._answer = answer
@@ -126,7 +126,7 @@ def _names(message: Any) -> dict[str, str]:
     return {"model": message.name, **version}
 
 
-def _page(name: str, answer: Answer) -> tuple[str, Method]:
+def _page(name: str, answer: Handler) -> tuple[str, Method]:
     request, response = getattr(pb, f"{name}Request"), getattr(pb, f"{name}Response")
     return f"/{SERVICE}/{name}", Method(Scope.INFERENCE, Page(request, response, answer))
 

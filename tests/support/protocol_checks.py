@@ -36,7 +36,7 @@ from serve_app.api.dialects.ovms import rerank as ovms_rerank
 from serve_app.api.dialects.triton.answer.output_table import OUTPUTS
 from serve_app.api.dialects.triton.errors import GRPC_STATUS
 from serve_app.api.dialects.triton.request.inputs import ALIASES, INPUTS, RENAMED, TEXTS, Input, Rank
-from serve_app.api.dialects.triton.request.row import Row as TensorRow
+from serve_app.api.dialects.triton.request.row import BatchRow as TensorRow
 from serve_app.api.edge.body import WireModel
 from serve_app.api.error_renderers import RENDERERS
 from serve_app.errors import InvalidField, ServeError

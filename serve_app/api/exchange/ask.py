@@ -19,9 +19,9 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.admission.metering import BYTES_PER_TOKEN, Metered
 from serve_app.api.context import context_of
 from serve_app.api.edge.connection import reply
+from serve_app.api.exchange.candidates import Candidates, candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
 from serve_app.api.exchange.frame import exchange
-from serve_app.api.exchange.target import Target, aim
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ServeError
@@ -59,7 +59,7 @@ class _Wanted:
     timeout_s: None = None
 
 
-class Asked(NamedTuple):
+class EntityReply(NamedTuple):
     """What one entity said."""
 
     entity: ServedEntity
@@ -73,13 +73,13 @@ async def first_reply(
     services: Services,
     scope: AsgiScope,
     endpoint: Endpoint,
-    target: Target,
+    candidates: Candidates,
     ask: Callable[[ServedEntity], Awaitable[T]],
     estimate: Callable[[], Usage],
     *,
     has_price: bool,
 ) -> AsyncIterator[tuple[T, Metered]]:
-    """What the first entity of `target` says that can answer, and the meter of the request.
+    """What the first entity of `candidates` says that can answer, and the meter of the request.
 
     `estimate` tells about what is asked, and may read all of it. The block tells the meter what was
     used; that is recorded once the block ends. Raises ServeError.
@@ -90,7 +90,7 @@ async def first_reply(
         patience_s = services.config.restart_wait_s
         try:
             found = await first_answer(
-                services.backend, target.entities, ask, target.tries, target.deadline, patience_s
+                services.backend, candidates.entities, ask, candidates.tries, candidates.deadline, patience_s
             )
         except (ServeError, asyncio.CancelledError) as error:
             if isinstance(error, ServeError):
@@ -110,7 +110,7 @@ async def asked_of(
     estimate: Callable[[], int],
     tokens: Callable[[list[Any]], int],
     version: str | None = None,
-) -> AsyncIterator[Asked]:
+) -> AsyncIterator[EntityReply]:
     """The answers to all `questions`, one after the other, of one entity of the endpoint `model`.
 
     Over any transport. `estimate` is of the tokens in all questions and may read them; `tokens` are
@@ -119,8 +119,8 @@ async def asked_of(
     """
     backend = services.backend
     endpoint = services.directory.find(model)
-    target = aim(endpoint, _Wanted(endpoint.task, version), None, scope, services)
-    complete = [replace(each, id=context_of(scope).id, timeout_s=target.limit_s) for each in questions]
+    candidates = candidates_of(endpoint, _Wanted(endpoint.task, version), None, scope, services)
+    complete = [replace(each, id=context_of(scope).id, timeout_s=candidates.limit_s) for each in questions]
 
     async def ask(entity: ServedEntity) -> tuple[ServedEntity, ModelInfo, list[Any]]:
         info = await backend.model(entity.app)
@@ -129,14 +129,14 @@ async def asked_of(
     def asked() -> Usage:
         return Usage(prompt_tokens=estimate())
 
-    async with first_reply(services, scope, endpoint, target, ask, asked, has_price=False) as (
+    async with first_reply(services, scope, endpoint, candidates, ask, asked, has_price=False) as (
         found,
         metered,
     ):
         entity, info, told = found
         size = tokens(told)
         metered.usage = Usage(prompt_tokens=size)
-        yield Asked(entity, info, told, size)
+        yield EntityReply(entity, info, told, size)
 
 
 class QuestionRoute:

@@ -17,10 +17,10 @@ from serve_app.api.admission.metering import tokens_in
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.ask import first_reply
+from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
-from serve_app.api.exchange.target import aim
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField
@@ -46,11 +46,11 @@ class EmbedExchange(Exchange[EmbedCall]):
     async def _answer(self, call: EmbedCall, entity: str | None) -> None:
         services, context = self._services, self._context
         endpoint = services.directory.find(call.model)
-        target = aim(endpoint, call, entity, self._scope, services)
-        request = replace(call.request, id=context.id, timeout_s=target.limit_s)
+        candidates = candidates_of(endpoint, call, entity, self._scope, services)
+        request = replace(call.request, id=context.id, timeout_s=candidates.limit_s)
         ask = partial(self._ask, request)
         replied = first_reply(
-            services, self._scope, endpoint, target, ask, lambda: _reserved(request), has_price=True
+            services, self._scope, endpoint, candidates, ask, lambda: _reserved(request), has_price=True
         )
         async with replied as ((chosen, info, embeddings), metered):
             metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)

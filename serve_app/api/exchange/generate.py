@@ -19,10 +19,10 @@ from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.call_stream import CallStream
+from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.stream import collect, rendered, send_stream
-from serve_app.api.exchange.target import aim
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError
@@ -86,8 +86,8 @@ async def under_way(
     context = context_of(scope)
     endpoint, adapter = services.directory.resolve(call.model, services.backend)
     context.ignored = call.ignored
-    target = aim(endpoint, call, entity, scope, services)
-    requests = _complete(call, context, target.limit_s, adapter)
+    candidates = candidates_of(endpoint, call, entity, scope, services)
+    requests = _complete(call, context, candidates.limit_s, adapter)
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
 
         def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
@@ -105,10 +105,10 @@ async def under_way(
             backend, patience_s = services.backend, services.config.restart_wait_s
             with ExitStack() as entry:
                 attempt = await begin(
-                    backend, target.entities, to, target.tries, begun, target.deadline, patience_s
+                    backend, candidates.entities, to, candidates.tries, begun, candidates.deadline, patience_s
                 )
                 with closing(attempt.stream):
-                    yield attempt, target.deadline
+                    yield attempt, candidates.deadline
         except ServeError as error:
             context.status = context.render_error(error).status
             raise

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.request.words import read_words, words_tensor
 from serve_app.types import Adapter, Draft, PromptTable, Tensor
 from tests.conformance.trtllm.asks import IDS, asked_for, body, refusal, tensor, with_tensor
@@ -72,7 +72,7 @@ async def test_word_lists_that_are_none(name: str, rows: list[list[int]]) -> Non
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=8).map(tuple), max_size=20).map(tuple))
 @settings(max_examples=50)
 def test_any_words_come_back_from_their_list(words: tuple[tuple[int, ...], ...]) -> None:
-    row = Row({"stop_words_list": words_tensor(words)})
+    row = BatchRow({"stop_words_list": words_tensor(words)})
     assert read_words(row, "stop_words_list", 256, 64) == words
 
 

@@ -7,9 +7,9 @@ from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
-from serve_app.api.dialects.chat.grammar import FIELDS as GRAMMAR_FIELDS
-from serve_app.api.dialects.chat.grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.chat.processors import Processors
+from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMAR_FIELDS
+from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.chat.shapes import GUIDES
 from serve_app.api.dialects.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
 from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts

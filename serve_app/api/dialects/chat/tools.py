@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from serve_app.api.dialects.chat.strict_schema import lost_keywords
+from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode

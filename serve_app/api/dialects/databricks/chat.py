@@ -9,12 +9,17 @@ from typing import Annotated, Any, ClassVar
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
-from serve_app.api.dialects.chat.grammar import parse_form
+from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.dialects.databricks.fields import GenerationFields, ReasoningEffort, Target, parse_fields
+from serve_app.api.dialects.databricks.fields import (
+    GenerationFields,
+    ReasoningEffort,
+    RouteContext,
+    parse_fields,
+)
 from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
@@ -70,7 +75,7 @@ class ChatDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RouteContext) -> None:
         self._target = target
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:

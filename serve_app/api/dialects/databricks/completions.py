@@ -19,7 +19,7 @@ from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.dialects.databricks.fields import GenerationFields, Target, parse_fields
+from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
 from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
@@ -70,7 +70,7 @@ class CompletionDialect:
 
     stream_type = wire.STREAM_TYPE
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RouteContext) -> None:
         self._target = target
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:

@@ -12,7 +12,7 @@ from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.embeddings import Encoding, answer, parse_inputs
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.dialects.databricks.fields import Target, TaskFields, parse_fields
+from serve_app.api.dialects.databricks.fields import RouteContext, TaskFields, parse_fields
 from serve_app.api.dialects.embed_call import EmbedCall
 from serve_app.api.dialects.fields import Described, Integer, Text
 from serve_app.api.edge.told import Told
@@ -38,7 +38,7 @@ class EmbeddingBody(TaskFields):
 class EmbeddingDialect:
     """Embeddings: texts in, vectors out; for one request."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: RouteContext) -> None:
         self._target = target
 
     def parse(self, raw: bytes, endpoint: str | None = None) -> EmbedCall:

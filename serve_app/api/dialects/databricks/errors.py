@@ -13,32 +13,32 @@ from serve_app.api.dialects.error_reply import bounded, headers_of
 from serve_app.errors import LargerThanQuota, ServeError
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     """How one condition looks on the wire."""
 
     status: int
     code: str
 
 
-TABLE: Final[Mapping[str, Row]] = MappingProxyType(
+TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
     {
-        "E1": Row(400, "BAD_REQUEST"),
-        "E2": Row(400, "INVALID_PARAMETER_VALUE"),
-        "E3": Row(404, "RESOURCE_DOES_NOT_EXIST"),
-        "E4": Row(404, "RESOURCE_DOES_NOT_EXIST"),
-        "E5": Row(400, "BAD_REQUEST"),
-        "E6": Row(401, "UNAUTHENTICATED"),
-        "E6b": Row(403, "PERMISSION_DENIED"),
-        "E7": Row(429, "REQUEST_LIMIT_EXCEEDED"),
-        "E8": Row(429, "REQUEST_LIMIT_EXCEEDED"),
-        "E9": Row(503, "TEMPORARILY_UNAVAILABLE"),
-        "E10": Row(504, "DEADLINE_EXCEEDED"),
-        "E11": Row(500, "INTERNAL_ERROR"),
-        "E12": Row(500, "INTERNAL_ERROR"),
-        "E13": Row(405, "METHOD_NOT_ALLOWED"),
-        "E14": Row(413, "MAX_REQUEST_SIZE_EXCEEDED"),
-        "E14b": Row(408, "REQUEST_TIMEOUT"),
-        "E15": Row(404, "ENDPOINT_NOT_FOUND"),
+        "E1": ErrorRow(400, "BAD_REQUEST"),
+        "E2": ErrorRow(400, "INVALID_PARAMETER_VALUE"),
+        "E3": ErrorRow(404, "RESOURCE_DOES_NOT_EXIST"),
+        "E4": ErrorRow(404, "RESOURCE_DOES_NOT_EXIST"),
+        "E5": ErrorRow(400, "BAD_REQUEST"),
+        "E6": ErrorRow(401, "UNAUTHENTICATED"),
+        "E6b": ErrorRow(403, "PERMISSION_DENIED"),
+        "E7": ErrorRow(429, "REQUEST_LIMIT_EXCEEDED"),
+        "E8": ErrorRow(429, "REQUEST_LIMIT_EXCEEDED"),
+        "E9": ErrorRow(503, "TEMPORARILY_UNAVAILABLE"),
+        "E10": ErrorRow(504, "DEADLINE_EXCEEDED"),
+        "E11": ErrorRow(500, "INTERNAL_ERROR"),
+        "E12": ErrorRow(500, "INTERNAL_ERROR"),
+        "E13": ErrorRow(405, "METHOD_NOT_ALLOWED"),
+        "E14": ErrorRow(413, "MAX_REQUEST_SIZE_EXCEEDED"),
+        "E14b": ErrorRow(408, "REQUEST_TIMEOUT"),
+        "E15": ErrorRow(404, "ENDPOINT_NOT_FOUND"),
     }
 )
 

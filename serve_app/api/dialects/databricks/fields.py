@@ -57,7 +57,7 @@ _SAME: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class RouteContext:
     """What a route knows before it reads a body."""
 
     find: Callable[[str], Endpoint]  # by name; raises ModelNotFound
@@ -88,7 +88,7 @@ class TaskFields(WireModel):
     usage_context: Annotated[dict[str, str] | None, TextMap] = None
     extra_params: Annotated[dict[str, str] | None, TextMap] = None
 
-    def endpoint(self, target: Target, of_path: str | None) -> Endpoint:
+    def endpoint(self, target: RouteContext, of_path: str | None) -> Endpoint:
         """The endpoint asked for: the path's, else the body's.
 
         Raises InvalidField, ModelNotFound, or InvalidBody for an endpoint of another task.
@@ -181,7 +181,7 @@ class GenerationFields(TaskFields):
         """Whether a stream ends with a chunk of usage; None: usage comes with the last choice's end."""
         return None if self.stream_options is None else self.stream_options.include_usage
 
-    def streams(self, target: Target, endpoint: Endpoint) -> bool:
+    def streams(self, target: RouteContext, endpoint: Endpoint) -> bool:
         """Whether the answer is a stream."""
         if self.stream is not None:
             return self.stream

@@ -13,7 +13,7 @@ from serve_app.api.context import header
 from serve_app.api.dialects.databricks.chat import ChatDialect
 from serve_app.api.dialects.databricks.completions import CompletionDialect
 from serve_app.api.dialects.databricks.embeddings import EmbeddingDialect
-from serve_app.api.dialects.databricks.fields import Target
+from serve_app.api.dialects.databricks.fields import RouteContext
 from serve_app.api.exchange.embed import EmbedExchange
 from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.services import Services
@@ -50,7 +50,7 @@ def _exchange(
     task: Task, services: Services, scope: Scope, receive: Receive, send: Send
 ) -> GenerateExchange | EmbedExchange:
     """One request of a task, and its answer."""
-    target = Target(partial(_find, services), _accepts_events(header(scope, b"accept")))
+    target = RouteContext(partial(_find, services), _accepts_events(header(scope, b"accept")))
     if task is Task.EMBEDDINGS:
         return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
     dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)

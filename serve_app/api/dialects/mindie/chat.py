@@ -12,7 +12,7 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.beam import beam_names, beam_width
 from serve_app.api.dialects.chat.fields import StreamOptions
-from serve_app.api.dialects.chat.grammar import parse_form
+from serve_app.api.dialects.chat.response_format.grammar import parse_form
 from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.chat.wire import token_with_alternatives, tool_call_fields

@@ -18,7 +18,7 @@ from serve_app.types import FinishReason, ModelInfo, StepTiming, Timing, TokenDe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class AnswerForm:
     """What an answer repeats of its request, and what it shall tell."""
 
     id: str
@@ -55,7 +55,7 @@ class TokenTimes:
 class TextRenderer:
     """Writes events, or the whole answer. The model is called as the path calls it."""
 
-    def __init__(self, id: str, info: ModelInfo, answer: Answer) -> None:
+    def __init__(self, id: str, info: ModelInfo, answer: AnswerForm) -> None:
         self._answer = answer
         self._end_texts = dict(zip(info.eos_token_ids, info.eos_tokens, strict=False))
         self._times = TokenTimes()

@@ -17,7 +17,7 @@ from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.fields import Boolean, Integer, Number, Text
 from serve_app.api.dialects.mindie import told
 from serve_app.api.dialects.mindie.errors import render_error
-from serve_app.api.dialects.mindie.events import Answer, TextRenderer
+from serve_app.api.dialects.mindie.events import AnswerForm, TextRenderer
 from serve_app.api.dialects.mindie.fields import MAX_TIMEOUT_S, SharedFields, fit_output
 from serve_app.api.dialects.mindie.wire import STREAM_TYPE
 from serve_app.api.edge.body import WireModel, parse_body
@@ -86,7 +86,7 @@ def check_id(id: str | None) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Target:
+class TextTarget:
     """What is known of a request before its body is read."""
 
     model: str  # as the path names it
@@ -100,7 +100,7 @@ class TextDialect:
 
     stream_type = STREAM_TYPE
 
-    def __init__(self, config: MindieConfig, target: Target) -> None:
+    def __init__(self, config: MindieConfig, target: TextTarget) -> None:
         self._config = config
         self._target = target
 
@@ -122,7 +122,7 @@ class TextDialect:
             overflow=Overflow.WINDOW,
             priority=asked.engine_priority,
         )
-        answer = Answer(
+        answer = AnswerForm(
             id=body.id or target.id,
             model_name=target.model,
             model_version=target.version,

@@ -19,7 +19,7 @@ _CAPACITY: Final = "service_unavailable_error"
 _SERVER: Final = "server_error"
 
 
-class Row(NamedTuple):
+class ErrorRow(NamedTuple):
     """How one condition looks on the wire."""
 
     status: int
@@ -27,25 +27,25 @@ class Row(NamedTuple):
     code: str | None
 
 
-TABLE: Final[Mapping[str, Row]] = MappingProxyType(
+TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
     {
-        "E1": Row(400, _INVALID, None),
-        "E2": Row(400, _INVALID, None),
-        "E3": Row(404, _INVALID, "model_not_found"),
-        "E4": Row(404, _INVALID, "model_not_found"),
-        "E5": Row(400, _INVALID, "context_length_exceeded"),
-        "E6": Row(401, _INVALID, "invalid_api_key"),
-        "E6b": Row(403, _INVALID, "insufficient_permissions"),
-        "E7": Row(429, "requests", "rate_limit_exceeded"),
-        "E8": Row(503, _CAPACITY, "server_is_overloaded"),
-        "E9": Row(503, _CAPACITY, "service_unavailable"),
-        "E10": Row(504, "timeout_error", "deadline_exceeded"),
-        "E11": Row(500, _SERVER, None),
-        "E12": Row(500, _SERVER, None),
-        "E13": Row(405, _INVALID, "method_not_allowed"),
-        "E14": Row(413, _INVALID, "request_too_large"),
-        "E14b": Row(408, _INVALID, "request_timeout"),
-        "E15": Row(404, _INVALID, "unknown_url"),
+        "E1": ErrorRow(400, _INVALID, None),
+        "E2": ErrorRow(400, _INVALID, None),
+        "E3": ErrorRow(404, _INVALID, "model_not_found"),
+        "E4": ErrorRow(404, _INVALID, "model_not_found"),
+        "E5": ErrorRow(400, _INVALID, "context_length_exceeded"),
+        "E6": ErrorRow(401, _INVALID, "invalid_api_key"),
+        "E6b": ErrorRow(403, _INVALID, "insufficient_permissions"),
+        "E7": ErrorRow(429, "requests", "rate_limit_exceeded"),
+        "E8": ErrorRow(503, _CAPACITY, "server_is_overloaded"),
+        "E9": ErrorRow(503, _CAPACITY, "service_unavailable"),
+        "E10": ErrorRow(504, "timeout_error", "deadline_exceeded"),
+        "E11": ErrorRow(500, _SERVER, None),
+        "E12": ErrorRow(500, _SERVER, None),
+        "E13": ErrorRow(405, _INVALID, "method_not_allowed"),
+        "E14": ErrorRow(413, _INVALID, "request_too_large"),
+        "E14b": ErrorRow(408, _INVALID, "request_timeout"),
+        "E15": ErrorRow(404, _INVALID, "unknown_url"),
     }
 )
 

@@ -14,8 +14,8 @@ from pydantic import Field
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
-from serve_app.api.dialects.chat.grammar import Form
 from serve_app.api.dialects.chat.processors import Processors
+from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.fields import (
     Biases,
     Boolean,

@@ -5,7 +5,7 @@ Transport-neutral. Whoever brings an `InferRequest` - a body of HTTP, a message 
     parsed = parse(request, config, can_stream=...)      # InvalidField; UnsupportedField: cannot stream
     if isinstance(parsed, Stop): ...                     # end the running request of parsed.id
     call = parsed.call(endpoint, renderer, stream=...)   # `Call`, as every dialect makes one
-    answers = Answers(parsed.answer, info)               # info: of the model that answers
+    answers = ResponseBuilder(parsed.answer, info)               # info: of the model that answers
     answers.push(row, delta) -> list[InferResponse]      # streaming: one a token, the last `is_final`
     answers.several(choices) -> list[InferResponse]      # otherwise, where there may be many: one a sequence
     answers.whole(choices) -> InferResponse              # and where there may not: one
@@ -21,13 +21,13 @@ from typing import Final
 
 from serve_app.api.dialects.base import Call, Renderer
 from serve_app.api.dialects.triton.answer.output_table import wanted_outputs
-from serve_app.api.dialects.triton.answer.outputs import Answer
+from serve_app.api.dialects.triton.answer.outputs import ResponseForm
 from serve_app.api.dialects.triton.request.batch import check_alike, rows_of
 from serve_app.api.dialects.triton.request.fit import Fit
 from serve_app.api.dialects.triton.request.guides import read_guide
 from serve_app.api.dialects.triton.request.inputs import NO_TOKEN, TEXT_INPUT
 from serve_app.api.dialects.triton.request.request import generate_request
-from serve_app.api.dialects.triton.request.row import Row, own_names
+from serve_app.api.dialects.triton.request.row import BatchRow, own_names
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.datatype import booleans, check_datatype, refused
 from serve_app.api.kserve.message import InferRequest, engine_priority, timeout_s
@@ -83,7 +83,7 @@ class Inference:
     requests: tuple[GenerateRequest, ...]  # one a row of the batch
     streaming: bool  # one response a token is wanted
     timeout_s: float | None
-    answer: Answer
+    answer: ResponseForm
     fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest]
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
     ignored: tuple[str, ...] = ()  # keywords of a schema that an answer may not match
@@ -121,7 +121,9 @@ def parse(
     with_text = TEXT_INPUT in tensors
     if role is Role.ENSEMBLE and not with_text:
         raise refused(TEXT_INPUT, "is required")
-    rows = [Row(each, names) for each in rows_of(tensors, names, TEXT_INPUT if with_text else "input_ids")]
+    rows = [
+        BatchRow(each, names) for each in rows_of(tensors, names, TEXT_INPUT if with_text else "input_ids")
+    ]
     check_alike(rows)
     row = rows[0]
     streaming = row.flag("streaming")
@@ -149,7 +151,7 @@ def parse(
         row, request.outputs, request.model, with_text=with_text, is_split=is_split, role=role
     )
     pad_id = _pad_id(row)
-    answer = Answer(
+    answer = ResponseForm(
         model=request.model,
         id=request.id,
         outputs=outputs,
@@ -166,13 +168,13 @@ def parse(
         timeout_s=timeout_s(request.parameters),
         answer=answer,
         # An ensemble is made of a preprocessing, which tells of one end token.
-        fit=Fit(Row({}, names), pad_id, has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
+        fit=Fit(BatchRow({}, names), pad_id, has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
         names={ours: names.get(tensor, tensor) for ours, tensor in _TENSORS.items()},
         ignored=tuple(dict.fromkeys(name for form in forms for name in form.ignored)),
     )
 
 
-def _check_stream(row: Row, streaming: bool, can_stream: bool) -> None:
+def _check_stream(row: BatchRow, streaming: bool, can_stream: bool) -> None:
     """Raises InvalidField or UnsupportedField."""
     if not streaming:
         return
@@ -196,7 +198,7 @@ def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
     return any(booleans("stop", tensor))
 
 
-def _pad_id(row: Row) -> int | None:
+def _pad_id(row: BatchRow) -> int | None:
     """The client's, else its end token; None: the model's own."""
     given = [each for each in (row.integer("pad_id"), row.integer("end_id")) if each not in (None, NO_TOKEN)]
     return given[0] if given else None

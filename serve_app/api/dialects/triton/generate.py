@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.triton.answer.outputs import Answer, Answers
+from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder, ResponseForm
 from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import error_object, render_error
 from serve_app.api.dialects.triton.infer import StopAsked
@@ -107,8 +107,8 @@ class GenerateDialect:
 class GenerateRenderer:
     """Writes events, or the one object; an answer that is not streamed is one event."""
 
-    def __init__(self, id: str, info: ModelInfo, answer: Answer, streaming: bool) -> None:
-        self._answers = Answers(answer, info)
+    def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, streaming: bool) -> None:
+        self._answers = ResponseBuilder(answer, info)
         self._streaming = streaming
         self._choices: dict[int, Choice] = {}  # of an answer that will be one event
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
-from serve_app.api.dialects.triton.answer.outputs import Answer, Answers
+from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder, ResponseForm
 from serve_app.api.dialects.triton.dialect import Stop, parse
 from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.role import Role
@@ -61,8 +61,8 @@ class InferDialect:
 class InferRenderer:
     """Writes the one response. `headers` are those of its body, once that is written."""
 
-    def __init__(self, id: str, info: ModelInfo, answer: Answer, binary: BinaryOutputs) -> None:
-        self._answers = Answers(answer, info)
+    def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, binary: BinaryOutputs) -> None:
+        self._answers = ResponseBuilder(answer, info)
         self._binary = binary
         self.headers: Mapping[str, str] = {}
 

@@ -13,7 +13,7 @@ from starlette.types import Scope
 from serve_app.api.context import context_of, header
 from serve_app.api.dialects.base import Call, Dialect, ErrorReply
 from serve_app.api.dialects.known_model import Find, KnownModel
-from serve_app.api.dialects.mindie.generate import Target, TextDialect
+from serve_app.api.dialects.mindie.generate import TextDialect, TextTarget
 from serve_app.api.dialects.triton.aliases import Meaning
 from serve_app.api.dialects.triton.inference_routes import ValuesRoute
 from serve_app.api.dialects.triton.role import Role
@@ -71,7 +71,7 @@ class SharedRoute(ValuesRoute):
         names, context = scope["path_params"], context_of(scope)
         if meant.role is Role.ENSEMBLE and not context.is_forced:
             return super().dialect(scope, meant)
-        target = Target(
+        target = TextTarget(
             model=names["model"],
             version=names.get("version"),
             id=context.client_id or context.id,

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from serve_app.api.dialects.triton.request.inputs import TEXT_INPUT
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.datatype import BYTES, refused
 from serve_app.errors import InvalidField
@@ -74,7 +74,7 @@ ENSEMBLE_OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
 
 
 def wanted_outputs(
-    row: Row, asked: Sequence[str] | None, model: str, *, with_text: bool, is_split: bool, role: Role
+    row: BatchRow, asked: Sequence[str] | None, model: str, *, with_text: bool, is_split: bool, role: Role
 ) -> tuple[str, ...]:
     """The outputs of a request: those asked for, or all that its inputs ask for. Raises InvalidField.
 

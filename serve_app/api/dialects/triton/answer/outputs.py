@@ -28,7 +28,7 @@ from serve_app.types import ModelInfo, Perf, Tensor, TokenDelta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class ResponseForm:
     """What an answer repeats of its request, and what it shall tell."""
 
     model: str
@@ -74,10 +74,10 @@ class _Open:
     context_logits: npt.NDArray[np.float32] | None = None
 
 
-class Answers:
+class ResponseBuilder:
     """Makes the responses to one request."""
 
-    def __init__(self, answer: Answer, info: ModelInfo) -> None:
+    def __init__(self, answer: ResponseForm, info: ModelInfo) -> None:
         self._answer = answer
         self._version = info.version or "1"
         self._pad_id = info.pad_token_id or 0 if answer.pad_id is None else answer.pad_id

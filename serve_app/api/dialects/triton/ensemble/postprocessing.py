@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from serve_app import limits
 from serve_app.api.dialects.triton.answer.output_table import Output
-from serve_app.api.dialects.triton.ensemble.step import Step, check_names
+from serve_app.api.dialects.triton.ensemble.step import EnsembleStep, check_names
 from serve_app.api.dialects.triton.request.inputs import MAX_INT, Input, Rank
 from serve_app.api.kserve.datatype import BYTES, check_datatype, integers, refused, tensor_of_strings
 from serve_app.api.kserve.message import InferRequest
@@ -32,7 +32,7 @@ OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType({OUTPUT: Output(datatype
 _RANK: Final = 3  # of the tokens: rows of a batch, beams, tokens
 
 
-def parse_postprocessing(request: InferRequest) -> Step:
+def parse_postprocessing(request: InferRequest) -> EnsembleStep:
     """Raises InvalidField."""
     check_names(request, INPUTS, tuple(OUTPUTS))
     tokens, lengths = _numbers(request, TOKENS, _RANK), _numbers(request, LENGTH, _RANK - 1)
@@ -51,7 +51,7 @@ def parse_postprocessing(request: InferRequest) -> Step:
     def tell(info: ModelInfo, told: Sequence[Detokenized]) -> dict[str, Tensor]:
         return {OUTPUT: tensor_of_strings([each.text for each in told], (len(told),))}
 
-    return Step(
+    return EnsembleStep(
         request=request,
         questions=tuple(
             DetokenizeRequest(id="", token_ids=ids, skip_special_tokens=True) for ids in sequences

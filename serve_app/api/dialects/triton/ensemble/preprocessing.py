@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from serve_app import limits
 from serve_app.api.dialects.triton.answer.output_table import Output
-from serve_app.api.dialects.triton.ensemble.step import Step, check_names
+from serve_app.api.dialects.triton.ensemble.step import EnsembleStep, check_names
 from serve_app.api.dialects.triton.request.batch import rows_of
 from serve_app.api.dialects.triton.request.inputs import MAX_FLOAT, MAX_INT, NO_TOKEN, Input, Rank, strings
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.request.text import BiasedWords, read_biased_words, read_prompt, read_texts
 from serve_app.api.dialects.triton.request.words import PADDING
 from serve_app.api.kserve.datatype import refused, tensor_of
@@ -95,10 +95,10 @@ class _Asked:
 Ids = Mapping[tuple[str, bool], tuple[int, ...]]
 
 
-def parse_preprocessing(request: InferRequest) -> Step:
+def parse_preprocessing(request: InferRequest) -> EnsembleStep:
     """Raises InvalidField or PromptTooLong."""
     check_names(request, INPUTS, tuple(OUTPUTS))
-    rows = [_row(Row(each, None, INPUTS)) for each in rows_of(request.inputs, {}, QUERY)]
+    rows = [_row(BatchRow(each, None, INPUTS)) for each in rows_of(request.inputs, {}, QUERY)]
     texts = list(dict.fromkeys(text for row in rows for text in row.texts()))
     if len(texts) > limits.MAX_STOP_STRINGS:
         raise refused(QUERY, f"the request must hold at most {limits.MAX_STOP_STRINGS} different texts")
@@ -110,7 +110,7 @@ def parse_preprocessing(request: InferRequest) -> Step:
             arrays["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.zeros_like(arrays["INPUT_ID"])
         return {name: tensor_of(OUTPUTS[name].datatype, each, each.shape) for name, each in arrays.items()}
 
-    return Step(
+    return EnsembleStep(
         request=request,
         questions=tuple(
             TokenizeRequest(id="", prompt=Prompt(text=text), add_special_tokens=is_prompt)
@@ -121,7 +121,7 @@ def parse_preprocessing(request: InferRequest) -> Step:
     )
 
 
-def _row(row: Row) -> _Asked:
+def _row(row: BatchRow) -> _Asked:
     """Raises InvalidField or PromptTooLong."""
     row.integer("PROMPT_TABLE_EXTRA_ID")
     return _Asked(
@@ -136,7 +136,7 @@ def _row(row: Row) -> _Asked:
     )
 
 
-def _words(row: Row, name: str, most: int) -> tuple[str, ...] | None:
+def _words(row: BatchRow, name: str, most: int) -> tuple[str, ...] | None:
     return read_texts(row, name, most) if name in row else None
 
 

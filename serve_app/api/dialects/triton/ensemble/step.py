@@ -17,7 +17,7 @@ from serve_app.types import ModelInfo, Question, Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class EnsembleStep:
     """A checked request of such a model."""
 
     request: InferRequest

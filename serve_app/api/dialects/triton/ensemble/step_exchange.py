@@ -8,7 +8,7 @@ from typing import Protocol
 from starlette.types import Receive, Scope, Send
 
 from serve_app.api.context import context_of
-from serve_app.api.dialects.triton.ensemble.step import Step
+from serve_app.api.dialects.triton.ensemble.step import EnsembleStep
 from serve_app.api.dialects.triton.ensemble.text_step import INPUTS, PARSERS, answer_step
 from serve_app.api.dialects.triton.errors import render_error
 from serve_app.api.dialects.triton.generate import STREAM_TYPE, GenerateBody, value_object
@@ -32,10 +32,10 @@ from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES
 
 
-class Steps(Protocol):
+class StepBodies(Protocol):
     """One request's form of bodies."""
 
-    def parse(self, raw: bytes) -> Step:
+    def parse(self, raw: bytes) -> EnsembleStep:
         """Raises ServeError."""
         ...
 
@@ -54,7 +54,7 @@ class InferSteps:
         self._header_length = header_length
         self._binary = BinaryOutputs()
 
-    def parse(self, raw: bytes) -> Step:
+    def parse(self, raw: bytes) -> EnsembleStep:
         request, self._binary = decode(raw, self._header_length, model=self._model, version=self._version)
         return PARSERS[self._role](request)
 
@@ -74,7 +74,7 @@ class ValueSteps:
         self._version = version
         self._stream = stream
 
-    def parse(self, raw: bytes) -> Step:
+    def parse(self, raw: bytes) -> EnsembleStep:
         body, table = parse_body(GenerateBody, raw), INPUTS[self._role]
         values, parameters = body.split(table)
         request = InferRequest(
@@ -94,7 +94,7 @@ class ValueSteps:
 
 
 async def exchange_steps(
-    steps: Steps,
+    steps: StepBodies,
     endpoint: str,
     services: Services,
     scope: Scope,
@@ -106,11 +106,11 @@ async def exchange_steps(
     """One request and its answer. Raises ServeError before the answer, ClientGone at any time."""
     context_of(scope).render_error = render_error
 
-    def parse(raw: bytes) -> Step:
+    def parse(raw: bytes) -> EnsembleStep:
         services.directory.find(endpoint)
         return steps.parse(raw)
 
-    async def answer(step: Step) -> None:
+    async def answer(step: EnsembleStep) -> None:
         async with answer_step(step, endpoint, scope, services) as (entity, response):
             headers, body = steps.render(response)
             await reply(send, 200, {**headers, ANSWERED_BY: entity.name}, body)

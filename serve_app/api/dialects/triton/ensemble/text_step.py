@@ -17,7 +17,7 @@ from serve_app.api.dialects.triton.ensemble.postprocessing import INPUTS as IDS
 from serve_app.api.dialects.triton.ensemble.postprocessing import parse_postprocessing
 from serve_app.api.dialects.triton.ensemble.preprocessing import INPUTS as QUERIES
 from serve_app.api.dialects.triton.ensemble.preprocessing import parse_preprocessing
-from serve_app.api.dialects.triton.ensemble.step import Step
+from serve_app.api.dialects.triton.ensemble.step import EnsembleStep
 from serve_app.api.dialects.triton.request.inputs import Input
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.exchange.ask import asked_of
@@ -26,7 +26,7 @@ from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.types import DetokenizeRequest, Question, TokenizeRequest, Tokens
 
-PARSERS: Final[Mapping[Role, Callable[[InferRequest], Step]]] = MappingProxyType(
+PARSERS: Final[Mapping[Role, Callable[[InferRequest], EnsembleStep]]] = MappingProxyType(
     {Role.PREPROCESSING: parse_preprocessing, Role.POSTPROCESSING: parse_postprocessing}
 )
 INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
@@ -36,7 +36,7 @@ INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
 
 @asynccontextmanager
 async def answer_step(
-    step: Step, endpoint: str, scope: Scope, services: Services
+    step: EnsembleStep, endpoint: str, scope: Scope, services: Services
 ) -> AsyncIterator[tuple[ServedEntity, InferResponse]]:
     """Who answered, and the response of what was told; recorded once the block ends. Raises ServeError."""
     asked = asked_of(

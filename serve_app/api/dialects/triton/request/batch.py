@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from serve_app import limits
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.kserve.datatype import BYTES, refused, strings, tensor_of_strings
 from serve_app.types import Tensor
 
@@ -46,7 +46,7 @@ def rows_of(
     return [*rows]
 
 
-def check_alike(rows: Sequence[Row]) -> None:
+def check_alike(rows: Sequence[BatchRow]) -> None:
     """Raises InvalidField where the rows of a batch differ in what shapes their common answer."""
     for name in _ALIKE:
         if len({row.integer(name) for row in rows}) > 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.kserve.datatype import refused
 from serve_app.types import GenerateRequest, ModelInfo
 
@@ -17,7 +17,7 @@ from serve_app.types import GenerateRequest, ModelInfo
 class Fit:
     """Checks the requests of one call. `names`: what the client called tensors by other names."""
 
-    names: Row
+    names: BatchRow
     pad_id: int | None
     has_one_end: bool = False  # the tokenizer's own end token alone ends an answer
 

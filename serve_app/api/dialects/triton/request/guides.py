@@ -8,9 +8,9 @@ from typing import Any, Final
 from llguidance import StructTag
 
 from serve_app import limits
-from serve_app.api.dialects.chat.grammar import FIELDS as PARSERS
-from serve_app.api.dialects.chat.grammar import Form
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.chat.response_format.grammar import FIELDS as PARSERS
+from serve_app.api.dialects.chat.response_format.grammar import Form
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, adapt
 from serve_app.types import Grammar, GrammarKind
@@ -25,7 +25,7 @@ _TYPES: Final = ("json", *_READ_AS, _TAG)
 _MAX_TAGS: Final = 128  # as tools of a chat, which they usually are
 
 
-def read_guide(row: Row) -> Form:
+def read_guide(row: BatchRow) -> Form:
     """What the answer must match. Raises InvalidField."""
     kind, guide = row.text(TYPE), row.text(GUIDE)
     if kind is None:

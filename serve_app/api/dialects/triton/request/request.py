@@ -13,7 +13,7 @@ import numpy as np
 
 from serve_app import limits
 from serve_app.api.dialects.triton.request.inputs import BAD_WORDS, HINTS, INPUTS, NO_TOKEN, STOP_WORDS, Rank
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.dialects.triton.request.text import read_biased_words, read_prompt, read_word_texts
 from serve_app.api.dialects.triton.request.words import read_words
 from serve_app.api.kserve.datatype import floats
@@ -36,7 +36,7 @@ _EARLY: Final = {0: EarlyStopping.NO, 1: EarlyStopping.YES}  # any other number:
 
 
 def generate_request(
-    row: Row,
+    row: BatchRow,
     config: TrtllmConfig,
     *,
     grammar: Grammar | None,
@@ -78,14 +78,14 @@ def generate_request(
     )
 
 
-def _required(row: Row, name: str) -> int:
+def _required(row: BatchRow, name: str) -> int:
     value = row.integer(name)
     if value is None:
         raise row.refused(name, "is required")
     return value
 
 
-def _prompt(row: Row) -> Prompt:
+def _prompt(row: BatchRow) -> Prompt:
     """The tokens, without the padding of a batch."""
     ids = row.ids("input_ids")
     if ids is None:
@@ -101,7 +101,7 @@ def _prompt(row: Row) -> Prompt:
     return Prompt(token_ids=ids[:length])
 
 
-def _sampling(row: Row, output_len: int, *, ends: bool) -> SamplingParams:
+def _sampling(row: BatchRow, output_len: int, *, ends: bool) -> SamplingParams:
     """`ends`: without an end_id the model's own end tokens end the answer."""
     top_k, top_p = row.integer("runtime_top_k") or 0, row.number("runtime_top_p") or 0.0
     temperature = row.number("temperature")
@@ -139,7 +139,7 @@ def _sampling(row: Row, output_len: int, *, ends: bool) -> SamplingParams:
     )
 
 
-def _beam(row: Row) -> Beam | None:
+def _beam(row: BatchRow) -> Beam | None:
     width = row.integer("beam_width") or 1
     early = row.integer("early_stopping") or 0
     length_penalty = row.number("len_penalty") or 0.0
@@ -155,7 +155,7 @@ def _beam(row: Row) -> Beam | None:
     )
 
 
-def _sequences(row: Row, beam: Beam | None) -> int:
+def _sequences(row: BatchRow, beam: Beam | None) -> int:
     asked = row.integer("num_return_sequences")
     if beam is None:
         return asked or 1
@@ -166,7 +166,7 @@ def _sequences(row: Row, beam: Beam | None) -> int:
     return asked or beam.width
 
 
-def _bias(row: Row) -> Tensor | None:
+def _bias(row: BatchRow) -> Tensor | None:
     """None also for one of no width, which is what preprocessing makes of no words."""
     bias = row.vector("embedding_bias", may_exclude=True)
     if bias is None or not bias.size:
@@ -176,7 +176,7 @@ def _bias(row: Row) -> Tensor | None:
     return Tensor(dtype="FP32", shape=bias.shape, data=bias.tobytes())
 
 
-def _check_hints(row: Row) -> None:
+def _check_hints(row: BatchRow) -> None:
     """Raises InvalidField for one that is none, though nothing depends on it."""
     for name in HINTS:
         if INPUTS[name].rank is Rank.VECTOR:
@@ -189,7 +189,7 @@ def _check_hints(row: Row) -> None:
     row.choice("use_draft_logits")
 
 
-def _prompt_table(row: Row, prompt: Prompt) -> PromptTable | None:
+def _prompt_table(row: BatchRow, prompt: Prompt) -> PromptTable | None:
     rows, used = row.table("prompt_embedding_table"), row.integer("prompt_vocab_size")
     if rows is None:
         if used is not None:
@@ -206,7 +206,7 @@ def _prompt_table(row: Row, prompt: Prompt) -> PromptTable | None:
     return PromptTable(rows=rows, used=used or rows.shape[0])
 
 
-def _adapter(row: Row) -> Adapter | None:
+def _adapter(row: BatchRow) -> Adapter | None:
     task = row.integer("lora_task_id")
     weights, config = row.table("lora_weights"), row.table("lora_config")
     if (weights is None) != (config is None):
@@ -221,7 +221,7 @@ def _adapter(row: Row) -> Adapter | None:
     return Adapter(name=f"{TASK_PREFIX}{task}", config=config, weights=weights)
 
 
-def _draft(row: Row, output_len: int, beam: Beam | None) -> Draft | None:
+def _draft(row: BatchRow, output_len: int, beam: Beam | None) -> Draft | None:
     ids, logits = row.ids("draft_input_ids"), row.table("draft_logits", may_exclude=True)
     threshold = row.number("draft_acceptance_threshold")
     if not ids:

@@ -28,7 +28,7 @@ from serve_app.types import Tensor
 MAX_SCALAR_RANK: Final = 2
 
 
-class Row:
+class BatchRow:
     """Reads tensors by name. What is absent is its default."""
 
     def __init__(

@@ -16,7 +16,7 @@ from serve_app.api.dialects.triton.request.inputs import (
     STOP_WORDS,
     TEXT_INPUT,
 )
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.errors import PromptTooLong
 
 _MOST: Final[Mapping[str, int]] = {
@@ -28,7 +28,7 @@ _MOST: Final[Mapping[str, int]] = {
 BiasedWords = tuple[tuple[str, float], ...]
 
 
-def read_prompt(row: Row, name: str = TEXT_INPUT) -> str | None:
+def read_prompt(row: BatchRow, name: str = TEXT_INPUT) -> str | None:
     """None: it does not come as text. Raises InvalidField or PromptTooLong."""
     if name not in row:
         return None
@@ -42,7 +42,7 @@ def read_prompt(row: Row, name: str = TEXT_INPUT) -> str | None:
     return prompt
 
 
-def read_texts(row: Row, name: str, most: int) -> tuple[str, ...]:
+def read_texts(row: BatchRow, name: str, most: int) -> tuple[str, ...]:
     """Words. Raises InvalidField."""
     found = tuple(word for word in row.texts(name) if word)
     if len(found) > most or any(len(word) > limits.MAX_STOP_CHARS for word in found):
@@ -52,12 +52,12 @@ def read_texts(row: Row, name: str, most: int) -> tuple[str, ...]:
     return found
 
 
-def read_word_texts(row: Row, name: str) -> tuple[str, ...]:
+def read_word_texts(row: BatchRow, name: str) -> tuple[str, ...]:
     """The words of `bad_words` or `stop_words`. Raises InvalidField."""
     return read_texts(row, name, _MOST[name])
 
 
-def read_biased_words(row: Row, words: str = BIAS_WORDS, weights: str = BIAS_WEIGHTS) -> BiasedWords:
+def read_biased_words(row: BatchRow, words: str = BIAS_WORDS, weights: str = BIAS_WEIGHTS) -> BiasedWords:
     """Words, each with what is added to the logits of its tokens; -inf excludes them.
 
     Raises InvalidField.

@@ -1,6 +1,6 @@
 """Word lists: token sequences in the two rows of one tensor, and back.
 
-Row 0 has the ids of all words, one after the other; row 1 the inclusive prefix sums of their
+BatchRow 0 has the ids of all words, one after the other; row 1 the inclusive prefix sums of their
 lengths, then -1. Two words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. What
 follows the last offset in row 0 is padding, whatever it is.
 """
@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from serve_app.api.dialects.triton.request.row import Row
+from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.types import Tensor
 
 Words = tuple[tuple[int, ...], ...]
@@ -20,7 +20,7 @@ Words = tuple[tuple[int, ...], ...]
 PADDING: Final = -1
 
 
-def read_words(row: Row, name: str, most_words: int, most_tokens: int) -> Words:
+def read_words(row: BatchRow, name: str, most_words: int, most_tokens: int) -> Words:
     """The words of a list; an absent list has none. Raises InvalidField, which names the tensor.
 
     Whether the ids are tokens of the model is left to whoever knows it.
@@ -32,7 +32,7 @@ def read_words(row: Row, name: str, most_words: int, most_tokens: int) -> Words:
     return _words(row, name, ids, _ends(row, name, offsets), most_words, most_tokens)
 
 
-def _ends(row: Row, name: str, offsets: list[int]) -> list[int]:
+def _ends(row: BatchRow, name: str, offsets: list[int]) -> list[int]:
     """The offsets before the padding."""
     count = next((i for i, offset in enumerate(offsets) if offset == PADDING), len(offsets))
     if any(offset != PADDING for offset in offsets[count:]):
@@ -47,7 +47,9 @@ def _ends(row: Row, name: str, offsets: list[int]) -> list[int]:
     return ends
 
 
-def _words(row: Row, name: str, ids: list[int], ends: list[int], most_words: int, most_tokens: int) -> Words:
+def _words(
+    row: BatchRow, name: str, ids: list[int], ends: list[int], most_words: int, most_tokens: int
+) -> Words:
     if len(ends) > most_words:
         raise row.refused(name, f"must hold at most {most_words} words")
     words = tuple(tuple(ids[start:end]) for start, end in pairwise([0, *ends]))

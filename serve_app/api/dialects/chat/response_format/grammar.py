@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 from serve_app import limits
-from serve_app.api.dialects.chat.strict_schema import lost_keywords
-from serve_app.api.dialects.chat.whitespace import parse_whitespace
+from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
+from serve_app.api.dialects.chat.response_format.whitespace import parse_whitespace
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Grammar, GrammarKind
 

@@ -24,7 +24,7 @@ class Timed(Wanted, Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Candidates:
     """The entities that may answer one request."""
 
     entities: tuple[ServedEntity, ...]  # best first
@@ -33,8 +33,10 @@ class Target:
     tries: Callable[[ServedEntity], None]  # is told of each entity that is tried
 
 
-def aim(endpoint: Endpoint, call: Timed, entity: str | None, scope: Scope, services: Services) -> Target:
-    """The target of `call`; `entity`: the one that the route names. Raises as `choose`."""
+def candidates_of(
+    endpoint: Endpoint, call: Timed, entity: str | None, scope: Scope, services: Services
+) -> Candidates:
+    """The candidates of `call`; `entity`: the one that the route names. Raises as `choose`."""
     context = context_of(scope)
     limit_s = deadline_s(call.timeout_s, services.config.request_timeout_s)
     deadline = asyncio.get_running_loop().time() + limit_s
@@ -45,4 +47,4 @@ def aim(endpoint: Endpoint, call: Timed, entity: str | None, scope: Scope, servi
         context.entity = each.name
 
     tries(entities[0])
-    return Target(entities, limit_s, deadline, tries)
+    return Candidates(entities, limit_s, deadline, tries)

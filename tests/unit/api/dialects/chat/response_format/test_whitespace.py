@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from serve_app.api.dialects.chat.whitespace import parse_whitespace
+from serve_app.api.dialects.chat.response_format.whitespace import parse_whitespace
 from serve_app.errors import InvalidField
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from serve_app import limits
-from serve_app.api.dialects.chat.grammar import FIELDS
+from serve_app.api.dialects.chat.response_format.grammar import FIELDS
 from serve_app.api.dialects.openai.chat import ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.errors import InvalidField, ServeError, UnsupportedField
