@@ -80,8 +80,8 @@ class Engine:
     ) -> None:
         """`max_model_len` is lowered to what the runner's cache can hold.
 
-        Without `grammars` the engine refuses requests with a grammar. `adapters` is the runner's table,
-        for whoever loads adapters. Raises ValueError for a logits processor of the settings that cannot
+        Without `grammars` the engine refuses requests with a grammar. `adapters` is the runner's table:
+        loaders put adapters there. Raises ValueError for a logits processor of the settings that cannot
         be loaded.
         """
         self.vocab_size = runner.vocab_size

@@ -228,7 +228,7 @@ class ModelServer:
         self._driver.check_health(HEARTBEAT_LIMIT_S)
 
     async def stop(self) -> None:
-        """Refuse new requests, wait for nobody, end the engine."""
+        """Refuse new requests, and end the engine without waiting for open ones."""
         self._stopping = True
         self._grammars.close()
         self._adapters.close()

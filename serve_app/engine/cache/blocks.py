@@ -94,7 +94,7 @@ class BlockPool:
         self.index.put(key, block, token_ids)
 
     def unpublish(self, block: int) -> None:
-        """Let nobody find this block any more."""
+        """Take a block out of the prefix index."""
         self.index.drop(block)
         if block in self._cached:
             del self._cached[block]

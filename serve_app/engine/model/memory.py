@@ -53,9 +53,9 @@ def plan_cache(
     """Choose the number of blocks and the window.
 
     `config.num_blocks`, else `config.kv_cache_bytes`, else `share` of `free_bytes`,
-    at most `cap` and no more than `max_sequences` full windows fill. A window
-    that nobody asked for by number is lowered to what the blocks hold; one that
-    `config.max_model_len` asks for raises CacheTooSmall instead.
+    at most `cap` and no more than `max_sequences` full windows fill. The model's own
+    window is lowered to what the blocks hold; a window that `config.max_model_len` asks
+    for raises CacheTooSmall instead.
     """
     if config.max_model_len is not None and config.max_model_len > context_window:
         raise CacheTooSmall(

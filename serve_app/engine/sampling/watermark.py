@@ -3,7 +3,7 @@
 After each token half of the vocabulary is green, chosen by a generator seeded with
 (previous token x key) mod 2**64; a watermarked request adds DELTA to green logits
 before a token is chosen. Text without the mark hits green half of the time, so
-the share of green tokens tells, to whoever has the key. The generator is splitmix64,
+the share of green tokens shows the mark to a holder of the key. The generator is splitmix64,
 and each of its words decides over eight tokens, a byte each: so it does not depend
 on the size of the vocabulary, and the detector need not know it.
 

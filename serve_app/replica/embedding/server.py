@@ -109,7 +109,7 @@ class EmbeddingServer:
         self._embedder.check_health(HEARTBEAT_LIMIT_S)
 
     async def stop(self) -> None:
-        """Refuse new requests, wait for nobody, end the thread."""
+        """Refuse new requests, and end the thread without waiting for open ones."""
         self._stopping = True
         await asyncio.to_thread(self._embedder.stop, STOP_TIMEOUT_S)
 
