@@ -1,8 +1,8 @@
-"""Source -> shared library, once per machine: compile, cache, and load by path.
+"""Source -> shared library, once per machine: compile it, cache it, return its path.
 
-The cache is a folder that only its owner may enter; a library's name is the hash of
-the sources, the compiler, its flags and the processor, so a stale one is never
-loaded. It knows nothing of what the functions do.
+The cache is a folder that only its owner may enter. A library's name is the hash of the
+sources, the compiler, its flags and the processor, so a stale library is never loaded.
+It knows nothing of what the functions do.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import fcntl
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import stat
 import subprocess
@@ -19,13 +20,17 @@ import time
 from pathlib import Path
 from typing import Final
 
+from serve_app.engine.kernels.layout import assertions
+
 log = logging.getLogger(__name__)
 
 SOURCES: Final = Path(__file__).parent / "src"
 FLAGS: Final = (
-    *("-O3", "-march=native", "-pthread", "-std=c++17", "-shared", "-fPIC"),
+    *("-O3", "-march=native", "-pthread", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden"),
     *("-Wno-psabi", "-Wno-unknown-pragmas"),
 )
+# More flags after these, for the checks of the kernels: another `-march`, a sanitizer.
+MORE_FLAGS: Final = "SERVE_APP_KERNELS_FLAGS"
 COMPILE_TIMEOUT_S: Final = 300
 
 
@@ -45,7 +50,7 @@ def library() -> Path:
             with (folder / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
                 if not path.exists():
-                    _compile(compiler, path)
+                    compile_library(compiler, path)
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(str(error)) from error
     return path
@@ -86,22 +91,28 @@ def _key(compiler: str) -> str:
     """Hash of everything that decides what the library contains."""
     version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
     digest = hashlib.sha256(version)
-    for part in (*FLAGS, *sorted(cpu_flags())):
+    for part in (*flags(), *sorted(cpu_flags()), assertions()):
         digest.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
 
-def _compile(compiler: str, path: Path) -> None:
-    """Build into a temporary file and rename: nobody ever sees half a library."""
+def flags() -> tuple[str, ...]:
+    """What the compiler is told."""
+    return (*FLAGS, *shlex.split(os.environ.get(MORE_FLAGS, "")))
+
+
+def compile_library(compiler: str, path: Path) -> None:
+    """Build into a temporary file and rename it, so that nobody sees half a library. May raise BuildError."""
     log.info("building the CPU kernels with %s (once on this machine)", compiler)
     began = time.monotonic()
     sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        target = Path(scratch) / "kernels.so"
+        target, layout = Path(scratch) / "kernels.so", Path(scratch) / "layout.cpp"
+        layout.write_text(assertions())
         done = subprocess.run(
-            [compiler, *FLAGS, *sources, "-o", str(target)],
+            [compiler, *flags(), f"-I{SOURCES}", *sources, str(layout), "-o", str(target)],
             capture_output=True,
             text=True,
             timeout=COMPILE_TIMEOUT_S,
