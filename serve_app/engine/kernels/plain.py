@@ -76,7 +76,7 @@ def layer(
     dim = len(weights.q_norm)
     qkv = (rms_norm(states, weights.norm_in, eps) @ weights.qkv.T).view(len(states), -1, dim)
     kv_heads = (qkv.shape[1] - heads) // 2
-    query, key, value = qkv.split([heads, kv_heads, kv_heads], dim=1)
+    query, key, value = torch.split(qkv, [heads, kv_heads, kv_heads], dim=1)
     query = rotate(rms_norm(query, weights.q_norm, eps), cos, sin)
     key = rotate(rms_norm(key, weights.k_norm, eps), cos, sin)
     states = states + attention(query, key, value, scale=dim**-0.5).flatten(1) @ weights.out.T

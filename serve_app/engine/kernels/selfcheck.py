@@ -8,7 +8,7 @@ what threads share is divided in the same way everywhere, and tests look after t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -97,7 +97,7 @@ def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
             cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
             norms = (torch.randn(dim, generator=random), torch.randn(dim, generator=random))
             slots = torch.randperm(3 * BLOCK, generator=random)[:rows]
-            query, key, value = qkv.double().split([heads, kv_heads, kv_heads], dim=1)
+            query, key, value = torch.split(qkv.double(), [heads, kv_heads, kv_heads], dim=1)
             if normed:
                 query, key = (
                     plain.rms_norm(x, norm, EPS) for x, norm in zip((query, key), norms, strict=True)
@@ -156,7 +156,8 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
             got = native.attend(query, cache, context, scale=0.2)
             want = plain.attention(query.double(), key.double(), value.double(), scale=0.2)
             yield _error(got, want, exact=exact)
-            rounded, options = query.bfloat16(), {"window": 40, "softcap": 3.0, "sinks": sinks}
+            rounded = query.bfloat16()
+            options: dict[str, Any] = {"window": 40, "softcap": 3.0, "sinks": sinks}
             got = native.attend(rounded, cache, context, scale=0.2, **options)
             want = plain.attention(rounded.double(), key.double(), value.double(), scale=0.2, **options)
             yield _error(got, want, exact=False)

@@ -92,7 +92,7 @@ def test_a_library_is_not_built_from_headers_that_differ(
         Path(build.__file__).parent / "src", tmp_path / "src", ignore=shutil.ignore_patterns("*.cpp")
     )
     with pytest.raises(build.BuildError, match="LANES differs"):
-        build.compile_library(COMPILER, tmp_path / "kernels.so")
+        build.compile_library((COMPILER, *build.flags()), tmp_path / "kernels.so")
 
 
 def test_python_knows_every_function_of_the_header() -> None:
