@@ -9,6 +9,7 @@ SERVE_FLAGS ?=
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
+KERNELS_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,7 +31,7 @@ SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -
 GIVING_WAY := nice -n 10
 COVERED := build/coverage
 
-.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint docs lock bench soak bench-gpu protocol clean
+.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
@@ -75,6 +76,11 @@ docs: $(STAMP)
 	$(BIN)/python -m docs.site stage build/docs
 	$(BIN)/zensical build --strict
 	$(BIN)/python -m docs.site check build/site
+
+# The native kernels on every level of processor, under sanitizers, and for NEON, as far as this machine can: it says
+# how far. KERNELS_FLAGS takes names of variants, and --no-tests for the program without Python alone.
+kernels-check: $(STAMP)
+	$(BIN)/python -m tests.support.kernels_matrix $(KERNELS_FLAGS)
 
 # After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).
 lock: $(LOCK_TOOL)

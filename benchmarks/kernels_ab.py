@@ -44,7 +44,7 @@ def compiled(sources: Path) -> Iterator[Native]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "other.so"
         files = sorted(map(str, sources.glob("*.cpp")))
-        subprocess.run(["g++", *build.FLAGS, *files, "-o", str(path)], check=True)
+        subprocess.run(["g++", *build.flags(), *files, "-o", str(path)], check=True)
         yield Native(path)
 
 

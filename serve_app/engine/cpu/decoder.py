@@ -17,8 +17,8 @@ from torch import nn
 from transformers.activations import GELUTanh
 
 from serve_app.engine.attention.cpu import CpuAttention
-from serve_app.engine.kernels.native import LANES, Layers, Native, NativeCache
-from serve_app.engine.kernels.structs import LayerStruct
+from serve_app.engine.kernels.native import Layers, Native, NativeCache
+from serve_app.engine.kernels.structs import LANES, LayerStruct
 from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.model.lora import Site
@@ -71,12 +71,25 @@ class FusedLayer(nn.Module):
         call = self._call
         if None in linears or self._down.in_features % LANES or call.sinks is not None:
             return None
-        norms = (self._norm_in, self._norm_mid, *(self._norms or (None, None)))
+        qkv, out, gate_up, down = linears
+        q_norm, k_norm = (norm.data_ptr() for norm in self._norms) if self._norms else (None, None)
         return LayerStruct(
-            *linears,
-            *(None if tensor is None else tensor.data_ptr() for tensor in norms),
-            *(self._heads, call.window or 0, self._gelu),
-            *(self._eps, self._eps_mid, self._eps_head, call.scale, call.softcap or 0.0),
+            qkv=qkv,
+            out=out,
+            gate_up=gate_up,
+            down=down,
+            norm_in=self._norm_in.data_ptr(),
+            norm_mid=self._norm_mid.data_ptr(),
+            q_norm=q_norm,
+            k_norm=k_norm,
+            heads=self._heads,
+            window=call.window or 0,
+            gelu=self._gelu,
+            eps_in=self._eps,
+            eps_mid=self._eps_mid,
+            eps_head=self._eps_head,
+            scale=call.scale,
+            softcap=call.softcap or 0.0,
         )
 
     def forward(self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
@@ -171,7 +184,7 @@ class FusedStack(nn.Module):
         step = current()
         layers = self._bind(step) if step.adapters is None else None
         if layers is not None:
-            self._kernels.decode(layers, residual, cos, sin, step.context)
+            self._kernels.run_layers(layers, residual, cos, sin, step.context)
         else:
             for layer in self._fused():
                 layer(residual, cos, sin)

@@ -1,8 +1,8 @@
-"""Source -> shared library, once per machine: compile, cache, and load by path.
+"""Source -> shared library, once per machine: compile it, cache it, return its path.
 
-The cache is a folder that only its owner may enter; a library's name is the hash of
-the sources, the compiler, its flags and the processor, so a stale one is never
-loaded. It knows nothing of what the functions do.
+The cache is a folder that only its owner may enter. A library's name is the hash of the
+sources, the compiler, its flags and the processor, so a stale library is never loaded.
+It knows nothing of what the functions do.
 """
 
 from __future__ import annotations
@@ -11,22 +11,30 @@ import fcntl
 import hashlib
 import logging
 import os
+import shlex
 import shutil
 import stat
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
+
+from serve_app.engine.kernels.layout import assertions
 
 log = logging.getLogger(__name__)
 
 SOURCES: Final = Path(__file__).parent / "src"
 FLAGS: Final = (
-    *("-O3", "-march=native", "-pthread", "-std=c++17", "-shared", "-fPIC"),
+    *("-O3", "-pthread", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden"),
     *("-Wno-psabi", "-Wno-unknown-pragmas"),
 )
-COMPILE_TIMEOUT_S: Final = 300
+HERE: Final = "-march=native"  # unless the flags below name another processor
+MORE_FLAGS: Final = (
+    "SERVE_APP_KERNELS_FLAGS"  # more for the compiler, such as a sanitizer, in the environment
+)
+COMPILE_TIMEOUT_S: Final = 1200  # 25 s of one core; many wait for that core where all models start at once
 
 
 class BuildError(Exception):
@@ -35,9 +43,10 @@ class BuildError(Exception):
 
 def library() -> Path:
     """The path of the compiled kernels, building them if needed; BuildError if that is impossible."""
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if compiler is None:
+    named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if named is None:
         raise BuildError("no C++ compiler found")
+    compiler = (*shlex.split(named), *flags(shlex.split(os.environ.get(MORE_FLAGS, ""))))
     try:
         folder = _private_folder()
         path = folder / f"{_key(compiler)}.so"
@@ -45,7 +54,7 @@ def library() -> Path:
             with (folder / "lock").open("w") as lock:
                 fcntl.flock(lock, fcntl.LOCK_EX)  # a second replica waits for the first one's library
                 if not path.exists():
-                    _compile(compiler, path)
+                    compile_library(compiler, path)
     except (OSError, subprocess.SubprocessError) as error:
         raise BuildError(str(error)) from error
     return path
@@ -82,31 +91,41 @@ def _private_folder() -> Path:
     return folder
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: Sequence[str]) -> str:
     """Hash of everything that decides what the library contains."""
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=True, timeout=30).stdout
+    version = subprocess.run([compiler[0], "--version"], capture_output=True, check=True, timeout=30).stdout
     digest = hashlib.sha256(version)
-    for part in (*FLAGS, *sorted(cpu_flags())):
+    for part in (*compiler, *sorted(cpu_flags()), assertions()):
         digest.update(part.encode() + b"\0")
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
 
 
-def _compile(compiler: str, path: Path) -> None:
-    """Build into a temporary file and rename: nobody ever sees half a library."""
-    log.info("building the CPU kernels with %s (once on this machine)", compiler)
+def flags(more: Sequence[str] = ()) -> tuple[str, ...]:
+    """What a compiler is told to make a library for this processor, or for the one that `more` names."""
+    here = () if any(flag.startswith(("-march", "-mcpu", "-target")) for flag in more) else (HERE,)
+    return (*FLAGS, *here, *more)
+
+
+def compile_library(compiler: Sequence[str], path: Path) -> None:
+    """Build into a temporary file and rename it, so that nobody sees half a library. May raise BuildError.
+
+    `compiler`: the command with its flags.
+    """
+    log.info("building the CPU kernels with %s (once on this machine)", compiler[0])
     began = time.monotonic()
     sources = sorted(str(source) for source in SOURCES.glob("*.cpp"))
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
-        target = Path(scratch) / "kernels.so"
+        target, layout = Path(scratch) / "kernels.so", Path(scratch) / "layout.cpp"
+        layout.write_text(assertions())
         done = subprocess.run(
-            [compiler, *FLAGS, *sources, "-o", str(target)],
+            [*compiler, f"-I{SOURCES}", *sources, str(layout), "-o", str(target)],
             capture_output=True,
             text=True,
             timeout=COMPILE_TIMEOUT_S,
         )
         if done.returncode != 0:
-            raise BuildError(f"{compiler} failed: {done.stderr.strip()[-2000:]}")
+            raise BuildError(f"{compiler[0]} failed: {done.stderr.strip()[-2000:]}")
         target.rename(path)
     log.info("built the CPU kernels in %.0f s", time.monotonic() - began)

@@ -16,21 +16,20 @@ import torch
 
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels.arena import Arena
+from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.structs import (
-    FLOAT,
-    INT,
-    LONG,
+    INPUTS,
+    LANES,
     POINTER,
     AttentionStruct,
     CacheStruct,
     LayerStruct,
     LinearStruct,
+    Preempted,
     Product,
     StepStruct,
 )
 
-LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
-INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # to a multiple of which a panel is padded
 TYPES: Final = (torch.float32, torch.bfloat16)
 
 
@@ -67,15 +66,22 @@ class NativeCache:
         keys = torch.zeros(num_blocks, kv_heads, key_dim, block_size, dtype=dtype)
         values = torch.zeros(num_blocks, kv_heads, block_size, pad, dtype=dtype)
         struct = CacheStruct(
-            *(keys.data_ptr(), values.data_ptr(), kv_heads, key_dim, value_dim, pad, block_size),
-            *(dtype == torch.float32, product is Product.TILES and key_dim % INPUTS[dtype] == 0),
+            keys=keys.data_ptr(),
+            values=values.data_ptr(),
+            kv_heads=kv_heads,
+            key_dim=key_dim,
+            value_dim=value_dim,
+            value_pad=pad,
+            block_size=block_size,
+            wide=dtype == torch.float32,
+            tiles=product is Product.TILES and key_dim % INPUTS[dtype] == 0,
         )
         return cls(keys, values, struct, ctypes.addressof(struct))
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Decoder layers with a cache each, as `Native.decode` takes them."""
+    """Decoder layers with a cache each, as `Native.run_layers` takes them."""
 
     structs: ctypes.Array[LayerStruct]
     pointers: ctypes.Array[ctypes.c_void_p]
@@ -98,26 +104,9 @@ class Native:
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
-        P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
-        signatures = {
-            "pack_weight": (P, P, L, L, I, I),
-            "linear": (P, P, P, L, I, I),
-            "add_rmsnorm": (P, P, P, P, L, L, F, I),
-            "rope_and_cache": (P, P, P, P, P, F, P, P, L, L, I),
-            "write_cache": (P, P, P, P, L, I),
-            "gated": (P, P, L, L, I, I),
-            "widen": (P, P, L, I),
-            "highest": (P, P, P, L, L, I),
-            "attend": (P, P, I),
-            "decode": (P, P, L, P, I),
-        }
-        for name, arguments in signatures.items():
-            function = getattr(library, name)
-            function.argtypes, function.restype = arguments, None
+        declare(library)
         self._library = library
         self._arena = Arena()
-        library.tasks_taken_over.argtypes, library.tasks_taken_over.restype = (), L
-        library.product_rank.argtypes, library.product_rank.restype = (L,), I
         ranks = {product: library.product_rank(product) for product in Product}
         # What this machine can do with weights of a type, the fastest first.
         self.products: dict[torch.dtype, tuple[Product, ...]] = {
@@ -126,8 +115,15 @@ class Native:
         }
 
     def tasks_taken_over(self) -> int:
-        """How often, in this process, a thread has done the task of one that the system had put aside."""
+        """The number of tasks that a second thread finished because the first had lost its core."""
         return int(self._library.tasks_taken_over())
+
+    def simulate_preemption(self, whom: Preempted) -> int:
+        """For tests: let threads, one at a time, act as if they had lost their core, until told NOBODY.
+
+        Returns how many did since the last call. Results stay the same.
+        """
+        return int(self._library.simulate_preemption(whom))
 
     def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
         """[N, K] -> panels of sixteen rows, flat, zero-padded.
@@ -167,7 +163,11 @@ class Native:
         ):
             raise ValueError("the packed weight does not fit the input")
         struct = LinearStruct(
-            packed.data_ptr(), None if bias is None else bias.data_ptr(), features, k, product
+            weight=packed.data_ptr(),
+            bias=None if bias is None else bias.data_ptr(),
+            outputs=features,
+            inputs=k,
+            product=product,
         )
         self._library.linear(
             *(ctypes.addressof(struct), x.data_ptr(), out.data_ptr(), m),
@@ -288,19 +288,26 @@ class Native:
             _check(sinks, torch.float32)
         out = torch.empty(tokens, heads, struct.value_dim, dtype=query.dtype)
         attention = AttentionStruct(
-            query.data_ptr(),
-            out.data_ptr(),
-            context.query_start.data_ptr(),
-            context.context_lens.data_ptr(),
-            context.block_tables.data_ptr(),
-            None if sinks is None else sinks.data_ptr(),
-            *(context.num_sequences, context.block_tables.shape[1], heads, query.stride(0), query.stride(1)),
-            *(query.dtype == torch.float32, window or 0, scale, softcap or 0.0),
+            query=query.data_ptr(),
+            out=out.data_ptr(),
+            start=context.query_start.data_ptr(),
+            length=context.context_lens.data_ptr(),
+            tables=context.block_tables.data_ptr(),
+            sinks=None if sinks is None else sinks.data_ptr(),
+            sequences=context.num_sequences,
+            table_width=context.block_tables.shape[1],
+            heads=heads,
+            query_row=query.stride(0),
+            query_head=query.stride(1),
+            wide_query=query.dtype == torch.float32,
+            window=window or 0,
+            scale=scale,
+            softcap=softcap or 0.0,
         )
         self._library.attend(ctypes.addressof(attention), cache.address, torch.get_num_threads())
         return out
 
-    def decode(
+    def run_layers(
         self,
         layers: Layers,
         states: torch.Tensor,  # [T, N] float32, changed in place
@@ -308,7 +315,7 @@ class Native:
         sin: torch.Tensor,
         context: ForwardContext,
     ) -> None:
-        """Run all the layers; their caches take the keys and values of the step."""
+        """Run all the layers on a step of decodes, prefill chunks or both; fill their caches."""
         for tensor in (states, cos, sin):
             _check(tensor, torch.float32)
         _check(context.slots, torch.int64)
@@ -319,13 +326,18 @@ class Native:
         ):
             raise ValueError("the states do not fit the layers, the rotary factors or the slots")
         step = StepStruct(
-            *(tensor.data_ptr() for tensor in (states, cos, sin, context.slots)),
-            context.query_start.data_ptr(),
-            context.context_lens.data_ptr(),
-            context.block_tables.data_ptr(),
-            *(len(states), context.num_sequences, context.block_tables.shape[1]),
+            states=states.data_ptr(),
+            cos=cos.data_ptr(),
+            sin=sin.data_ptr(),
+            slots=context.slots.data_ptr(),
+            start=context.query_start.data_ptr(),
+            length=context.context_lens.data_ptr(),
+            tables=context.block_tables.data_ptr(),
+            rows=len(states),
+            sequences=context.num_sequences,
+            table_width=context.block_tables.shape[1],
         )
-        self._library.decode(
+        self._library.run_layers(
             *(layers.structs, layers.pointers, len(layers.caches), ctypes.addressof(step)),
             torch.get_num_threads(),
         )

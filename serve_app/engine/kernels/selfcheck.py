@@ -1,83 +1,298 @@
 """Does the compiled library compute what it should on this very machine? Asked once, when it is loaded.
 
-A few odd shapes against plain torch in float64, in some milliseconds.
+Every exported function, on a few odd shapes, in every type and by every product that it
+serves here, against the formulas of plain.py in float64. Takes about 20 ms, on one thread:
+what threads share is divided in the same way everywhere, and tests look after that.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels.native import LANES, Native, NativeCache
-from serve_app.engine.kernels.structs import Product
+from serve_app.engine.kernels import plain
+from serve_app.engine.kernels.build import cpu_flags
+from serve_app.engine.kernels.native import Layers, Native, NativeCache
+from serve_app.engine.kernels.structs import (
+    INPUTS,
+    LANES,
+    LayerStruct,
+    LinearStruct,
+    Preempted,
+    Product,
+)
 
-TOLERANCE = 1e-4  # of results of order one; float32 rounding gives about 1e-6
+EXACT: Final = 1e-4  # of results of order one; float32 rounding gives about 1e-6
+ROUNDED: Final = 3e-2  # where a product or the cache rounds to bfloat16, which has 8 bits
+BLOCK: Final = 16  # tokens in a block of the caches below
+EPS: Final = 1e-6
+
+Check = Callable[[Native, torch.Generator], Iterator[float]]
 
 
 def wrong_results(native: Native) -> list[str]:
-    """Names of the functions that are off; empty when all is well."""
-    random = torch.Generator().manual_seed(0)
-    checks = {"linear": _linear, "rms norm": _norm, "gate": _gate, "attention": _attention}
-    return [name for name, error in checks.items() if not error(native, random) < TOLERANCE]
+    """Names of the exported functions that are off; empty when all is well."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # on such shapes the formulas wait for their threads longer than they compute
+    try:
+        return [name for name, check in CHECKS.items() if not _passes(native, check)]
+    finally:
+        torch.set_num_threads(threads)
 
 
-def _linear(native: Native, random: torch.Generator) -> float:
-    worst = 0.0
-    for dtype, products in native.products.items():
+def _passes(native: Native, check: Check) -> bool:
+    """Whether all errors, in units of what is tolerated, are below 1; NaN is not."""
+    return all(error < 1 for error in check(native, torch.Generator().manual_seed(0)))
+
+
+def _pack_weight(native: Native, random: torch.Generator) -> Iterator[float]:
+    for dtype in native.products:
         weight = torch.randn(50, 38, generator=random).to(dtype)
-        bias = torch.randn(-(-50 // LANES) * LANES, generator=random)
-        packed = native.pack_weight(weight)
+        padded = torch.zeros(64, -(-38 // INPUTS[dtype]) * INPUTS[dtype], dtype=dtype)
+        padded[:50, :38] = weight
+        pairs = padded.view(64 // LANES, LANES, -1, 2)
+        order = (0, 2, 3, 1) if dtype == torch.float32 else (0, 2, 1, 3)
+        yield _error(native.pack_weight(weight, lasting=False), pairs.permute(order).flatten())
+
+
+def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
+    for dtype, product in _products(native):
+        weight = torch.randn(50, 38, generator=random).to(dtype)
+        bias = torch.randn(64, generator=random)
+        packed = native.pack_weight(weight, lasting=False)
         for rows in (1, 5, 11, 16, 17, 35):
             x = torch.randn(rows, 38, generator=random).to(dtype).float()
-            want = x.double() @ weight.double().T + bias[:50]
-            for product in products:
-                got = native.linear(x, packed, bias, 50, product=product)
-                worst = max(worst, _difference(got, want))
-    return worst
+            got = native.linear(x, packed, bias, 50, product=product)
+            yield _error(got, x.double() @ weight.double().T + bias[:50])
+            yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
 
 
-def _norm(native: Native, random: torch.Generator) -> float:
+def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
+    """A product is available only if the processor has its instructions; one always is."""
+    needs = {Product.PAIRS: "avx512_bf16", Product.TILES: "amx_bf16"}
+    products = native.products[torch.bfloat16]
+    flags = cpu_flags()  # none where the system does not tell
+    possible = all(not flags or product not in needs or needs[product] in flags for product in products)
+    yield 0.0 if possible and Product.WIDENED in products else 1.0
+
+
+def _add_rmsnorm(native: Native, random: torch.Generator) -> Iterator[float]:
     x, delta, weight = (torch.randn(*shape, generator=random) for shape in ((5, 39), (5, 39), (39,)))
-    total = x.double() + delta
-    want = total * (total.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
-    return _difference(native.add_rmsnorm(x.clone(), delta, weight, 1e-6), want)
+    yield _error(native.add_rmsnorm(x.clone(), None, weight, EPS), plain.rms_norm(x.double(), weight, EPS))
+    total = x.clone()
+    got = native.add_rmsnorm(total, delta, weight, EPS)
+    yield _error(got, plain.rms_norm(x.double() + delta, weight, EPS))
+    yield _error(total, x.double() + delta)
 
 
-def _gate(native: Native, random: torch.Generator) -> float:
+def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
+    rows, heads, kv_heads, dim = 11, 6, 2, 40
+    for dtype in native.products:
+        for normed in (True, False):
+            cache = NativeCache.allocate(3, BLOCK, kv_heads, dim, dim, dtype, Product.FLOATS)
+            qkv = torch.randn(rows, heads + 2 * kv_heads, dim, generator=random)
+            cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
+            norms = (torch.randn(dim, generator=random), torch.randn(dim, generator=random))
+            slots = torch.randperm(3 * BLOCK, generator=random)[:rows]
+            query, key, value = torch.split(qkv.double(), [heads, kv_heads, kv_heads], dim=1)
+            if normed:
+                query, key = (
+                    plain.rms_norm(x, norm, EPS) for x, norm in zip((query, key), norms, strict=True)
+                )
+            query, key = (plain.rotate(x, cos, sin) for x in (query, key))
+            native.rope_and_cache(
+                qkv.view(rows, -1), cos, sin, norms if normed else None, EPS, cache, slots, heads
+            )
+            yield _error(qkv[:, :heads], query)
+            yield from _cache_errors(cache, slots, key, value)
+
+
+def _write_cache(native: Native, random: torch.Generator) -> Iterator[float]:
+    for dtype in native.products:
+        cache = NativeCache.allocate(3, BLOCK, 2, 24, 40, dtype, Product.FLOATS)
+        slots = torch.randperm(3 * BLOCK, generator=random)[:19]
+        key, value = (torch.randn(19, 2, size, generator=random).to(dtype) for size in (24, 40))
+        native.write_cache(key, value, cache, slots)
+        yield from _cache_errors(cache, slots, key, value)
+
+
+def _gated(native: Native, random: torch.Generator) -> Iterator[float]:
     x = torch.randn(5, 2 * 39, generator=random) * 4
-    gate, up = x.double().chunk(2, dim=-1)
-    silu = _difference(native.gated(x), torch.nn.functional.silu(gate) * up)
-    gelu = torch.nn.functional.gelu(gate, approximate="tanh") * up
-    return max(silu, _difference(native.gated(x, gelu=True), gelu))
+    for gelu in (False, True):
+        yield _error(native.gated(x, gelu), plain.gate(x.double(), gelu))
 
 
-def _attention(native: Native, random: torch.Generator) -> float:
-    length, tokens, heads, kv_heads, dim = 37, 5, 6, 2, 24
-    cache = NativeCache.allocate(4, 16, kv_heads, dim, dim, torch.float32, Product.FLOATS)
-    query = torch.randn(tokens, heads, dim, generator=random)
-    key, value = (torch.randn(length, kv_heads, dim, generator=random) for _ in range(2))
-    table = torch.tensor([[2, 0, 3]], dtype=torch.int32)
-    position = torch.arange(length)
-    native.write_cache(key, value, cache, table[0].long()[position // 16] * 16 + position % 16)
-    context = ForwardContext(
+def _widen(native: Native, random: torch.Generator) -> Iterator[float]:
+    x = torch.randn(3, 39, generator=random).bfloat16()
+    yield _error(native.widen(x), x.float())
+
+
+def _highest(native: Native, random: torch.Generator) -> Iterator[float]:
+    x = torch.randn(6, 39, generator=random)
+    x[2, 7] = x[2, 30] = 9.0
+    for got, want in zip(native.highest(x), x.max(-1), strict=True):
+        yield 0.0 if torch.equal(got, want) else 1.0
+    x[4, 33] = float("nan")
+    values, places = native.highest(x)
+    yield 0.0 if bool(values[4].isnan()) and int(places[4]) == 33 else 1.0
+
+
+def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
+    """A chunk and a decode step, plain and with every option, of either type of query."""
+    length, heads, kv_heads, dim = 83, 6, 2, 32
+    sinks = torch.randn(heads, generator=random)
+    for dtype, product in _products(native):
+        cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, dtype, product)
+        key, value = (torch.randn(length, kv_heads, dim, generator=random).to(dtype) for _ in range(2))
+        context = _context(length, length)
+        native.write_cache(key, value, cache, context.slots)
+        exact = dtype == torch.float32
+        for tokens in (21, 1):
+            query = torch.randn(tokens, heads, dim, generator=random)
+            context = _context(length, tokens)
+            got = native.attend(query, cache, context, scale=0.2)
+            want = plain.attention(query.double(), key.double(), value.double(), scale=0.2)
+            yield _error(got, want, exact=exact)
+            rounded = query.bfloat16()
+            options: dict[str, Any] = {"window": 40, "softcap": 3.0, "sinks": sinks}
+            got = native.attend(rounded, cache, context, scale=0.2, **options)
+            want = plain.attention(rounded.double(), key.double(), value.double(), scale=0.2, **options)
+            yield _error(got, want, exact=False)
+
+
+def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Two layers on a prompt and then on one token more."""
+    width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
+    for dtype, product in _products(native):
+        shapes = (
+            ((heads + 2 * kv_heads) * dim, width),
+            (width, heads * dim),
+            (2 * inner, width),
+            (width, inner),
+        )
+        layers = [
+            plain.Weights(
+                *(torch.randn(n, k, generator=random).div(k**0.5).to(dtype) for n, k in shapes),
+                *(torch.rand(size, generator=random) for size in (width, width, dim, dim)),
+            )
+            for _ in range(2)
+        ]
+        states = torch.randn(length, width, generator=random)
+        angles = torch.rand(length, dim // 2, generator=random)
+        cos, sin = angles.cos(), angles.sin()
+        want = states.double()
+        for weights in layers:
+            wide = plain.Weights(*(getattr(weights, name).double() for name in plain.Weights.__slots__))
+            want = plain.layer(want, wide, cos.double(), sin.double(), heads, EPS)
+        with_caches, kept = _native_layers(native, layers, heads, kv_heads, dtype, product)
+        for rows in (slice(0, length - 1), slice(length - 1, length)):
+            context = _context(rows.stop, rows.stop - rows.start)
+            native.run_layers(with_caches, states[rows], cos[rows], sin[rows], context)
+            yield _error(states[rows], want[rows], exact=dtype == torch.float32)
+        del kept
+
+
+def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
+    """Nothing is computed here; nobody has asked for threads that wait."""
+    yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
+
+
+# One for every function of exports.py.
+CHECKS: Final[dict[str, Check]] = {
+    "pack_weight": _pack_weight,
+    "linear": _linear,
+    "product_rank": _product_rank,
+    "add_rmsnorm": _add_rmsnorm,
+    "rope_and_cache": _rope_and_cache,
+    "write_cache": _write_cache,
+    "gated": _gated,
+    "widen": _widen,
+    "highest": _highest,
+    "attend": _attend,
+    "run_layers": _run_layers,
+    "tasks_taken_over": _counters,
+    "simulate_preemption": _counters,
+}
+
+
+def _products(native: Native) -> Iterator[tuple[torch.dtype, Product]]:
+    for dtype, products in native.products.items():
+        for product in products:
+            yield dtype, product
+
+
+def _native_layers(
+    native: Native,
+    layers: list[plain.Weights],
+    heads: int,
+    kv_heads: int,
+    dtype: torch.dtype,
+    product: Product,
+) -> tuple[Layers, list[torch.Tensor]]:
+    """The layers with caches of two blocks, and the packed weights, to be kept as long as the layers."""
+    structs, kept = [], []
+    for weights in layers:
+        linears = {}
+        for name in ("qkv", "out", "gate_up", "down"):
+            weight = getattr(weights, name)
+            kept.append(native.pack_weight(weight, lasting=False))
+            outputs, inputs = weight.shape
+            linears[name] = LinearStruct(
+                weight=kept[-1].data_ptr(), bias=None, outputs=outputs, inputs=inputs, product=product
+            )
+        norms = {
+            name: getattr(weights, name).data_ptr() for name in ("norm_in", "norm_mid", "q_norm", "k_norm")
+        }
+        scale = len(weights.q_norm) ** -0.5
+        structs.append(
+            LayerStruct(
+                **linears,
+                **norms,
+                **dict.fromkeys(("eps_in", "eps_mid", "eps_head"), EPS),
+                scale=scale,
+                softcap=0.0,
+                heads=heads,
+                window=0,
+                gelu=False,
+            )
+        )
+    dim = len(layers[0].q_norm)
+    caches = tuple(NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, dtype, product) for _ in layers)
+    return Layers.of((LayerStruct * len(structs))(*structs), caches), kept
+
+
+def _context(length: int, tokens: int) -> ForwardContext:
+    """The last `tokens` positions of one sequence of `length`, at most 96, whose blocks lie in disorder."""
+    table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
+    positions = torch.arange(length - tokens, length)
+    return ForwardContext(
         query_start=torch.tensor([0, tokens], dtype=torch.int32),
         context_lens=torch.tensor([length], dtype=torch.int32),
         block_tables=table,
-        slots=torch.empty(0, dtype=torch.int64),
+        slots=table[0].long()[positions // BLOCK] * BLOCK + positions % BLOCK,
         query_lens=(tokens,),
         lens=(length,),
-        block_size=16,
+        block_size=BLOCK,
     )
-    got = native.attend(query, cache, context, scale=dim**-0.5)
-    group = heads // kv_heads
-    scores = (
-        torch.einsum("thd,lhd->htl", query.double(), key.double().repeat_interleave(group, 1)) * dim**-0.5
-    )
-    hidden = position > position[-tokens:, None]
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
-    return _difference(got, torch.einsum("htl,lhd->thd", weights, value.double().repeat_interleave(group, 1)))
 
 
-def _difference(got: torch.Tensor, want: torch.Tensor) -> float:
-    """Largest absolute difference; NaN if there is one."""
-    return float((got.double() - want).abs().max())
+def _cache_errors(
+    cache: NativeCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+) -> Iterator[float]:
+    """Of the keys and values [T, Hkv, D] at slots [T], and of whatever else the cache holds, which is 0."""
+    keys, values = torch.zeros_like(cache.keys), torch.zeros_like(cache.values)
+    block, offset = slots // BLOCK, slots % BLOCK
+    keys[block, :, :, offset] = key.to(keys.dtype)
+    values[block, :, offset, : value.shape[-1]] = value.to(values.dtype)
+    exact = keys.dtype == torch.float32
+    yield _error(cache.keys, keys, exact=exact)
+    yield _error(cache.values, values, exact=exact)
+
+
+def _error(got: torch.Tensor, want: torch.Tensor, *, exact: bool = True) -> float:
+    """Largest difference, relative to what is tolerated of the largest value; NaN if there is one."""
+    tolerance = (EXACT if exact else ROUNDED) * max(1.0, float(want.abs().max()))
+    return float((got.double() - want.double()).abs().max()) / tolerance

@@ -1,14 +1,56 @@
-"""The C structures of the native functions, field by field as in their headers."""
+"""The C structures and constants of the native functions, field by field as in their headers.
+
+The build compares every field's type and place, every structure's size and every constant
+with the headers, and fails where they differ (see layout.py).
+"""
 
 from __future__ import annotations
 
 import ctypes
 from enum import IntEnum
+from typing import Any, ClassVar, Final
+
+import torch
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
+LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
+INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # to a multiple of which a panel is padded
 
-class CacheStruct(ctypes.Structure):
+
+class Product(IntEnum):
+    """How a product is computed."""
+
+    FLOATS = 0  # float32 weights
+    WIDENED = 1  # bfloat16 weights, multiplied in float32
+    PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16: AVX512-BF16
+    TILES = 3  # the same on AMX
+
+
+class Preempted(IntEnum):
+    """Whom a test makes act as if it had lost its core."""
+
+    NOBODY = 0
+    OWNER = 1  # of a task, before it writes; a stand-in writes instead
+    STAND_IN = 2  # before it computes; the owner writes first
+
+
+class _Struct(ctypes.Structure):
+    """A structure that takes all its fields by name. Raises TypeError for a missing or unknown one."""
+
+    _names: ClassVar[frozenset[str]]
+
+    def __init_subclass__(cls) -> None:
+        cls._names = frozenset(field[0] for field in cls._fields_)
+
+    def __init__(self, **fields: Any) -> None:
+        if fields.keys() != self._names:
+            wrong = sorted(fields.keys() ^ self._names)
+            raise TypeError(f"{type(self).__name__}: missing or unknown: {', '.join(wrong)}")
+        super().__init__(**fields)
+
+
+class CacheStruct(_Struct):
     """`Cache` in cache.h."""
 
     _fields_ = (
@@ -18,7 +60,7 @@ class CacheStruct(ctypes.Structure):
     )
 
 
-class AttentionStruct(ctypes.Structure):
+class AttentionStruct(_Struct):
     """`Attention` in attention.h."""
 
     _fields_ = (
@@ -29,16 +71,7 @@ class AttentionStruct(ctypes.Structure):
     )
 
 
-class Product(IntEnum):
-    """`Product` in linear.h: how a product is computed."""
-
-    FLOATS = 0  # float32 weights
-    WIDENED = 1  # bfloat16 weights, multiplied in float32
-    PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16: AVX512-BF16
-    TILES = 3  # the same on AMX
-
-
-class LinearStruct(ctypes.Structure):
+class LinearStruct(_Struct):
     """`Linear` in linear.h."""
 
     _fields_ = (
@@ -47,8 +80,8 @@ class LinearStruct(ctypes.Structure):
     )
 
 
-class LayerStruct(ctypes.Structure):
-    """`Layer` in decoder.cpp."""
+class LayerStruct(_Struct):
+    """`Layer` in layers.h."""
 
     _fields_ = (
         *((name, LinearStruct) for name in ("qkv", "out", "gate_up", "down")),
@@ -58,10 +91,14 @@ class LayerStruct(ctypes.Structure):
     )
 
 
-class StepStruct(ctypes.Structure):
-    """`Step` in decoder.cpp."""
+class StepStruct(_Struct):
+    """`Step` in layers.h."""
 
     _fields_ = (
         *((name, POINTER) for name in ("states", "cos", "sin", "slots", "start", "length", "tables")),
         *((name, LONG) for name in ("rows", "sequences", "table_width")),
     )
+
+
+STRUCTS: Final = (CacheStruct, AttentionStruct, LinearStruct, LayerStruct, StepStruct)
+ENUMS: Final = (Product, Preempted)

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn import functional
 
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import LANES, TYPES, Native
-from serve_app.engine.kernels.structs import LinearStruct
+from serve_app.engine.kernels.native import TYPES, Native
+from serve_app.engine.kernels.structs import LANES, LinearStruct
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +108,13 @@ class PackedLinear(nn.Module):
             return None
         bias = None if self._wide_bias is None else self._wide_bias.data_ptr()
         product = self._kernels.products[self.dtype][0]
-        return LinearStruct(self._weight.data_ptr(), bias, self.out_features, self.in_features, product)
+        return LinearStruct(
+            weight=self._weight.data_ptr(),
+            bias=bias,
+            outputs=self.out_features,
+            inputs=self.in_features,
+            product=product,
+        )
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         if self._kernels is not None:

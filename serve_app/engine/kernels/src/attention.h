@@ -1,8 +1,7 @@
-// What attention is asked; see attention.cpp.
+// What attention is asked, and attention within a program of threads.
 #pragma once
 #include "cache.h"
 
-extern "C" {
 struct Attention {
   const void* query;      // [t, heads, key_dim] with strides, `wide_query` float32 or else bfloat16
   void* out;              // [t, heads, value_dim] contiguous, of the same type
@@ -14,10 +13,8 @@ struct Attention {
   float scale, softcap;                                                           // softcap 0: none
 };
 
-void attend(const Attention* attention, const Cache* cache, int threads);
-}
-
-// Floats that the function below needs for parts of long contexts.
+// Floats that `attend_all` needs for the parts of long contexts.
 long attention_room(const Attention& attention, const Cache& cache, int threads);
 
-void attend(const Attention& attention, const Cache& cache, float* room, int threads);
+// Attention of all sequences, by the threads of the program that the caller is in.
+void attend_all(const Attention& attention, const Cache& cache, float* room, int threads);

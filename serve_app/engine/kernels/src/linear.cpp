@@ -2,6 +2,7 @@
 // Sums are in float32 and always in the order of the inputs: a row's result does not depend on the other rows.
 #include "linear.h"
 
+#include "exports.h"
 #include "scratch.h"
 #include "tile_product.h"
 #include "vector_product.h"
@@ -80,9 +81,6 @@ void project_gated(const Linear& l, const float* x, float* y, long m, bool gelu,
   }
 }
 
-extern "C" {
-
-// How fast a product of bfloat16 weights is here compared with the others; 0: not to be had.
 int product_rank(long product) {
   if (product == TILES) return have_tiles() ? 4 : 0;
 #ifdef __AVX512BF16__
@@ -93,7 +91,6 @@ int product_rank(long product) {
   return product == WIDENED ? 2 : 0;
 }
 
-// w [n, k] rows -> panels; `wide` elements are float32, others bfloat16.
 void pack_weight(const void* weight, void* packed, long n, long k, int wide, int threads) {
   const long pairs = padded_inputs(k, wide) / 2, count = (n + LANES - 1) / LANES;
   parallel(count, threads, [&](long j) {
@@ -110,12 +107,10 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
   });
 }
 
-// x [m, inputs] float32 (inputs even) -> y [m, outputs], float32 if `wide_out`.
 void linear(const Linear* l, const float* x, void* y, long m, int wide_out, int threads) {
   static thread_local Scratch scratch;  // of the caller: two may multiply at once
   float* const room = scratch.take(rounding_room(*l, m));
   together(threads, [&] {
     wide_out ? multiply<false>(*l, x, (float*)y, m, room, threads) : multiply<false>(*l, x, (bf16*)y, m, room, threads);
   });
-}
 }

@@ -8,10 +8,10 @@
 #include "scratch.h"
 #include "vec.h"
 
-constexpr long BF16_INPUTS = 32;
+constexpr long FLOAT_INPUTS = 2, BF16_INPUTS = 32;  // to a multiple of which a panel is padded
 
 INLINE long padded_inputs(long k, bool wide) {
-  const long unit = wide ? 2 : BF16_INPUTS;
+  const long unit = wide ? FLOAT_INPUTS : BF16_INPUTS;
   return (k + unit - 1) / unit * unit;
 }
 

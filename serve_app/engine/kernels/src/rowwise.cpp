@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "exports.h"
 #include "pool.h"
 
 namespace {
@@ -94,16 +95,12 @@ void find_largest(const float* x, long n, float* value, int64_t* place) {
 
 }  // namespace
 
-extern "C" {
-
-// Of each row of x [t, n], n at least 1.
 void highest(const float* x, float* values, int64_t* places, long t, long n, int threads) {
   parallel_rows(t, n, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) find_largest(x + row * n, n, values + row, places + row);
   });
 }
 
-// residual [t, n] += delta (if any); out = RMSNorm(residual) * weight.
 void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
                  int threads) {
   parallel_rows(t, n, threads, [&](long first, long last) {
@@ -116,8 +113,6 @@ void add_rmsnorm(float* residual, const float* delta, const float* weight, float
   });
 }
 
-// qkv [t, heads + 2 kv_heads, dim]: norm q and k heads (where weights are given), rotate them in place by
-// cos, sin [t, dim/2], and put k and v into the cache at slots [t].
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
   const long dim = cache->key_dim, kv = cache->kv_heads, half = dim / 2;
@@ -141,7 +136,6 @@ void rope_and_cache(float* qkv, const float* cos, const float* sin, const float*
   });
 }
 
-// key [t, kv_heads, key_dim] and value [t, kv_heads, value_dim], float32 and contiguous -> cache at slots [t].
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t,
                  int threads) {
   const long key_row = cache->kv_heads * cache->key_dim, value_row = cache->kv_heads * cache->value_dim;
@@ -156,7 +150,6 @@ void write_cache(const float* key, const float* value, const Cache* cache, const
   });
 }
 
-// gate_up [t, 2n] -> out [t, n] = silu(gate) * up, or gelu_tanh(gate) * up.
 void gated(const float* gate_up, float* out, long t, long n, int gelu, int threads) {
   parallel_rows(t, n, threads, [&](long first, long last) {
     for (long row = first; row < last; row++) {
@@ -170,10 +163,8 @@ void gated(const float* gate_up, float* out, long t, long n, int gelu, int threa
   });
 }
 
-// bfloat16 -> float32, n elements.
 void widen(const bf16* x, float* out, long n, int threads) {
   parallel_rows(n, 1, threads, [&](long first, long last) {
     for (long i = first; i < last; i++) out[i] = to_float(x[i]);
   });
-}
 }

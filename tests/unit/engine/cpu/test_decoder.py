@@ -30,12 +30,13 @@ from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
-from serve_app.engine.kernels.structs import Product
+from serve_app.engine.kernels.structs import Preempted, Product
 from serve_app.engine.model.forward import active
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 
+HELD = 20  # threads that act as if they had lost their core, in a run of all steps
 REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
@@ -105,16 +106,16 @@ def logits(runner: ModelRunner, steps: Seq[Seq[tuple[int, int, int]]] = STEPS) -
 
 
 @pytest.fixture
-def decodes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def native_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of rows of every step that was one native call."""
     rows: list[int] = []
-    right = Native.decode
+    right = Native.run_layers
 
     def counted(self: Native, layers: Any, states: torch.Tensor, *others: Any) -> None:
         rows.append(len(states))
         right(self, layers, states, *others)
 
-    monkeypatch.setattr(Native, "decode", counted)
+    monkeypatch.setattr(Native, "run_layers", counted)
     return rows
 
 
@@ -132,18 +133,18 @@ def dtype(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> to
 
 @pytest.mark.parametrize("name", MODELS)
 def test_one_call_equals_layer_by_layer_and_the_reference(
-    name: str, dtype: torch.dtype, decodes: list[int], monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, native_calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(name, dtype)
     one_call = runner(model, CpuAttention(), dtype)
-    decodes.clear()
+    native_calls.clear()
     got = logits(one_call)
-    assert decodes == [sum(length for _, _, length in step) for step in STEPS]
+    assert native_calls == [sum(length for _, _, length in step) for step in STEPS]
     reference = logits(runner(model, ReferenceAttention(), dtype))
     with monkeypatch.context() as patch:
         patch.setattr(FusedStack, "_bind", lambda *_: None)
         by_layer = logits(runner(model, CpuAttention(), dtype))
-    assert len(decodes) == len(STEPS)
+    assert len(native_calls) == len(STEPS)
     for one, many, want in zip(got, by_layer, reference, strict=True):
         assert torch.equal(one, many)
         tolerance = 2e-4 if dtype == torch.float32 else 0.03 * float(want.abs().max())
@@ -162,7 +163,30 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: 
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[5]]), whole)
 
 
-def test_threads_that_are_put_aside_are_replaced_and_change_nothing(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])
+def test_a_thread_that_loses_its_core_is_replaced_and_changes_nothing(
+    whom: Preempted, dtype: torch.dtype
+) -> None:
+    """Of the two threads of a task one is late; the other one writes, and the late one's outputs are lost."""
+    model, loaded = build("llama", dtype), native()
+    assert loaded is not None
+    expected = logits(runner(model, CpuAttention(), dtype))
+    threads, before = torch.get_num_threads(), loaded.tasks_taken_over()
+    try:
+        torch.set_num_threads(3)
+        loaded.simulate_preemption(whom)
+        got = logits(runner(model, CpuAttention(), dtype))
+    finally:
+        held = loaded.simulate_preemption(Preempted.NOBODY)
+        torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+    assert held >= HELD
+    if whom is Preempted.OWNER:
+        assert loaded.tasks_taken_over() - before >= held
+
+
+@pytest.mark.full
+def test_threads_that_the_system_preempts_are_replaced_and_change_nothing(dtype: torch.dtype) -> None:
     """Three threads a core: at any time most are in the middle of a task and have no core."""
     model, loaded = build("llama", dtype, hidden_size=288, intermediate_size=1024), native()
     assert loaded is not None
@@ -190,11 +214,11 @@ def test_two_threads_may_run_steps_of_one_model_at_the_same_time() -> None:
         assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
 
 
-def test_gates_that_do_not_fill_their_last_vector_go_layer_by_layer(decodes: list[int]) -> None:
+def test_gates_that_do_not_fill_their_last_vector_go_layer_by_layer(native_calls: list[int]) -> None:
     model = build("llama", torch.float32, intermediate_size=72)
     got = logits(runner(model, CpuAttention(), torch.float32))
     want = logits(runner(model, ReferenceAttention(), torch.float32))
-    assert not decodes
+    assert not native_calls
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other, atol=2e-4, rtol=0)
 

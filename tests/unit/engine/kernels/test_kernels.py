@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from serve_app.engine import kernels
-from serve_app.engine.kernels import build, native, selfcheck
+from serve_app.engine.kernels import build, native
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
@@ -79,9 +79,8 @@ def test_a_library_with_wrong_results_is_not_used(
     assert loaded is not None
     right = type(loaded).gated
     monkeypatch.setattr(type(loaded), "gated", lambda *a, **o: right(*a, **o) * 1.01)
-    assert selfcheck.wrong_results(loaded) == ["gate"]
     assert kernels._load.__wrapped__() is None
-    assert "gate" in caplog.text
+    assert "wrong results (gated)" in caplog.text
 
 
 def test_the_switch_turns_the_kernels_off(monkeypatch: pytest.MonkeyPatch) -> None:

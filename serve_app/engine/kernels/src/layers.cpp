@@ -1,12 +1,14 @@
-// All decoder layers of a step in one call: norm, attention with rotary positions, norm, gated MLP, on the same
-// functions as the calls for one layer. Outputs of a product are added to the residual or gated while they are
-// still in registers or the first-level cache; long prefills go in tiles of rows that stay in the second-level one.
+// All decoder layers of a step in one call: norm, attention with rotary positions, norm, gated MLP. The functions are
+// those of the calls for one layer. A product's outputs are added to the residual stream, or gated, while they are in
+// registers or the first-level cache. Long prefills go in tiles of rows that stay in the second-level cache.
+#include "layers.h"
+
 #include <algorithm>
 
 #include "attention.h"
+#include "exports.h"
 #include "linear.h"
 #include "pool.h"
-#include "rowwise.h"
 #include "scratch.h"
 
 namespace {
@@ -20,25 +22,7 @@ void tiles(long rows, F&& work) {
 
 }  // namespace
 
-extern "C" {
-
-struct Layer {
-  Linear qkv, out, gate_up, down;
-  const float *norm_in, *norm_mid;  // [width]
-  const float *q_norm, *k_norm;     // [dim] or null
-  long heads, window, gelu;
-  float eps_in, eps_mid, eps_head, scale, softcap;
-};
-
-struct Step {
-  float* states;           // [rows, width], the residual stream: changed in place
-  const float *cos, *sin;  // [rows, dim / 2]
-  const int64_t* slots;    // [rows]
-  const int32_t *start, *length, *tables;
-  long rows, sequences, table_width;
-};
-
-void decode(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
+void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
   const Step& s = *step;
   const long tile = std::min(TILE, s.rows);
   const auto attention = [&](const Layer& l, const Cache& c, const float* qkv, float* out) {
@@ -76,7 +60,7 @@ void decode(const Layer* layers, const Cache* const* caches, long count, const S
         rope_and_cache(out, s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm, l.eps_head, &cache,
                        s.slots + first, rows, l.heads, threads);
       });
-      attend(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
+      attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
       tiles(s.rows, [&](long first, long rows) {
         float* const states = s.states + first * width;
         add_projection(l.out, attended_at + first * inner, states, rows, rounding_at, threads);
@@ -86,5 +70,4 @@ void decode(const Layer* layers, const Cache* const* caches, long count, const S
       });
     }
   });
-}
 }

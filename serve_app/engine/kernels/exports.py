@@ -1,0 +1,37 @@
+"""The functions of the native library, as exports.h declares them: name -> result and arguments.
+
+The build compares the types with that header, and fails where they differ (see layout.py).
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Final, TypeAlias
+
+from serve_app.engine.kernels.structs import FLOAT, INT, LONG, POINTER
+
+Signature: TypeAlias = tuple[Any, tuple[Any, ...]]
+
+P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
+EXPORTS: Final[dict[str, Signature]] = {
+    "pack_weight": (None, (P, P, L, L, I, I)),
+    "linear": (None, (P, P, P, L, I, I)),
+    "product_rank": (I, (L,)),
+    "add_rmsnorm": (None, (P, P, P, P, L, L, F, I)),
+    "rope_and_cache": (None, (P, P, P, P, P, F, P, P, L, L, I)),
+    "write_cache": (None, (P, P, P, P, L, I)),
+    "gated": (None, (P, P, L, L, I, I)),
+    "widen": (None, (P, P, L, I)),
+    "highest": (None, (P, P, P, L, L, I)),
+    "attend": (None, (P, P, I)),
+    "run_layers": (None, (P, P, L, P, I)),
+    "tasks_taken_over": (L, ()),
+    "simulate_preemption": (L, (L,)),
+}
+
+
+def declare(library: ctypes.CDLL) -> None:
+    """Give every function its types; AttributeError if the library lacks one."""
+    for name, (result, arguments) in EXPORTS.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments

@@ -1,0 +1,229 @@
+// The kernels without Python, for processors and checkers that Python cannot be run on or under: every function of
+// exports.h against plain loops in double, and all layers in one call against the calls for one layer, bit for bit,
+// while threads act as if they had lost their cores. Prints one line and exits with 1 if anything is off.
+#include <cmath>
+#include <cstdio>
+#include <deque>
+#include <random>
+#include <vector>
+
+#include "exports.h"
+#include "panels.h"
+#include "turn.h"
+
+namespace {
+
+using Floats = std::vector<float>;
+
+constexpr int THREADS = 4;
+constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 70, LAYERS = 2;
+constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // of results of order one
+
+std::mt19937 source(0);
+int wrong = 0;
+
+Floats randoms(long count) {
+  std::normal_distribution<float> normal;
+  Floats x(count);
+  for (float& v : x) v = normal(source);
+  return x;
+}
+
+void expect(const char* what, double got, double want, double tolerance) {
+  if (std::fabs(got - want) <= tolerance * std::fmax(1, std::fabs(want))) return;
+  if (wrong++ < 10) std::printf("%s: %g instead of %g\n", what, got, want);
+}
+
+float narrow(float x, bool wide) {
+  bf16 b;
+  put(&b, x);
+  return wide ? x : to_float(b);
+}
+
+// A weight [n, k] of either type, and packed.
+struct Weight {
+  long n, k;
+  bool wide;
+  Floats values;
+  Scratch packed;
+  Linear linear;
+
+  Weight(long n, long k, long product) : n(n), k(k), wide(product == FLOATS), values(randoms(n * k)) {
+    std::vector<bf16> halves(n * k);
+    for (long i = 0; i < n * k; i++) {
+      values[i] = narrow(values[i] / std::sqrt((float)k), wide);
+      put(&halves[i], values[i]);
+    }
+    float* const room = packed.take((n + 15) / 16 * 16 * padded_inputs(k, wide));
+    pack_weight(wide ? (void*)values.data() : halves.data(), room, n, k, wide, THREADS);
+    linear = {room, nullptr, n, k, product};
+  }
+};
+
+void check_rows(long t, long n) {
+  const Floats x = randoms(t * 2 * n), delta = randoms(t * n), weight = randoms(n);
+  Floats sums(x.begin(), x.begin() + t * n), normed(t * n), gates(t * n), wide(t * n), tops(t);
+  add_rmsnorm(sums.data(), delta.data(), weight.data(), normed.data(), t, n, 1e-6f, THREADS);
+  std::vector<bf16> halves(t * n);
+  for (long i = 0; i < t * n; i++) put(&halves[i], x[i]);
+  widen(halves.data(), wide.data(), t * n, THREADS);
+  std::vector<int64_t> places(t);
+  highest(delta.data(), tops.data(), places.data(), t, n, THREADS);
+  for (int gelu = 0; gelu < 2; gelu++) {
+    gated(x.data(), gates.data(), t, n, gelu, THREADS);
+    for (long r = 0; r < t; r++)
+      for (long i = 0; i < n; i++) {
+        const double g = x[r * 2 * n + i], up = x[r * 2 * n + n + i];
+        const double inner = gelu ? 1.5957691216057308 * (g + 0.044715 * g * g * g) : g;
+        expect("gated", gates[r * n + i], g / (1 + std::exp(-inner)) * up, EXACT);
+      }
+  }
+  for (long r = 0; r < t; r++) {
+    double squares = 0;
+    long best = 0;
+    for (long i = 0; i < n; i++) {
+      squares += std::pow((double)x[r * n + i] + delta[r * n + i], 2);
+      if (delta[r * n + i] > delta[r * n + best]) best = i;
+    }
+    expect("highest", places[r], best, 0), expect("highest", tops[r], delta[r * n + best], 0);
+    for (long i = 0; i < n; i++) {
+      const double sum = (double)x[r * n + i] + delta[r * n + i];
+      expect("add_rmsnorm", normed[r * n + i], sum / std::sqrt(squares / n + 1e-6) * weight[i], EXACT);
+      expect("widen", wide[r * n + i], narrow(x[r * n + i], false), 0);
+    }
+  }
+}
+
+void check_linear(long product, long rows, long n, long k) {
+  const Weight w(n, k, product);
+  const bool rounds = product == PAIRS || product == TILES;
+  const Floats x = randoms(rows * k);
+  Floats y(rows * n);
+  std::vector<bf16> halves(rows * n);
+  linear(&w.linear, x.data(), y.data(), rows, 1, THREADS);
+  linear(&w.linear, x.data(), halves.data(), rows, 0, THREADS);
+  for (long r = 0; r < rows; r++)
+    for (long i = 0; i < n; i++) {
+      double sum = 0;
+      for (long j = 0; j < k; j++) sum += (double)narrow(x[r * k + j], !rounds) * w.values[i * k + j];
+      expect("linear", y[r * n + i], sum, EXACT);
+      expect("linear", to_float(halves[r * n + i]), narrow(y[r * n + i], false), 0);
+    }
+}
+
+// A cache of the blocks of one sequence, in disorder.
+struct Blocks {
+  static constexpr long COUNT = (LENGTH + BLOCK - 1) / BLOCK;
+  std::vector<int32_t> table;
+  std::vector<int64_t> slots;  // of all positions
+  Floats keys, values;
+  Cache cache;
+
+  explicit Blocks(long product)
+      : keys(COUNT * BLOCK * KV_HEADS * DIM), values(keys), cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM,
+                                                                 BLOCK, product == FLOATS, product == TILES} {
+    for (long b = 0; b < COUNT; b++) table.push_back((b * 2 + 1) % COUNT);
+    for (long p = 0; p < LENGTH; p++) slots.push_back(table[p / BLOCK] * BLOCK + p % BLOCK);
+  }
+};
+
+void check_attention(long product, long tokens, long window) {
+  Blocks blocks(product);
+  const bool wide = product == FLOATS;
+  const Floats key = randoms(LENGTH * KV_HEADS * DIM), value = randoms(key.size()), q = randoms(tokens * HEADS * DIM);
+  write_cache(key.data(), value.data(), &blocks.cache, blocks.slots.data(), LENGTH, THREADS);
+  const std::vector<int32_t> start{0, (int32_t)tokens}, length{(int32_t)LENGTH};
+  Floats out(q.size());
+  const Attention a{q.data(), out.data(), start.data(), length.data(), blocks.table.data(), nullptr, 1, blocks.COUNT,
+                    HEADS,    HEADS * DIM, DIM,         1,             window,              0.2f,    0.f};
+  attend(&a, &blocks.cache, THREADS);
+  for (long t = 0; t < tokens; t++)
+    for (long h = 0; h < HEADS; h++) {
+      const long last = LENGTH - tokens + t, kv = h / (HEADS / KV_HEADS);
+      std::vector<double> sums(DIM);
+      double total = 0;
+      for (long p = window ? std::max(0L, last - window + 1) : 0; p <= last; p++) {
+        double score = 0;
+        for (long d = 0; d < DIM; d++)
+          score += (double)q[(t * HEADS + h) * DIM + d] * narrow(key[(p * KV_HEADS + kv) * DIM + d], wide);
+        const double weight = std::exp(score * 0.2);
+        total += weight;
+        for (long d = 0; d < DIM; d++) sums[d] += weight * narrow(value[(p * KV_HEADS + kv) * DIM + d], wide);
+      }
+      for (long d = 0; d < DIM; d++)
+        expect("attend", out[(t * HEADS + h) * DIM + d], sums[d] / total, product == TILES ? ROUNDED : EXACT);
+    }
+}
+
+// A prompt and three tokens more through all layers, in one call and in a call for every part of a layer.
+void check_layers(long product) {
+  std::deque<Weight> weights;
+  const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
+  std::vector<Layer> layers;
+  for (long i = 0; i < LAYERS; i++) {
+    const size_t at = weights.size();
+    weights.emplace_back((HEADS + 2 * KV_HEADS) * DIM, WIDTH, product), weights.emplace_back(WIDTH, HEADS * DIM, product);
+    weights.emplace_back(2 * INNER, WIDTH, product), weights.emplace_back(WIDTH, INNER, product);
+    layers.push_back({weights[at].linear, weights[at + 1].linear, weights[at + 2].linear, weights[at + 3].linear,
+                      norm.data(), norm.data(), head_norm.data(), head_norm.data(), HEADS, 0, 0,
+                      1e-6f, 1e-6f, 1e-6f, 0.2f, 0.f});
+  }
+  std::vector<Blocks> one(LAYERS, Blocks(product)), many(LAYERS, Blocks(product));
+  std::vector<const Cache*> caches;
+  for (auto* set : {&one, &many})
+    for (Blocks& b : *set) b.cache.keys = b.keys.data(), b.cache.values = b.values.data();
+  for (Blocks& b : one) caches.push_back(&b.cache);
+  Floats states = randoms(LENGTH * WIDTH), by_part(states);
+  long first = 0;
+  for (const long rows : {LENGTH - 3, 1L, 2L}) {
+    const std::vector<int32_t> start{0, (int32_t)rows}, length{(int32_t)(first + rows)};
+    const float *const cos_at = &cos[first * DIM / 2], *const sin_at = &sin[first * DIM / 2];
+    const Step step{&states[first * WIDTH], cos_at, sin_at, &one[0].slots[first], start.data(), length.data(),
+                    one[0].table.data(), rows, 1, Blocks::COUNT};
+    run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
+    float* const x = &by_part[first * WIDTH];
+    for (long i = 0; i < LAYERS; i++) {
+      const Layer& l = layers[i];
+      Floats normed(rows * WIDTH), qkv(rows * l.qkv.outputs), heads(rows * HEADS * DIM), delta(rows * WIDTH);
+      Floats both(rows * 2 * INNER), gates(rows * INNER);
+      add_rmsnorm(x, nullptr, l.norm_in, normed.data(), rows, WIDTH, 1e-6f, THREADS);
+      linear(&l.qkv, normed.data(), qkv.data(), rows, 1, THREADS);
+      rope_and_cache(qkv.data(), cos_at, sin_at, l.q_norm, l.k_norm, 1e-6f, &many[i].cache, &many[i].slots[first], rows,
+                     HEADS, THREADS);
+      const Attention a{qkv.data(), heads.data(), start.data(), length.data(), many[i].table.data(), nullptr, 1,
+                        Blocks::COUNT, HEADS, l.qkv.outputs, DIM, 1, 0, 0.2f, 0.f};
+      attend(&a, &many[i].cache, THREADS);
+      linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
+      add_rmsnorm(x, delta.data(), l.norm_mid, normed.data(), rows, WIDTH, 1e-6f, THREADS);
+      linear(&l.gate_up, normed.data(), both.data(), rows, 1, THREADS);
+      gated(both.data(), gates.data(), rows, INNER, 0, THREADS);
+      linear(&l.down, gates.data(), delta.data(), rows, 1, THREADS);
+      for (long j = 0; j < rows * WIDTH; j++) x[j] += delta[j];
+    }
+    first += rows;
+  }
+  for (size_t j = 0; j < states.size(); j++) expect("run_layers", states[j], by_part[j], 0);
+}
+
+}  // namespace
+
+int main() {
+  std::vector<long> products{FLOATS};
+  for (const long product : {WIDENED, PAIRS, TILES})
+    if (product_rank(product)) products.push_back(product);
+  for (const long t : {1, 5, 40}) check_rows(t, 39), check_rows(t, 512);
+  long held = 0;
+  for (const long whom : {NOBODY, OWNER, STAND_IN}) {
+    simulate_preemption(whom);
+    for (const long product : products) {
+      for (const long rows : {1, 5, 17, 35}) check_linear(product, rows, 50, 38), check_linear(product, rows, 400, 64);
+      for (const long tokens : {1L, 21L, LENGTH}) check_attention(product, tokens, 0), check_attention(product, tokens, 40);
+      check_layers(product);
+    }
+    held += simulate_preemption(NOBODY);
+  }
+  if (held < 50 || tasks_taken_over() < 20) wrong++, std::printf("threads did not lose their cores\n");
+  std::printf("%ld products, %ld threads lost their cores, %ld tasks taken over, %d results wrong\n",
+              (long)products.size(), held, tasks_taken_over(), wrong);
+  return wrong != 0;
+}
