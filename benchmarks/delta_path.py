@@ -276,17 +276,12 @@ class Driver:
 
         scope = {
             "type": "http",
-            "asgi": {"version": "3.0"},
-            "http_version": "1.1",
             "method": "POST",
-            "scheme": "http",
             "path": path,
-            "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
             "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(raw)).encode())],
             "client": (HOST, 1),
-            "server": (HOST, 80),
         }
         await app(scope, receive, send)
 
