@@ -68,8 +68,8 @@ async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, nee
 ODD_PATHS = [
     "//v1/models", "/v1//models", "/v1/../metrics", "/livez/../v1/models", "/%2e%2e/v1/models",
     "/livez%2f..%2fv1/models",
-    "/LIVEZ", "/livez/", "/livez/x", "/Livez", "/v1/models/", "/V1/models", "/", "/v1", "/admin", "/docs",
-    "/openapi.json", "/livez\n",
+    "/LIVEZ", "/livez/", "/livez/x", "/Livez", "/v1/models/", "/V1/models", "/", "/v1", "/admin", "/docs/",
+    "/redoc", "/openapi.json/", "/livez\n",
     "/openai/livez", "/livez;x", "/livez%00", "/livez%3fx", "/-/routes", "/openai/metrics",
 ]  # fmt: skip
 
