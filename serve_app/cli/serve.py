@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 from pathlib import Path
 from typing import Final
 
@@ -43,6 +44,11 @@ def serve(context: click.Context, file: Path | None, no_haproxy: bool, grace: fl
     """
     if file is None:
         raise click.UsageError("name a deploy file, such as deploy/local.yaml, which serves the demo models")
+    if platform.system() != "Linux":
+        raise click.ClickException(
+            f"serving needs Linux, whose kernel ends all that a server started; this is {platform.system()}. "
+            "Use the container image; the other commands work here."
+        )
     from serve_app.deployments.launcher.launcher import Launcher
     from serve_app.deployments.launcher.server import Options
 

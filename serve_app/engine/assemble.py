@@ -28,7 +28,12 @@ WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes 
 
 def use_threads(config: ModelConfig) -> None:
     """Give torch as many threads as the settings say; by default, as many as this process may use."""
-    torch.set_num_threads(config.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(config.threads or _usable_cpus())
+
+
+def _usable_cpus() -> int:
+    """Cores that this process may run on; where the system has no such limit, all cores."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(config: ModelConfig, progress: Progress) -> bool:

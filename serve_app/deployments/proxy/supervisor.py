@@ -35,7 +35,6 @@ PAUSE_S: Final = (0.0, 0.1, 0.2, 0.5)  # before HAProxy is started again, by how
 STEADY_S: Final = 5.0  # one that lived as long did not die at once
 
 _PR_SET_PDEATHSIG: Final = 1
-_prctl = ctypes.CDLL(None).prctl
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ def _text_of(path: Path) -> str:
 
 
 def _die_with_parent() -> None:
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(argv: Sequence[str]) -> int:

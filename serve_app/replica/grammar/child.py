@@ -50,7 +50,7 @@ def main(fd: int) -> int:
         pipe.send(SandboxReply(unavailable=str(error)))
         return 1
     os.nice(5)
-    _limit(resource.RLIMIT_AS, _memory_in_use() + MEMORY_BYTES)
+    _limit_memory()
     pipe.send(SandboxReply())
     threading.stack_size(STACK_BYTES)
     while (command := pipe.receive()) is not None:
@@ -112,9 +112,14 @@ def _try(tokenizer: LLTokenizer, text: str) -> None:
             raise refused("a single token takes too long to find; use smaller counts and fewer alternatives")
 
 
-def _memory_in_use() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[0]) * resource.getpagesize()
+def _limit_memory() -> None:
+    """Leave MEMORY_BYTES beyond what is in use. Only Linux tells that, and enforces such a limit."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            in_use = int(file.read().split()[0]) * resource.getpagesize()
+    except FileNotFoundError:
+        return  # elsewhere the limits of time alone end a grammar
+    _limit(resource.RLIMIT_AS, in_use + MEMORY_BYTES)
 
 
 def _limit(kind: int, soft: int) -> None:
