@@ -137,7 +137,10 @@ class Reader:
         _check_out(folder)
         environment = self._environment(folder)
         said, server_said = "", False
-        for block in blocks_of(page.read_text("utf-8")):
+        blocks = blocks_of(page.read_text("utf-8"))
+        if not any(block.is_server for block in blocks):
+            self.leave()  # what another page started: this one needs the ports itself
+        for block in blocks:
             if block.is_file:
                 target = folder / block.title
                 target.parent.mkdir(parents=True, exist_ok=True)
