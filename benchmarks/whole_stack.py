@@ -58,12 +58,11 @@ def resources(config: ModelConfig) -> dict[str, float]:
     return {"num_cpus": 0.5} | ({"num_gpus": 1} if config.device == "cuda" else {})
 
 
-@contextlib.contextmanager
-def served(config: ModelConfig, *flags: str) -> Iterator[str]:
-    """A server of `config` on a private cluster; yields its URL once it is ready."""
-    deploy = {
+def deploy_file(config: ModelConfig, port: int) -> dict[str, object]:
+    """A server of `config` behind HTTP on loopback."""
+    return {
         "proxy_location": "HeadOnly",
-        "http_options": {"host": "127.0.0.1", "port": PORT},
+        "http_options": {"host": "127.0.0.1", "port": port},
         "applications": [
             {
                 "name": "system",
@@ -81,11 +80,17 @@ def served(config: ModelConfig, *flags: str) -> Iterator[str]:
                 "name": app_name(NAME),
                 "route_prefix": None,
                 "import_path": "serve_app.deployments.build:build_model_app",
-                "args": config.model_dump(mode="json"),
+                "args": config.model_dump(mode="json", exclude_defaults=True),
                 "deployments": [{"name": "Model", "ray_actor_options": resources(config)}],
             },
         ],
     }
+
+
+@contextlib.contextmanager
+def served(config: ModelConfig, *flags: str) -> Iterator[str]:
+    """A server of `config` on a private cluster; yields its URL once it is ready."""
+    deploy = deploy_file(config, PORT)
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump(deploy, file)
         file.flush()
