@@ -39,6 +39,7 @@ serve: $(STAMP)
 # Three parts side by side: one computes while the clusters of the others start, wait and stop. It gives way to
 # them. A part's output comes when it is done; TEST_JOBS=1 runs one after the other.
 test: $(STAMP)
+	@echo "three parts run side by side; each shows its result when it is done (6 to 10 minutes on two cores)"
 	@$(SIDE_BY_SIDE) test-unit test-ray test-deploy
 
 test-unit: $(STAMP)

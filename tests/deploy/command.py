@@ -89,6 +89,14 @@ class Command:
                 assert self.process.poll() is None or text in self.said, self.said
                 await asyncio.sleep(0.05)
 
+    async def until_runs(self, name: str) -> psutil.Process:
+        """The first process of the family that is called `name`."""
+        async with asyncio.timeout(START_S):
+            while not (found := [each for each in self.family() if _name_of(each) == name]):
+                assert self.process.poll() is None, self.said
+                await asyncio.sleep(0.02)
+        return found[0]
+
     async def until_ready(self) -> None:
         await self.until_said(READY)
 
@@ -183,6 +191,14 @@ def command(raw: Raw, folder: Path, *flags: str, **environ: str) -> Iterator[Com
         yield started
     finally:
         started.clean_up()
+
+
+def _name_of(process: psutil.Process) -> str:
+    """Its name; "" of one that has just ended."""
+    try:
+        return process.name()
+    except psutil.Error:
+        return ""
 
 
 def line_of(process: psutil.Process) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from serve_app.accounts.journal_reader import read
 from tests.deploy.command import Command, command, line_of
-from tests.deploy.deployment import DEMO, START_S, Raw, alone, deploy_file
+from tests.deploy.deployment import DEMO, Raw, alone, deploy_file
 from tests.deploy.stopping import LONG, STREAMS, check_stop, stream, streams
 from tests.support.invariants import WAIT_S
 
@@ -66,9 +66,7 @@ async def start_and_end(folder: Path, how: str, delay_s: float) -> None:
 async def test_a_launcher_that_is_killed_in_its_start_leaves_nothing(tmp_path: Path) -> None:
     """Once HAProxy runs, which has no tie to those who started it."""
     with command(demo(), tmp_path) as served:
-        async with asyncio.timeout(START_S):
-            while not any("haproxy" in each.name() for each in served.family()):
-                await asyncio.sleep(0.1)
+        await served.until_runs("haproxy")
         ports = served.ports()
         served.process.kill()
         await served.ended()
@@ -170,10 +168,7 @@ async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.full
 async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> None:
     with command(demo(), tmp_path) as served:
-        async with asyncio.timeout(START_S):
-            while not (found := [each for each in served.family() if each.name() == "raylet"]):
-                await asyncio.sleep(0.02)
-        found[0].suspend()
+        (await served.until_runs("raylet")).suspend()
         await served.until_said("Ray did not start in time")
         assert await served.ended() == 1
         assert "Traceback" not in served.said

@@ -73,6 +73,7 @@ class ServerStream:
 
     def __init__(self, server: ServedModel, request: GenerateRequest) -> None:
         self._arrived: asyncio.Queue[Deltas] = asyncio.Queue()
+        self._ended = False
         self._task = asyncio.ensure_future(server.generate(request, self))
         self._task.add_done_callback(lambda _: self._arrived.put_nowait([]))
 
@@ -80,9 +81,13 @@ class ServerStream:
         self._arrived.put_nowait(deltas)
 
     async def get(self) -> Deltas:
+        if self._ended:
+            return []
         deltas = await self._arrived.get()
-        if not deltas and not self._task.cancelled():
-            self._task.result()  # raises what it refused
+        if not deltas:
+            self._ended = True
+            if not self._task.cancelled():
+                self._task.result()  # raises what it refused
         return deltas
 
     def close(self) -> None:

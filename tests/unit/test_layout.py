@@ -27,5 +27,5 @@ def test_no_helper_lies_loose() -> None:
 @pytest.mark.parametrize("module", SUPPORT, ids=lambda path: path.stem)
 def test_what_lies_in_support_is_used(module: Path) -> None:
     name = f"tests.support.{module.stem}"
-    others = (path for folder in (TESTS, ROOT / "benchmarks") for path in folder.rglob("*.py"))
-    assert any(name in path.read_text("utf-8") for path in others if path != module)
+    others = [path for folder in (TESTS, ROOT / "benchmarks") for path in folder.rglob("*.py")]
+    assert any(name in path.read_text("utf-8") for path in (*others, ROOT / "Makefile") if path != module)
