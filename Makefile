@@ -75,7 +75,7 @@ lint: $(STAMP)
 # and fails on a dead link, a missing anchor and anything that a page would load from elsewhere.
 docs: $(STAMP)
 	$(BIN)/python -m docs.site stage build/docs
-	$(BIN)/zensical build --strict
+	$(BIN)/python -m zensical build --strict
 	$(BIN)/python -m docs.site check build/site
 
 # The native kernels on every level of processor, under sanitizers, and for NEON, as far as this machine can: it says
