@@ -31,9 +31,9 @@ class DeltaStream(Protocol):
     """The deltas of one request, or of several, in order; read by one task."""
 
     async def get(self) -> list[TokenDelta]:
-        """All deltas that came since the last call, waiting for the first; [] is the end, however often asked.
+        """All deltas that came since the last call, waiting for the first; [] is the end.
 
-        Raises ServeError.
+        After the end every call gives [] at once. Raises ServeError.
         """
         ...
 
