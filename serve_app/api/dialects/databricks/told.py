@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Databricks
 
 _DATABRICKS: Final = Databricks()
 
 SHARED: Final[Mapping[str, Told]] = {
+    **chat_fields("user", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty"),
     "model": Told(
         "names the endpoint; ignored where the path does",
         accepts=(
@@ -19,7 +21,6 @@ SHARED: Final[Mapping[str, Told]] = {
             "`/serving-endpoints/chat/completions` and its like"
         ),
     ),
-    "user": Told("a sticky key for A/B splits"),
     "client_request_id": Told("accepted, no effect"),
     "usage_context": Told("accepted, no effect"),
     "extra_params": Told(
@@ -32,15 +33,11 @@ SHARED: Final[Mapping[str, Told]] = {
     "max_tokens": Told(
         "default up to the window; more than fits is an error, unless `error_behavior` truncates"
     ),
-    "stop": Told("default none; ends the answer before the match"),
     "n": Told(
         "default 1; choices of one prompt",
         accepts="; above 1 on provisioned endpoints only (settings `max_n`, `allow_n_everywhere`)",
     ),
     "seed": Told("default drawn anew"),
-    "presence_penalty": Told("default 0; sees the output"),
-    "frequency_penalty": Told("default 0; sees the output"),
-    "repetition_penalty": Told("default 1.0; sees prompt and output"),
     "logit_bias": Told("default none"),
     "stream": Told(
         "default false, or true where `Accept` names text/event-stream and not "
@@ -56,6 +53,7 @@ SHARED: Final[Mapping[str, Told]] = {
 }
 
 CHAT: Final[Mapping[str, Told]] = {
+    **chat_fields("max_completion_tokens", "parallel_tool_calls", "response_format", "logprobs"),
     "messages": Told(
         "[system] user, then user and assistant in turn, tool answers behind their "
         "calls; the last is user or tool",
@@ -77,10 +75,6 @@ CHAT: Final[Mapping[str, Told]] = {
         "pairs an answer with its call",
         accepts="an id of the calls before; required of role tool, of no other",
     ),
-    "max_completion_tokens": Told(
-        "the same",
-        accepts="; equal to `max_tokens` if both are given",
-    ),
     "tools": Told(
         "default none",
         accepts=(
@@ -101,15 +95,6 @@ CHAT: Final[Mapping[str, Told]] = {
         "default auto",
         accepts="none, auto, required or an object that names a tool; only with `tools`, but for none",
     ),
-    "parallel_tool_calls": Told("default true; false allows one call"),
-    "response_format": Told(
-        "default text; the answer matches",
-        accepts=(
-            "an object: `type` is text, json_object, or json_schema with `json_schema` "
-            "{`name`, `schema`, `strict`, `description`}"
-        ),
-    ),
-    "logprobs": Told("default false; log-probabilities of the output's tokens"),
     "top_logprobs": Told(
         "default none",
         accepts="; only with `logprobs: true`",
@@ -140,6 +125,7 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
 }
 
 EMBEDDINGS: Final[Mapping[str, Told]] = {
+    **embedding_fields("user", "encoding_format"),
     "model": Told(
         "names the endpoint; ignored where the path does",
         accepts=(
@@ -147,7 +133,6 @@ EMBEDDINGS: Final[Mapping[str, Told]] = {
             "`/serving-endpoints/embeddings`"
         ),
     ),
-    "user": Told("a sticky key for A/B splits"),
     "client_request_id": Told("accepted, no effect"),
     "usage_context": Told("accepted, no effect"),
     "extra_params": Told("as in chat"),
@@ -156,10 +141,6 @@ EMBEDDINGS: Final[Mapping[str, Told]] = {
         accepts=f"a string or a list of 1 to {limits.MAX_EMBED_INPUTS} strings, none empty; required",
     ),
     "instruction": Told("default none; goes before every input, with a space"),
-    "encoding_format": Told(
-        "default float; base64 is little-endian float32",
-        accepts="float or base64",
-    ),
     "dimensions": Told(
         "default all",
         accepts=", up to the model's own",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat.told import chat_fields
 from serve_app.api.dialects.mindie.fields import MAX_ALL_STOP_CHARS
 from serve_app.api.edge.told import Told
 from serve_app.config import MindieConfig
@@ -13,6 +14,19 @@ from serve_app.config import MindieConfig
 _MINDIE: Final = MindieConfig()
 
 CHAT: Final[Mapping[str, Told]] = {
+    **chat_fields(
+        "messages.tool_calls",
+        "stream",
+        "repetition_penalty",
+        "n",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "chat_template_kwargs",
+        "stream_options",
+    ),
     "model": Told(
         "the endpoint that answers; an unknown one is a 422",
         accepts=(
@@ -39,10 +53,6 @@ CHAT: Final[Mapping[str, Told]] = {
             " beside `tool_calls`"
         ),
     ),
-    "messages.tool_calls": Told(
-        "earlier calls, given to the template",
-        accepts="a list of calls; of an assistant",
-    ),
     "messages.tool_call_id": Told(
         "the call that is answered",
         accepts="a string, not empty; required of role tool",
@@ -59,9 +69,7 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts=" (setting `mindie.allow_zero_temperature`: 0 is greedy)",
     ),
     "top_p": Told("default 1.0"),
-    "stream": Told("default false; true answers with server-sent events"),
     "top_k": Told("default off; −1 and 0 are off, 1 is greedy"),
-    "repetition_penalty": Told("default 1.0; sees prompt and output"),
     "stop": Told(
         "default none; ends the answer before the match, with the word stop_sequence",
         accepts=f"; {MAX_ALL_STOP_CHARS} characters in all",
@@ -70,7 +78,6 @@ CHAT: Final[Mapping[str, Told]] = {
     "include_stop_str_in_output": Told("default false"),
     "skip_special_tokens": Told("default true"),
     "ignore_eos": Told("default false"),
-    "n": Told("default 1; choices of one prompt"),
     "best_of": Told(
         "default `n`",
         accepts="; at least `n`, equal to it in a stream",
@@ -79,34 +86,9 @@ CHAT: Final[Mapping[str, Told]] = {
         "default false; the best hypotheses of a search",
         accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
     ),
-    "logprobs": Told("default false; log-probabilities of the output's tokens"),
-    "top_logprobs": Told(
-        "default 0",
-        accepts="; above 0 needs `logprobs: true`",
-    ),
-    "tools": Told(
-        "default none",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
-    ),
-    "tool_choice": Told(
-        "default auto",
-        accepts="none, auto, required or an object that names a tool",
-    ),
-    "parallel_tool_calls": Told("default true; false allows one call"),
     "response_format": Told(
         "default text; the answer matches",
         accepts="an object: `type` is text, json_object, or json_schema with `json_schema`",
-    ),
-    "chat_template_kwargs": Told(
-        "variables for the model's template",
-        accepts=(
-            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
-            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
-        ),
-    ),
-    "stream_options": Told(
-        "see its member",
-        accepts="an object; only with `stream: true`",
     ),
     "stream_options.include_usage": Told("default false; the last chunk has `usage`"),
     "priority": Told("default 5; 1 is the highest"),

@@ -7,9 +7,21 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
+from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
 from serve_app.api.edge.told import Told
 
 SHARED: Final[Mapping[str, Told]] = {
+    **chat_fields(
+        "presence_penalty",
+        "frequency_penalty",
+        "stop",
+        "n",
+        "user",
+        "stream",
+        "stream_options",
+        "stream_options.include_usage",
+        "response_format",
+    ),
     "model": Told(
         "the endpoint that answers",
         accepts="; required unless the path names the endpoint",
@@ -20,11 +32,8 @@ SHARED: Final[Mapping[str, Told]] = {
     "min_p": Told("default the model's, else 0, off"),
     "typical_p": Told("default 1.0, off"),
     "repetition_penalty": Told("default the model's, else 1.0; sees prompt and output"),
-    "presence_penalty": Told("default 0; sees the output"),
-    "frequency_penalty": Told("default 0; sees the output"),
     "logit_bias": Told("default none; added to the logits first of all"),
     "seed": Told("default drawn anew; the same seed gives the same tokens, alone or among others"),
-    "stop": Told("default none; ends the answer before the match"),
     "stop_token_ids": Told("default none; ends the answer"),
     "bad_words": Told("default none; never generated"),
     "allowed_token_ids": Told("default all; no other token is drawn"),
@@ -37,7 +46,6 @@ SHARED: Final[Mapping[str, Told]] = {
     "ignore_eos": Told("default false; goes on behind the end token"),
     "include_stop_str_in_output": Told("default false; keeps the stop string"),
     "skip_special_tokens": Told("default true; special tokens are no text"),
-    "n": Told("default 1; choices of one prompt"),
     "best_of": Told(
         "default `n`; so many are drawn, the likeliest are kept; the width with `use_beam_search`",
         accepts="; at least `n`, equal to it in a stream",
@@ -58,26 +66,12 @@ SHARED: Final[Mapping[str, Told]] = {
         accepts="; not in a stream",
     ),
     "priority": Told("default 0; lower runs earlier"),
-    "user": Told("a sticky key for A/B splits"),
-    "stream": Told("default false; true answers with server-sent events"),
-    "stream_options": Told(
-        "see its member",
-        accepts="an object; only with `stream: true`",
-    ),
-    "stream_options.include_usage": Told("default false; a last chunk with `usage`, null in the others"),
     "stream_options.continuous_usage_stats": Told(
         "default false; beside `include_usage`: every chunk has the usage so far"
     ),
     "return_token_ids": Told("default false; tells `prompt_token_ids` and each choice's `token_ids`"),
     "return_tokens_as_token_ids": Told("default false; log-probabilities name a token `token_id:7`"),
     "timeout": Told("seconds; default the operator's; the deadline of the request"),
-    "response_format": Told(
-        "default text; the answer matches",
-        accepts=(
-            "an object: `type` is text, json_object, or json_schema with `json_schema` "
-            "{`name`, `schema`, `strict`, `description`}"
-        ),
-    ),
     "guided_json": Told(
         "the answer matches it; one such field at a time",
         accepts="a JSON Schema, as an object or as text",
@@ -108,6 +102,14 @@ SHARED: Final[Mapping[str, Told]] = {
 }
 
 CHAT: Final[Mapping[str, Told]] = {
+    **chat_fields(
+        "max_completion_tokens",
+        "logprobs",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+        "chat_template_kwargs",
+    ),
     "messages": Told(
         "any order of roles",
         accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
@@ -129,11 +131,6 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts=f"a string of 1 to {MAX_NAME_CHARS} characters; required of role tool",
     ),
     "max_tokens": Told("default the model's, else up to the window; more than fits is an error"),
-    "max_completion_tokens": Told(
-        "the same",
-        accepts="; equal to `max_tokens` if both are given",
-    ),
-    "logprobs": Told("default false; log-probabilities of the output's tokens"),
     "top_logprobs": Told(
         "default 0; alternatives a token",
         accepts="; above 0 needs `logprobs: true`",
@@ -145,22 +142,6 @@ CHAT: Final[Mapping[str, Told]] = {
     "tool_choice": Told(
         "default auto; required and a name force a call",
         accepts="none, auto, required or an object that names a tool",
-    ),
-    "parallel_tool_calls": Told("default true; false allows one call"),
-    "functions": Told(
-        "deprecated form of `tools`, answered with `function_call`",
-        accepts=f"a list of up to {limits.MAX_TOOLS} functions; not beside `tools`",
-    ),
-    "function_call": Told(
-        "deprecated form of `tool_choice`",
-        accepts="none, auto or an object that names a function",
-    ),
-    "chat_template_kwargs": Told(
-        "variables for the model's template",
-        accepts=(
-            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
-            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
-        ),
     ),
     "add_generation_prompt": Told("default true; the prompt ends where the assistant begins"),
     "continue_final_message": Told(
@@ -187,25 +168,6 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
 }
 
 EMBEDDINGS: Final[Mapping[str, Told]] = {
-    "model": Told(
-        "the endpoint that answers",
-        accepts="; required",
-    ),
-    "input": Told(
-        "a vector each",
-        accepts=(
-            f"a string, token ids, or a list of 1 to {limits.MAX_EMBED_INPUTS} of either; no empty "
-            "text; required"
-        ),
-    ),
-    "encoding_format": Told(
-        "default float; base64 is little-endian float32",
-        accepts="float or base64",
-    ),
-    "dimensions": Told(
-        "default all; shortened and normalised anew",
-        accepts=", up to the model's own",
-    ),
-    "user": Told("a sticky key for A/B splits"),
+    **embedding_fields("model", "input", "encoding_format", "dimensions", "user"),
     "timeout": Told("seconds; default the operator's"),
 }

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
+from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
 from serve_app.api.dialects.ovms.fields import MAX_IGNORE_EOS_TOKENS
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
@@ -13,19 +14,19 @@ from serve_app.config import OvmsConfig
 _OVMS: Final = OvmsConfig()
 
 SHARED: Final[Mapping[str, Told]] = {
+    **chat_fields(
+        "stream",
+        "stream_options",
+        "stream_options.include_usage",
+        "max_completion_tokens",
+        "repetition_penalty",
+        "presence_penalty",
+        "frequency_penalty",
+        "user",
+    ),
     "model": Told(
         "the endpoint that answers, whose name the answer repeats",
         accepts="; required",
-    ),
-    "stream": Told("default false; true answers with server-sent events"),
-    "stream_options": Told(
-        "see its member",
-        accepts="an object; only with `stream: true`",
-    ),
-    "stream_options.include_usage": Told("default false; a last chunk with `usage`, null in the others"),
-    "max_completion_tokens": Told(
-        "the same",
-        accepts="; equal to `max_tokens` if both are given",
     ),
     "min_tokens": Told("default 0"),
     "ignore_eos": Told(
@@ -58,9 +59,6 @@ SHARED: Final[Mapping[str, Told]] = {
     "top_p": Told("default 1.0"),
     "top_k": Told("default 0, all; −1 too (40 with `ovms.profile: current`, where 0 is an error)"),
     "min_p": Told("default 0, off"),
-    "repetition_penalty": Told("default 1.0; sees prompt and output"),
-    "presence_penalty": Told("default 0; sees the output"),
-    "frequency_penalty": Told("default 0; sees the output"),
     "logit_bias": Told("default none"),
     "logits_processors": Told("default none; processors that the operator registered"),
     "seed": Told("default 0: equal requests are answered equally (drawn anew with `ovms.profile: current`)"),
@@ -81,10 +79,19 @@ SHARED: Final[Mapping[str, Told]] = {
             "tags_with_separator, structural_tag"
         ),
     ),
-    "user": Told("a sticky key for A/B splits"),
 }
 
 CHAT: Final[Mapping[str, Told]] = {
+    **chat_fields(
+        "messages.tool_calls",
+        "logprobs",
+        "top_logprobs",
+        "tools",
+        "tool_choice",
+        "parallel_tool_calls",
+        "functions",
+        "function_call",
+    ),
     "max_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
     "messages": Told(
         "no order of roles but the template's",
@@ -97,32 +104,6 @@ CHAT: Final[Mapping[str, Told]] = {
     "messages.content": Told(
         "parts are joined by line breaks",
         accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts; null only beside calls",
-    ),
-    "messages.tool_calls": Told(
-        "earlier calls, given to the template",
-        accepts="a list of calls; of an assistant",
-    ),
-    "logprobs": Told("default false; log-probabilities of the output's tokens"),
-    "top_logprobs": Told(
-        "default 0",
-        accepts="; above 0 needs `logprobs: true`",
-    ),
-    "tools": Told(
-        "default none",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
-    ),
-    "tool_choice": Told(
-        "default auto",
-        accepts="none, auto, required or an object that names a tool",
-    ),
-    "parallel_tool_calls": Told("default true; false allows one call"),
-    "functions": Told(
-        "deprecated form of `tools`, answered with `function_call`",
-        accepts=f"a list of up to {limits.MAX_TOOLS} functions; not beside `tools`",
-    ),
-    "function_call": Told(
-        "deprecated form of `tool_choice`",
-        accepts="none, auto or an object that names a function",
     ),
 }
 
@@ -140,26 +121,7 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
 }
 
 EMBEDDINGS: Final[Mapping[str, Told]] = {
-    "model": Told(
-        "the endpoint that answers",
-        accepts="; required",
-    ),
-    "input": Told(
-        "a vector each",
-        accepts=(
-            f"a string, token ids, or a list of 1 to {limits.MAX_EMBED_INPUTS} of either; no empty "
-            "text; required"
-        ),
-    ),
-    "encoding_format": Told(
-        "default float; base64 is little-endian float32",
-        accepts="float or base64",
-    ),
-    "dimensions": Told(
-        "default all; shortened and normalised anew",
-        accepts=", up to the model's own",
-    ),
-    "user": Told("a sticky key for A/B splits"),
+    **embedding_fields("model", "input", "encoding_format", "dimensions", "user"),
 }
 
 RERANK: Final[Mapping[str, Told]] = {
