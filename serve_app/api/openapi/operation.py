@@ -104,3 +104,9 @@ class Operation:
     answers: tuple[Answer, ...]
     errors: Errors | None = None  # None: those of the path's protocol
     conditions: Conditions = ()  # beside those that every route may meet
+
+
+def streamed(whole: Any, event: Any, *, what: str = "The whole answer.") -> tuple[Answer, Answer]:
+    """The answers of a route that sends events where `stream` asks for them, and `[DONE]` last."""
+    pieces = Answer(what="With `stream`: its pieces.", type=event | Literal["[DONE]"], media=EVENTS)
+    return Answer(what=what, type=whole), pieces

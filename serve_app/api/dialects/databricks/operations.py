@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING
 from serve_app.api.dialects.databricks.answers import (
@@ -19,12 +19,11 @@ from serve_app.api.dialects.databricks.chat import ChatBody
 from serve_app.api.dialects.databricks.completions import CompletionBody
 from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
 from serve_app.api.dialects.databricks.errors import render_error
-from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.endpoints.endpoint import Task
 
 TAG: Final = "Databricks"
 ERRORS: Final = Errors(type=ErrorBody, render=render_error)
-_Done = Literal["[DONE]"]
 
 _BODIES: Final[Mapping[Task, tuple[Any, Mapping[str, Any]]]] = {
     Task.CHAT: (ChatBody, CHAT),
@@ -32,13 +31,9 @@ _BODIES: Final[Mapping[Task, tuple[Any, Mapping[str, Any]]]] = {
     Task.EMBEDDINGS: (EmbeddingBody, EMBEDDING),
 }
 _ANSWERS: Final[Mapping[Task, tuple[Answer, ...]]] = {
-    Task.CHAT: (
-        Answer(what="The whole answer to a chat.", type=ChatCompletion),
-        Answer(what="With `stream`: its pieces.", type=ChatChunk | ErrorEvent | _Done, media=EVENTS),
-    ),
-    Task.COMPLETIONS: (
-        Answer(what="The whole answer to a completion.", type=Completion),
-        Answer(what="With `stream`: its pieces.", type=CompletionChunk | ErrorEvent | _Done, media=EVENTS),
+    Task.CHAT: streamed(ChatCompletion, ChatChunk | ErrorEvent, what="The whole answer to a chat."),
+    Task.COMPLETIONS: streamed(
+        Completion, CompletionChunk | ErrorEvent, what="The whole answer to a completion."
     ),
     Task.EMBEDDINGS: (Answer(what="The vectors.", type=Embeddings),),
 }

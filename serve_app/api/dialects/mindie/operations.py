@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from serve_app.api.dialects.chat.examples import CHAT
 from serve_app.api.dialects.mindie import answers
@@ -20,6 +20,7 @@ from serve_app.api.openapi.operation import (
     Conditions,
     Errors,
     Operation,
+    streamed,
 )
 from serve_app.api.pages.answers import Live, NotReady, Ready
 from serve_app.config import MindieConfig
@@ -28,7 +29,6 @@ from serve_app.errors import RouteNotFound, Unavailable
 TAG: Final = "MindIE"
 ERRORS: Final = Errors(type=answers.ErrorBody, render=render_error)
 _BODY_ERRORS: Final = Errors(type=answers.ErrorBody, render=render_body_error)
-_Done = Literal["[DONE]"]
 _TEXT: Final[dict[str, Any]] = {
     "a continuation": {
         "id": "a1",
@@ -42,16 +42,12 @@ _UNKNOWN: Final = "Unknown fields are ignored."
 def chat(config: MindieConfig) -> Operation:
     """The chat, with the range of temperatures that the operator chose."""
     body = GreedyChatBody if config.allow_zero_temperature else ChatBody
-    chunks = answers.ChatChunk | answers.ErrorBody | _Done
     return Operation(
         summary="Chat",
         tag=TAG,
         what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
         bodies=(Body(type=body, examples=CHAT),),
-        answers=(
-            Answer(what="The whole answer.", type=answers.ChatCompletion),
-            Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),
-        ),
+        answers=streamed(answers.ChatCompletion, answers.ChatChunk | answers.ErrorBody),
         errors=_BODY_ERRORS,
         conditions=ASKS_MODEL,
     )

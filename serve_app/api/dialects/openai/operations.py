@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 from serve_app.api.dialects.chat import examples
 from serve_app.api.dialects.chat.answers import EmbeddingList
@@ -17,11 +17,10 @@ from serve_app.api.dialects.openai.chat import ChatBody
 from serve_app.api.dialects.openai.completions import CompletionBody
 from serve_app.api.dialects.openai.embeddings import EmbeddingBody
 from serve_app.api.dialects.openai.errors import render_error
-from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 
 TAG: Final = "OpenAI"
 ERRORS: Final = Errors(type=ErrorBody, render=render_error)
-_Done = Literal["[DONE]"]
 
 _UNKNOWN: Final = "Unknown fields are ignored, and named in the header `X-Ignored-Fields`."
 
@@ -30,10 +29,7 @@ CHAT: Final = Operation(
     tag=TAG,
     what=f"Messages in, the assistant's next message out. {_UNKNOWN}",
     bodies=(Body(type=ChatBody, examples=examples.CHAT),),
-    answers=(
-        Answer(what="The whole answer.", type=ChatCompletion),
-        Answer(what="With `stream`: its pieces.", type=ChatChunk | ErrorBody | _Done, media=EVENTS),
-    ),
+    answers=streamed(ChatCompletion, ChatChunk | ErrorBody),
     errors=ERRORS,
     conditions=ASKS_MODEL,
 )
@@ -42,10 +38,7 @@ COMPLETIONS: Final = Operation(
     tag=TAG,
     what=f"Prompts in, their continuations out. {_UNKNOWN}",
     bodies=(Body(type=CompletionBody, examples=examples.COMPLETION),),
-    answers=(
-        Answer(what="The whole answer.", type=Completion),
-        Answer(what="With `stream`: its pieces.", type=CompletionChunk | ErrorBody | _Done, media=EVENTS),
-    ),
+    answers=streamed(Completion, CompletionChunk | ErrorBody),
     errors=ERRORS,
     conditions=ASKS_MODEL,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Final
 
 from serve_app.api.dialects.chat.answers import EmbeddingList
 from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK
@@ -14,11 +14,10 @@ from serve_app.api.dialects.ovms.embeddings import EmbeddingBody
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.rerank import RerankBody
 from serve_app.api.dialects.string_error import StringErrorBody
-from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.config import OvmsConfig
 
 TAG: Final = "OpenVINO Model Server"
-_Done = Literal["[DONE]"]
 
 
 def errors(config: OvmsConfig) -> Errors:
@@ -39,14 +38,6 @@ def _operation(config: OvmsConfig, summary: str, what: str, body: Body, *told: A
     )
 
 
-def _streamed(whole: Any, chunk: Any) -> tuple[Answer, Answer]:
-    chunks = chunk | StringErrorBody | _Done
-    return (
-        Answer(what="The whole answer.", type=whole),
-        Answer(what="With `stream`: its pieces.", type=chunks, media=EVENTS),
-    )
-
-
 def chat(config: OvmsConfig) -> Operation:
     """Messages in, messages out."""
     return _operation(
@@ -54,7 +45,7 @@ def chat(config: OvmsConfig) -> Operation:
         "Chat",
         "Messages in, the assistant's next message out.",
         Body(type=ChatBody, examples=CHAT),
-        *_streamed(answers.ChatCompletion, answers.ChatChunk),
+        *streamed(answers.ChatCompletion, answers.ChatChunk | StringErrorBody),
     )
 
 
@@ -65,7 +56,7 @@ def completions(config: OvmsConfig) -> Operation:
         "Completions",
         "A prompt in, its continuations out.",
         Body(type=CompletionBody, examples=COMPLETION),
-        *_streamed(answers.Completion, answers.CompletionChunk),
+        *streamed(answers.Completion, answers.CompletionChunk | StringErrorBody),
     )
 
 
