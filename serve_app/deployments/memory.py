@@ -16,7 +16,7 @@ from typing import Final
 
 import psutil
 
-from serve_app.deployments import heap
+from serve_app import heap
 from serve_app.errors import Unavailable
 
 logger = logging.getLogger(__name__)

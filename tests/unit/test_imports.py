@@ -20,6 +20,7 @@ BASE = {"types", "errors", "limits"}
 ARROWS: dict[str, set[str]] = {
     "types": set(),
     "limits": set(),
+    "heap": set(),
     "errors": {"types"},
     "config": BASE,
     "telemetry": BASE | {"config"},
@@ -27,14 +28,14 @@ ARROWS: dict[str, set[str]] = {
     "engine": BASE | {"config"},
     "models": BASE | {"config"},
     "json_schema": set(),
-    "text": BASE | {"json_schema"},
+    "text": BASE | {"json_schema", "heap"},
     "endpoints": BASE | {"config"},
     "accounts": BASE | {"config"},
     "api": BASE | {"config", "telemetry", "endpoints", "json_schema"},
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
-    | {"config", "telemetry", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"},
+    | {"config", "telemetry", "heap", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"},
     "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 

@@ -30,13 +30,13 @@ from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
 from serve_app.deployments.gateway.takeover import Takeover
-from serve_app.deployments.heap import map_large_blocks
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
 from serve_app.errors import ServeError
+from serve_app.heap import map_large_blocks
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
 

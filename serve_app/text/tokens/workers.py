@@ -7,17 +7,14 @@ other and delays no short job. A job whose caller leaves while the job waits is 
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
+from serve_app import heap
 from serve_app.errors import Overloaded
 from serve_app.limits import MAX_TOKENISING_CHARS
-
-logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -76,19 +73,8 @@ class Lane:
                 if is_due:
                     self._untrimmed = 0
             if is_due:
-                trim_memory()
+                heap.trim()  # else each thread's heap stays as large as its largest job
 
     def _release(self, num_chars: int) -> None:
         with self._lock:
             self._held -= num_chars
-
-
-def trim_memory() -> None:
-    """Give free memory of the C heap back to the system, where the C library is glibc.
-
-    Without it each thread's heap stays as large as its largest job.
-    """
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except (AttributeError, OSError):
-        logger.debug("this C library does not give memory back")

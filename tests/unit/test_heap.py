@@ -11,7 +11,7 @@ import pytest
 
 SCRIPT = """
 import ctypes, sys
-from serve_app.deployments.heap import map_large_blocks
+from serve_app.heap import map_large_blocks
 
 class Heap(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
