@@ -14,66 +14,33 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import os
 import platform
 import signal
 import statistics
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import date
 from itertools import cycle, islice
 from pathlib import Path
+from typing import NamedTuple
 
-import psutil
-import yaml
 from load import MIXES, Mix, Prompts, drive, summary
-from whole_stack import CATCH_UP_S, NAME, TURN_REQUESTS, deploy_file, model_config, wait_ready
+from whole_stack import CATCH_UP_S, NAME, TURN_REQUESTS, model_config, serving, signal_all
 
 PORTS = (18441, 18451)
 
 
-@dataclass
-class Side:
+class Side(NamedTuple):
     """A server of one tree."""
 
     url: str
     process: subprocess.Popen[bytes]
 
-    def signal(self, number: signal.Signals) -> None:
-        for child in psutil.Process(self.process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.send_signal(number)
-
-
-@contextlib.contextmanager
-def serving(tree: Path, port: int, args: argparse.Namespace) -> Iterator[Side]:
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "deploy.yaml"
-        file.write_text(yaml.safe_dump(deploy_file(model_config(args), port)))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "serve_app.cli", "serve", str(file)],
-            stdout=sys.stderr,
-            cwd=tree,
-            env={**os.environ, "PYTHONPATH": str(tree.resolve())},
-        )
-        side = Side(f"http://127.0.0.1:{port}", process)
-        try:
-            wait_ready(side.url, process)
-            yield side
-        finally:
-            side.signal(signal.SIGCONT)
-            process.terminate()
-            process.wait(90)
-
 
 async def turn(side: Side, other: Side, prompts: list[list[int]], mix: Mix) -> dict[str, object]:
     """One row of `load.summary`, while the other side stands still."""
-    other.signal(signal.SIGSTOP)
-    side.signal(signal.SIGCONT)
+    signal_all(other.process.pid, signal.SIGSTOP)
+    signal_all(side.process.pid, signal.SIGCONT)
     await asyncio.sleep(CATCH_UP_S)
     results, wall = await drive(side.url, NAME, iter(prompts), mix, len(prompts))
     return summary("", "", mix, results, wall)
@@ -110,14 +77,15 @@ async def measure(before: Side, after: Side, args: argparse.Namespace, name: str
 
 
 async def run(args: argparse.Namespace) -> None:
+    config = model_config(args)
     with (
-        serving(args.before, PORTS[0], args) as before,
-        serving(args.after, PORTS[1], args) as after,
+        serving(config, port=PORTS[0], tree=args.before) as before,
+        serving(config, port=PORTS[1], tree=args.after) as after,
     ):
         print(f"\n{date.today()}, {platform.machine()}, {os.cpu_count()} cores, {args.turns} turns\n")
         print("| mix | tok/s | ratio | TTFT p50 ms | ITL p50 ms | errors |\n|---|---|---|---|---|---|")
         for name in args.mix or list(MIXES):
-            print(await measure(before, after, args, name), flush=True)
+            print(await measure(Side(*before), Side(*after), args, name), flush=True)
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import os
 import platform
 import signal
 import statistics
@@ -37,6 +38,7 @@ from serve_app.endpoints.names import app_name
 from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 
+ROOT = Path(__file__).resolve().parents[1]
 PORT = 18431
 NAME = "bench"
 SIDES = ("in-process", "http")
@@ -88,22 +90,34 @@ def deploy_file(config: ModelConfig, port: int) -> dict[str, object]:
 
 
 @contextlib.contextmanager
-def served(config: ModelConfig, *flags: str) -> Iterator[str]:
-    """A server of `config` on a private cluster; yields its URL once it is ready."""
-    deploy = deploy_file(config, PORT)
+def serving(
+    config: ModelConfig, *flags: str, port: int = PORT, tree: Path = ROOT
+) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A server of `config` by the code of `tree`, on a private cluster; its URL and process, once ready."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        yaml.safe_dump(deploy, file)
+        yaml.safe_dump(deploy_file(config, port), file)
         file.flush()
         process = subprocess.Popen(
-            [sys.executable, "-m", "serve_app.cli", "serve", file.name, *flags], stdout=sys.stderr
+            [sys.executable, "-m", "serve_app.cli", "serve", file.name, *flags],
+            stdout=sys.stderr,
+            cwd=tree,
+            env={**os.environ, "PYTHONPATH": str(tree.resolve())},
         )
         try:
-            url = f"http://127.0.0.1:{PORT}"
+            url = f"http://127.0.0.1:{port}"
             wait_ready(url, process)
-            yield url
+            yield url, process
         finally:
+            signal_all(process.pid, signal.SIGCONT)
             process.terminate()
             process.wait(90)
+
+
+def signal_all(pid: int, number: signal.Signals) -> None:
+    """Send a signal to all descendants of a process."""
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.send_signal(number)
 
 
 def wait_ready(url: str, process: subprocess.Popen[bytes], timeout_s: float = 300) -> None:
@@ -184,7 +198,8 @@ async def _side(
     with contextlib.ExitStack() as stack:
         server = url = None
         if side == "http":
-            url = stack.enter_context(served(config, *(["--no-haproxy"] if args.no_haproxy else [])))
+            flags = ["--no-haproxy"] if args.no_haproxy else []
+            url, _ = stack.enter_context(serving(config, *flags))
         else:
             server = await ModelServer.start(config, lambda line: print(line, file=sys.stderr))
         for name in names:
@@ -212,7 +227,7 @@ async def in_turns(
 ) -> list[dict[str, object]]:
     """Rows of both sides, one a turn."""
     rows = []
-    with served(config, *(["--no-haproxy"] if args.no_haproxy else [])) as url:
+    with serving(config, *(["--no-haproxy"] if args.no_haproxy else [])) as (url, _):
         server = await ModelServer.start(config, lambda line: print(line, file=sys.stderr))
         for name in names:
             mix = MIXES[name]
@@ -233,18 +248,11 @@ async def in_turns(
 @contextlib.contextmanager
 def server_stopped() -> Iterator[None]:
     """No process of the server runs: all are children of this one."""
-    children = psutil.Process().children(recursive=True)
-
-    def send(number: signal.Signals) -> None:
-        for child in children:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.send_signal(number)
-
-    send(signal.SIGSTOP)
+    signal_all(os.getpid(), signal.SIGSTOP)
     try:
         yield
     finally:
-        send(signal.SIGCONT)
+        signal_all(os.getpid(), signal.SIGCONT)
         time.sleep(CATCH_UP_S)
 
 
