@@ -41,6 +41,7 @@ class Hello(msgspec.Struct, tag=True, array_like=True):
     token: bytes
     replica: str
     app: str  # its Serve application
+    weights: str = ""  # `ModelInfo.weights`
 
 
 class DeltaFrame(msgspec.Struct, tag=True, array_like=True):
@@ -68,6 +69,10 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
     error: ErrorInfo
 
 
+class Leaving(msgspec.Struct, tag=True, array_like=True):
+    """The replica was told to stop. Its answers may go on elsewhere; those that do not, it finishes."""
+
+
 class Beat(msgspec.Struct, tag=True, array_like=True):
     """A sign of life, sent about once a second in both directions. A replica adds its statistics."""
 
@@ -86,7 +91,7 @@ class Booked(msgspec.Struct, tag=True, array_like=True):
     record_ids: list[str]
 
 
-FromReplica = Hello | DeltaFrame | FramePiece | End | Beat
+FromReplica = Hello | DeltaFrame | FramePiece | End | Leaving | Beat
 FromGateway = Beat | Abort | Booked
 
 encoder = msgspec.msgpack.Encoder()

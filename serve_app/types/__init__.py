@@ -44,6 +44,7 @@ from serve_app.types.result import (
     TopLogprob,
     Usage,
 )
+from serve_app.types.resume import ChoiceSoFar, Resume
 from serve_app.types.sampling import (
     LEFT_TO_MODEL,
     Beam,
@@ -61,6 +62,7 @@ __all__ = [
     "Beam",
     "Budget",
     "Caller",
+    "ChoiceSoFar",
     "DetectRequest",
     "DetokenizeRequest",
     "Detokenized",
@@ -85,6 +87,7 @@ __all__ = [
     "Prompt",
     "PromptTable",
     "Question",
+    "Resume",
     "SamplingDefaults",
     "SamplingParams",
     "Scope",

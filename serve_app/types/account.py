@@ -76,5 +76,6 @@ class UsageRecord:
     first_token_s: float | None = None  # from arrival at the gateway
     queue_s: float | None = None  # in the engine, before its first step
     total_s: float = 0.0
+    migrations: int = 0  # how often the answer went on in another replica
     cost: float | None = None  # by the endpoint's price, in `currency`
     currency: str | None = None

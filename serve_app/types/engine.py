@@ -14,6 +14,7 @@ from serve_app.types.result import (
     Tensor,
     Timing,
 )
+from serve_app.types.resume import ChoiceSoFar
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, SamplingParams
 
 
@@ -40,6 +41,8 @@ class EngineRequest:
     timeout_s: float | None = None
     salt: str = ""
     adapter: str | None = None  # key of a loaded adapter; None: the bare model
+    begun: tuple[ChoiceSoFar, ...] = ()  # of an answer that goes on: one for each of the `n`; not with a beam
+    age_s: float = 0.0  # of an answer that goes on: since it was first sent to a replica
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

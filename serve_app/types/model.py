@@ -13,6 +13,9 @@ class ModelInfo:
 
     name: str
     version: str = ""
+    weights: str = (
+        ""  # fingerprint of all that decides over tokens: weights, tokenizer, templates; "": unknown
+    )
     created: int  # Unix seconds, when the replica came up
     context_window: int  # prompt + output tokens
     vocab_size: int

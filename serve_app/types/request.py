@@ -10,6 +10,7 @@ from serve_app.types.account import UsageRecord
 from serve_app.types.adapter import Adapter
 from serve_app.types.inputs import Draft, PromptTable
 from serve_app.types.result import Tensor
+from serve_app.types.resume import Resume
 from serve_app.types.sampling import DEFAULT_SAMPLING, Beam, Grammar, SamplingParams
 
 # Names that a template is given by the server, or that mean something to transformers.
@@ -112,4 +113,5 @@ class GenerateRequest:
     salt: str = ""  # tenant salt of the prefix cache and of task adapters
     adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
+    resume: Resume | None = None  # what the client has of the answer, made by a replica that is gone
     record: UsageRecord | None = None  # of a stream: the record that its replica settles if the gateway dies
