@@ -21,13 +21,14 @@ from itertools import chain
 
 from serve_app.config import EngineConfig
 from serve_app.engine.cache.block_tables import BlockTables
-from serve_app.engine.cache.blocks import BlockPool, IntegrityError
+from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.counters import Counters
 from serve_app.engine.deadlines import Deadlines
-from serve_app.engine.finish import EndRule
+from serve_app.engine.finish import EndRule, Finish
 from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
+from serve_app.engine.integrity import check_books
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.request import validation
@@ -47,10 +48,11 @@ from serve_app.errors import (
     Unavailable,
     UnsupportedField,
 )
-from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason, StepTiming
+from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
 
 COMPILE_WAIT_S = 0.01  # how long a step waits for a grammar when there is nothing else to do
 RETRY_AFTER_S = 1.0  # a place in the queue is free again as soon as a request starts
+AHEAD = 2**62  # an answer that goes on comes before all that have arrived here: its client reads it already
 
 log = logging.getLogger(__name__)
 
@@ -109,7 +111,7 @@ class Engine:
         self._unstarted: set[str] = set()
         self._deadlines = Deadlines()
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
-        self._step_began, self._batch_size = 0.0, 0  # clock, seconds; sequences
+        self._step = 0.0, 0  # of the last one: when it began, in seconds of the clock, and its sequences
         self._arrivals = 0
         self._counters = Counters()
         self._lookups = PromptLookupFactory(config.ngram_draft, runner.vocab_size, self.max_model_len)
@@ -147,18 +149,22 @@ class Engine:
         self.validate(request)
         if request.id in self._groups:
             raise EngineRefused("A request with this id is already running.")
-        self.check_capacity()
+        if not request.begun:
+            self.check_capacity()  # an answer that goes on was admitted already, by another engine
         processors = self._processors.make(request.sampling.processors)
-        group = Group.of(request, self._arrivals, self._clock(), processors, self._lookups.of(request))
+        now, arrival = self._clock(), self._arrivals - (AHEAD if request.begun else 0)
+        group = Group.of(request, arrival, now, processors, self._lookups.of(request))
         self._arrivals += 1
         self._groups[request.id] = group
-        self._unstarted.add(request.id)
+        if not request.begun:
+            self._unstarted.add(request.id)
         if request.timeout_s is not None:
-            self._deadlines.add(group.arrived + request.timeout_s, group.arrival, request.id)
+            self._deadlines.add(now + request.timeout_s, arrival, request.id)
         if request.grammar is not None and self._grammars is not None:
-            self._grammars.hold(group.leader, request.grammar)
+            self._grammars.hold(list(group.sequences.values()), request.grammar)
         else:
-            self._scheduler.add(group.leader)
+            for sequence in group.sequences.values():
+                self._scheduler.add(sequence)
 
     def finish(self, request_id: str, index: int, num_tokens: int) -> bool:
         """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
@@ -197,7 +203,7 @@ class Engine:
         self._release()
         plan = self._scheduler.schedule()
         if plan.chunks:
-            self._step_began, self._batch_size = self._clock(), len(plan.chunks)
+            self._step = self._clock(), len(plan.chunks)
             self._begin(plan)
             try:
                 outcome = self._runner.run(plan.chunks, plan.copies)
@@ -214,6 +220,7 @@ class Engine:
             idle = not self._scheduler.running and not self._scheduler.waiting and not self._outputs
             for sequence in self._grammars.release(COMPILE_WAIT_S if idle else 0.0):
                 self._scheduler.add(sequence)
+                self._append_owed(sequence)
 
     def _expire(self) -> None:
         for arrival, request_id in self._deadlines.take_due(self._clock()):
@@ -295,7 +302,7 @@ class Engine:
         self._counters.generated_tokens += len(rows)
         group.note_search(len(rows), now)
         if group.request.timings:
-            group.steps.append(self._time_token(group, group, now))
+            group.steps.append(group.time_token(group, now, *self._step))
         if search.over:
             self._outputs += group.tell_hypotheses(now)
             self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # ends the indices without hypothesis
@@ -315,31 +322,32 @@ class Engine:
         if sampled[0].error is not None:
             self._fail(sequence, sampled[0].error)
             return
-        room, count = self.max_model_len - sequence.prompt_len, 0
-        for token in chain((one.token_id for one in sampled), sequence.forced_tokens()):
-            finish = self._ends.reason(sequence, token, room)
-            sequence.token_ids.append(token)
-            count += 1
-            if finish is not None:
-                break
+        tokens = chain((one.token_id for one in sampled), sequence.forced_tokens())
+        count, finish = self._ends.append(sequence, tokens, self.max_model_len)
         used = min(count, len(sampled))
         sequence.num_forced = count - used
         if sequence.status is Status.RUNNING:
             sequence.num_computed += used - 1  # the step computed the accepted draft tokens
             self._tables.trim(sequence)
         self._counters.count(task, count, used)
-        steps = (self._time_token(group, sequence, now),) if group.request.timings else ()
-        self._outputs.append(
-            group.tell_tokens(sequence, count, sampled[:used], task.logits[:used], leader, finish, now, steps)
-        )
+        self._tell(group, task, leader, count, finish, now)
+
+    def _append_owed(self, sequence: Sequence) -> None:
+        """Append the rest of a run of forced tokens, of which a client has the first ones already."""
+        owed = () if sequence.constraint is None else sequence.constraint.owed
+        count, finish = self._ends.append(sequence, owed, self.max_model_len)
+        if count:
+            group = self._groups[sequence.request_id]
+            self._tell(group, SamplingTask(sequence, 0), sequence, count, finish, self._clock())
+
+    def _tell(
+        self, group: Group, task: SamplingTask, leader: Sequence, count: int, finish: Finish, now: float
+    ) -> None:
+        sequence = task.sequence
+        steps = (group.time_token(sequence, now, *self._step),) if group.request.timings else ()
+        self._outputs.append(group.tell_tokens(task, count, leader, finish, now, steps))
         if finish is not None:
             self._close(group, sequence)
-
-    def _time_token(self, group: Group, owner: Group | Sequence, now: float) -> StepTiming:
-        """The timing of this step for `owner`: a sequence, or a group whose beams move as one."""
-        last, owner.last_token_at = owner.last_token_at, now
-        wait_s = self._step_began - (group.arrived if last is None else last)
-        return StepTiming(batch_size=self._batch_size, wait_s=wait_s, run_s=now - self._step_began)
 
     # --- ends -------------------------------------------------------------------------
 
@@ -387,14 +395,4 @@ class Engine:
 
     def check_integrity(self) -> None:
         """Raise IntegrityError unless blocks, queues and requests agree."""
-        queued = [*self._scheduler.running, *self._scheduler.waiting]
-        every = (s for group in self._groups.values() for s in group.sequences.values())
-        owned = [s for s in every if s.status is not Status.HELD]
-        if set(map(id, queued)) != set(map(id, owned)) or len(queued) != len(owned):
-            raise IntegrityError(f"{len(queued)} sequences are queued, but requests own {len(owned)}")
-        self._scheduler.check_integrity()
-        if any(not group.open or not group.sequences for group in self._groups.values()):
-            raise IntegrityError("a request has nothing left to do, but is kept")
-        if not self._unstarted <= self._groups.keys():
-            raise IntegrityError("a request counts as waiting that is gone")
-        self._tables.check_integrity(owned)
+        check_books(self._groups, self._unstarted, self._scheduler)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from serve_app.engine.sequence import Sequence
 from serve_app.types import FinishReason, SamplingParams
+
+Finish = FinishReason | None  # None: the sequence goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +17,7 @@ class EndRule:
 
     eos_token_ids: Set[int]
 
-    def reason(self, sequence: Sequence, token: int, room: int) -> FinishReason | None:
+    def reason(self, sequence: Sequence, token: int, room: int) -> Finish:
         """Why `sequence` ends if `token` comes next; None: it does not end.
 
         The context window has room for `room` tokens of output in all.
@@ -34,6 +36,20 @@ class EndRule:
         if num_output >= room:
             return FinishReason.CONTEXT
         return None
+
+    def append(self, sequence: Sequence, tokens: Iterable[int], window: int) -> tuple[int, Finish]:
+        """Append `tokens` up to the sequence's end; returns how many were appended, and why it ended.
+
+        `window` is the most tokens that prompt and output have together.
+        """
+        room, count = window - sequence.prompt_len, 0
+        for token in tokens:
+            finish = self.reason(sequence, token, room)
+            sequence.token_ids.append(token)
+            count += 1
+            if finish is not None:
+                return count, finish
+        return count, None
 
     def end_tokens(self, sampling: SamplingParams) -> set[int]:
         """All tokens that end a sequence by themselves, or as the last one of a stop sequence."""

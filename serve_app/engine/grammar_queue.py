@@ -29,10 +29,18 @@ class GrammarQueue:
         self._masks = ThreadPoolExecutor(MASK_THREADS, "mask")
         self._held: dict[Sequence, Future[Constraint]] = {}
 
-    def hold(self, sequence: Sequence, grammar: str) -> None:
-        """Keep a new sequence until `grammar`, in llguidance's notation, is compiled for it."""
-        sequence.status = Status.HELD
-        self._held[sequence] = self._compiling.submit(Constraint.compile, grammar, self._tokenizer)
+    def hold(self, sequences: list[Sequence], grammar: str) -> None:
+        """Keep the new sequences of a request until `grammar`, in llguidance's notation, is compiled.
+
+        A sequence that has output goes on with it.
+        """
+        compiled = self._compiling.submit(Constraint.compile, grammar, self._tokenizer)
+        for sequence in sequences:
+            sequence.status = Status.HELD
+            self._held[sequence] = compiled
+            if len(sequences) > 1 or sequence.num_output:
+                output, forces = tuple(sequence.output_ids), sequence.takes_forced
+                self._held[sequence] = self._compiling.submit(_go_on, compiled, output, forces)
 
     def release(self, wait_s: float) -> list[Sequence]:
         """The sequences whose constraints are ready; waits up to `wait_s` for the first one.
@@ -52,3 +60,8 @@ class GrammarQueue:
         for sequence in sequences:
             if sequence.constraint is not None:
                 sequence.constraint.prepare(sequence.output_ids, self._masks)
+
+
+def _go_on(compiled: Future[Constraint], output: tuple[int, ...], forces: bool) -> Constraint:
+    """Runs after the grammar is compiled, in the same thread."""
+    return compiled.result().go_on(output, forces=forces)

@@ -15,7 +15,7 @@ from serve_app.engine.request.processors import LogitsProcessor
 from serve_app.engine.request.prompt_rows import PromptRows
 from serve_app.engine.request.tensors import from_rows, to_torch
 from serve_app.engine.sampling.beam import BeamSearch
-from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.sequence import BeamSet, Proposer, Sequence
 from serve_app.errors import NumericalError
 from serve_app.types import (
@@ -38,9 +38,10 @@ class Group:
     """The sequences of one request: the `n` choices, or the beams of its search.
 
     Until the prompt is computed there is one sequence, the leader (index 0). The others are
-    forked from the leader with their first token. `open` holds the indices whose end has not
-    been reported, forked or not. Beams are numbered in the order in which they are made; the
-    `n` hypotheses are numbered at the end of the search.
+    forked from the leader with their first token. An answer that goes on has no leader: each of
+    its unfinished choices is a sequence from the start, and computes prompt and tokens itself.
+    `open` holds the indices whose end has not been reported, forked or not. Beams are numbered
+    in the order in which they are made; the `n` hypotheses are numbered at the end of the search.
     """
 
     request: EngineRequest
@@ -73,12 +74,12 @@ class Group:
         cls,
         request: EngineRequest,
         arrival: int,
-        arrived: float,
+        now: float,
         processors: tuple[LogitsProcessor, ...] = (),
         new_proposer: abc.Callable[[], Proposer] | None = None,
     ) -> Group:
-        """A group with its leader; draws the seed that the client left open."""
-        seed = request.sampling.seed
+        """A group with its first sequences; draws the seed that the client left open."""
+        seed, arrived = request.sampling.seed, now - request.age_s
         group = cls(request, arrival, arrived, secrets.randbits(64) if seed is None else seed, processors)
         group.open = set(range(request.n))
         group.bias = None if request.bias is None else to_torch(request.bias)
@@ -86,10 +87,31 @@ class Group:
             group.prompt_rows = PromptRows.of(request.prompt_table)
         group.client_draft = None if request.draft is None else ClientDraft.of(request.draft)
         group.new_proposer = None if request.beam is not None else new_proposer
+        if request.begun:
+            group._go_on(now)
+            return group
         leader = group.sequences[0] = group._sequence(0)
         if request.beam is not None:
             group.beam_set = leader.beam_set = BeamSet(request.beam.width, [leader])
         return group
+
+    def _go_on(self, now: float) -> None:
+        """Make the sequences of the unfinished choices; the scheduler takes them like preempted ones.
+
+        The first token here counts as waiting since `now`: when the last one was told is not known.
+        """
+        for index, choice in enumerate(self.request.begun):
+            timing = choice.timing
+            if timing is not None and self.started is None:
+                self.started = self.arrived + timing.queue_s
+            if choice.finished:
+                self.open.discard(index)
+                continue
+            sequence = self.sequences[index] = self._sequence(index)
+            sequence.token_ids += choice.token_ids
+            sequence.last_token_at = now if choice.token_ids else None
+            sequence.first_token_at = None if timing is None else self.arrived + timing.first_token_s
+        self.forked = True
 
     @property
     def leader(self) -> Sequence:
@@ -138,19 +160,18 @@ class Group:
 
     def tell_tokens(
         self,
-        sequence: Sequence,
+        task: SamplingTask,
         count: int,
-        sampled: abc.Sequence[Sampled],
-        logits: list[bytes],
         leader: Sequence,
         finish: FinishReason | None,
         now: float,
         steps: tuple[StepTiming, ...],
     ) -> EngineOutput:
-        """An output with the last `count` tokens: the `sampled` ones, then those a grammar forced.
+        """An output with the last `count` tokens: those sampled in `task`, then those that a grammar forced.
 
         The first output of a sequence also tells of the prompt, which the leader has computed.
         """
+        sequence, sampled, logits = task.sequence, task.sampled[:count], task.logits[:count]
         first = sequence.num_output == count
         tensors = {"generation_logits": from_rows(logits)} if logits else {}
         if first:
@@ -173,6 +194,12 @@ class Group:
             timing=self.timing(now) if first else None,
             steps=steps * count,
         )
+
+    def time_token(self, owner: Sequence | Group, now: float, began: float, batch_size: int) -> StepTiming:
+        """The timing of a step for `owner`: a sequence, or this group, whose beams move as one."""
+        last, owner.last_token_at = owner.last_token_at, now
+        wait_s = began - (self.arrived if last is None else last)
+        return StepTiming(batch_size=batch_size, wait_s=wait_s, run_s=now - began)
 
     def note_search(self, count: int, now: float) -> None:
         """Note that the beams took `count` tokens."""
@@ -263,6 +290,8 @@ class Group:
 
     def _sequence(self, index: int) -> Sequence:
         request = self.request
+        told = bool(request.begun and request.begun[index].token_ids)  # what there is to tell of the prompt
+        reads_prompt = not told and (index == 0 or bool(request.begun))
         return Sequence(
             request_id=request.id,
             index=index,
@@ -271,14 +300,14 @@ class Group:
             sampling=request.sampling,
             seed=self.seed,
             num_logprobs=request.logprobs,
-            num_prompt_logprobs=request.prompt_logprobs if index == 0 else None,
+            num_prompt_logprobs=request.prompt_logprobs if reads_prompt else None,
             order=(-request.priority, self.arrival, index),
             bias=self.bias,
             prompt_rows=self.prompt_rows,
             client_draft=self.client_draft,
             proposer=None if self.new_proposer is None else self.new_proposer(),
             wants_logits=request.generation_logits,
-            context_logits=[] if request.context_logits and index == 0 and not self.forked else None,
+            context_logits=[] if request.context_logits and index == 0 and reads_prompt else None,
             salt=request.salt,
             adapter=request.adapter,
             processors=self.processors,

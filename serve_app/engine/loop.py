@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from serve_app.engine.engine import RETRY_AFTER_S, Engine, EngineDead
@@ -36,7 +36,7 @@ class EngineLoop:
         self._inbox: queue.SimpleQueue[Command] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._lock = threading.Lock()  # guards the three below
-        self._open: dict[str, int] = {}  # request id -> sequences that have not ended
+        self._open: dict[str, set[int]] = {}  # request id -> sequences that have not ended
         self._arriving = 0  # requests in the inbox
         self._accepting = True
         self._stopping = False
@@ -62,8 +62,9 @@ class EngineLoop:
                 raise self._unavailable()
             if request.id in self._open:
                 raise EngineRefused("A request with this id is already running.")
-            self._engine.check_capacity(self._arriving)
-            self._open[request.id] = request.n
+            if not request.begun:
+                self._engine.check_capacity(self._arriving)
+            self._open[request.id] = _indices(request)
             self._arriving += 1
             self._inbox.put(lambda: self._add(request))
 
@@ -145,29 +146,28 @@ class EngineLoop:
         try:
             self._engine.add(request)
         except ServeError as error:  # the state has changed since the caller's check
-            self._deliver(_end(request.id, range(request.n), error))
+            self._deliver(_end(request.id, _indices(request), error))
 
     def _finish(self, request_id: str, index: int, num_tokens: int) -> None:
         if self._engine.finish(request_id, index, num_tokens):
-            self._count_end(request_id)
+            self._count_end(request_id, index)
 
     def _deliver(self, outputs: list[EngineOutput]) -> None:
         if not outputs:
             return
         for output in outputs:
             if output.finish is not None:
-                self._count_end(output.request_id)
+                self._count_end(output.request_id, output.index)
         try:
             self._on_outputs(outputs)
         except Exception:
             log.exception("the receiver of %d engine outputs failed", len(outputs))
 
-    def _count_end(self, request_id: str) -> None:
+    def _count_end(self, request_id: str, index: int) -> None:
         with self._lock:
-            left = self._open.get(request_id, 0) - 1
-            if left > 0:
-                self._open[request_id] = left
-            else:
+            left = self._open.get(request_id, set())
+            left.discard(index)
+            if not left:
                 self._open.pop(request_id, None)
 
     def _close(self) -> None:
@@ -179,15 +179,20 @@ class EngineLoop:
         except Exception:
             log.critical("the engine could not end its requests", exc_info=True)
         # What is still open was never in the engine, or is lost to a bug in it.
-        for request_id, count in list(self._open.items()):
-            self._deliver(_end(request_id, range(count), self._unavailable()))
+        for request_id, indices in list(self._open.items()):
+            self._deliver(_end(request_id, indices, self._unavailable()))
 
     def _unavailable(self) -> Unavailable:
         return Unavailable("The model is not available at the moment.", retry_after_s=RETRY_AFTER_S)
 
 
-def _end(request_id: str, indices: range, error: ServeError) -> list[EngineOutput]:
+def _indices(request: EngineRequest) -> set[int]:
+    """The sequences of a request that are still to end."""
+    return {i for i in range(request.n) if not request.begun or not request.begun[i].finished}
+
+
+def _end(request_id: str, indices: Iterable[int], error: ServeError) -> list[EngineOutput]:
     return [
         EngineOutput(request_id=request_id, index=i, finish=FinishReason.ERROR, error=error.info())
-        for i in indices
+        for i in sorted(indices)
     ]

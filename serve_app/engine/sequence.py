@@ -121,18 +121,21 @@ class Sequence:
         start = len(self.token_ids) - len(tail)
         return start >= self.prompt_len and tuple(self.token_ids[start:]) == tail
 
-    def forced_tokens(self) -> Iterator[int]:
-        """The tokens that the grammar forces after the output as it is when the first one is taken.
+    @property
+    def takes_forced(self) -> bool:
+        """Whether tokens that the grammar forces are taken without being sampled.
 
-        Forced tokens are not sampled. There are none where every token must be sampled by itself: for
-        beams, log-probabilities, logits, processors and masks besides the grammar's.
+        They are not where every token must be sampled by itself: for beams, log-probabilities, logits,
+        processors and masks besides the grammar's.
         """
         sampling = self.sampling
-        if self.constraint is None or self.beam_set is not None or self.num_logprobs is not None:
-            return
-        if self.wants_logits or self.processors:
-            return
-        if not (sampling.bad_words or sampling.allowed_token_ids or sampling.no_repeat_ngram):
+        told_by_step = self.num_logprobs is not None or self.wants_logits or bool(self.processors)
+        masks = bool(sampling.bad_words or sampling.allowed_token_ids or sampling.no_repeat_ngram)
+        return self.beam_set is None and not told_by_step and not masks
+
+    def forced_tokens(self) -> Iterator[int]:
+        """The tokens that the grammar forces after the output as it is when the first one is taken."""
+        if self.constraint is not None and self.takes_forced:
             yield from self.constraint.forced(self.output_ids)
 
 

@@ -59,6 +59,7 @@ class Constraint:
 
     def __init__(self, matcher: LLMatcher, tokenizer: LLTokenizer) -> None:
         self.error: ErrorInfo | None = None  # why no token is allowed, when the grammar is the cause
+        self.owed: tuple[int, ...] = ()  # forced tokens that still belong to the output that was taken over
         self._matcher = matcher
         self._tokenizer = tokenizer
         self._output: list[int] = []  # the tokens that the matcher has consumed
@@ -87,6 +88,34 @@ class Constraint:
         np.copyto(other._bits, self._bits)
         other._current = self._current
         return other
+
+    def go_on(self, output: Sequence[int], *, forces: bool) -> Constraint:
+        """The constraint of a sequence with the `output` that another engine made, with its mask computed.
+
+        `forces`: forced tokens were appended there. A client may have got a part of such a run only;
+        the rest of the run is then `owed`.
+        """
+        other = self.fork()
+        other.owed = other._consume_runs(output) if forces else ()
+        other.mask([*output, *other.owed])
+        return other
+
+    def _consume_runs(self, output: Sequence[int]) -> tuple[int, ...]:
+        """Consume sampled tokens and the run forced after each; returns the rest of the last run."""
+        place = 0
+        while place < len(output):
+            self._consume(output[place : place + 1])
+            place += 1
+            run = self._next_run()
+            told = list(output[place : place + len(run)])
+            if told != run[: len(told)]:
+                continue  # not forced where it was made, but sampled
+            if len(told) < len(run):
+                self._consume(told)
+                return tuple(run[len(told) :])
+            self._consume(run)
+            place += len(run)
+        return ()
 
     def prepare(self, output: Sequence[int], threads: Executor) -> None:
         """Start to compute the mask of what may follow `output`, in one of `threads`."""
@@ -130,11 +159,7 @@ class Constraint:
         """
         self._settle()
         self._follow(output)
-        if self.error is not None:
-            return []
-        if self._matcher.is_stopped():
-            return [self._tokenizer.eos_token]
-        return list(self._matcher.compute_ff_tokens())
+        return self._next_run()
 
     def allows_only(self, token_ids: Iterable[int]) -> bool:
         """Whether the last mask allows no token besides `token_ids`."""
@@ -155,10 +180,21 @@ class Constraint:
                 min(len(output), known),
             )
             self._matcher.rollback(len(self._output) - known)
-        self._matcher.consume_tokens(list(output[known:]))
-        self._output = list(output)
+        self._output = list(output[:known])
+        self._consume(output[known:])
+
+    def _consume(self, token_ids: Sequence[int]) -> None:
+        self._matcher.consume_tokens(list(token_ids))
+        self._output += token_ids
         self._current = False
         self._check()
+
+    def _next_run(self) -> list[int]:
+        if self.error is not None:
+            return []
+        if self._matcher.is_stopped():
+            return [self._tokenizer.eos_token]
+        return list(self._matcher.compute_ff_tokens())
 
     def _fill(self) -> None:
         fill_next_token_bitmask(self._matcher, self._bits.reshape(1, -1))

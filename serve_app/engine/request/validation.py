@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from serve_app import limits
 from serve_app.engine.request.inputs import check_inputs, num_prompt_ids
-from serve_app.errors import InvalidField, PromptTooLong
+from serve_app.errors import EngineRefused, InvalidField, PromptTooLong
 from serve_app.types import Beam, EngineRequest, SamplingParams
 
 
@@ -32,7 +32,7 @@ def validate(
     beams: BeamBounds | None = None,
     table_width: int | None = None,
 ) -> None:
-    """Raise InvalidField or PromptTooLong, naming the public field.
+    """Raise InvalidField or PromptTooLong, naming the public field; EngineRefused for a wrong `begun`.
 
     `window` is the number of prompt and output tokens one sequence may have.
     Without `beams` a search is checked as far as its request alone tells, and without
@@ -47,6 +47,8 @@ def validate(
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout", "must be positive.", joint=" ")
     _sampling(request.sampling, vocab_size)
+    if request.begun:
+        _begun(request, vocab_size, window)
     check_inputs(request, vocab_size=vocab_size, window=window, table_width=table_width)
 
 
@@ -91,6 +93,20 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
             f"{window} has room for {window - length}.",
             joint=" ",
         )
+
+
+def _begun(request: EngineRequest, vocab_size: int, window: int) -> None:
+    """Raise EngineRefused for an answer that no engine with these bounds can have made so far."""
+    room = min(window - len(request.token_ids), request.sampling.max_tokens or window)
+    open_choices = [choice for choice in request.begun if not choice.finished]
+    if (
+        request.beam is not None
+        or len(request.begun) != request.n
+        or not open_choices
+        or any(len(choice.token_ids) >= room for choice in open_choices)
+        or any(not 0 <= token < vocab_size for choice in open_choices for token in choice.token_ids)
+    ):
+        raise EngineRefused("The answer cannot go on: what there is of it does not fit the request.")
 
 
 def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
