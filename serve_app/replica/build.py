@@ -20,6 +20,7 @@ from serve_app.engine.loop import OnOutputs
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.fingerprint import fingerprint
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
 from serve_app.replica.adapters.loader import AdaptingLoop, make_loader
@@ -63,6 +64,7 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     info = ModelInfo(
         name=config.name,
         version=config.version,
+        weights=fingerprint(config, folder, str(model.dtype)),
         created=int(time.time()),
         context_window=engine.max_model_len,
         vocab_size=engine.vocab_size,
