@@ -22,6 +22,7 @@ from serve_app.replica.adapters.slots import AdapterSlots
 from serve_app.replica.build import LoadedReplica, load
 from serve_app.replica.context_window import ContextWindow
 from serve_app.replica.output.request_state import RequestState
+from serve_app.replica.output.resumption import check_weights, going_on, replay
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.text.answer.answer_format import AnswerReader
 from serve_app.text.answer.output_text import OutputText
@@ -100,11 +101,17 @@ class ModelServer:
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Send the deltas of `request` to `sink`; returns after the last one.
 
-        Raises ServeError only before the first delta; a later failure is a delta with
-        finish ERROR. Cancelling the call aborts the request and frees its blocks.
+        With `resume` it goes on with an answer that another replica began: the first delta is the
+        one after those that the client has. Raises ServeError only before the first delta, and
+        Unavailable where other weights began the answer; a later failure is a delta with finish
+        ERROR. Cancelling the call aborts the request and frees its blocks.
         """
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
+        if request.resume is not None:
+            check_weights(request.resume, self.info)
+            if all(choice.finished for choice in request.resume.choices):
+                return
         started = time.monotonic()
         async with self._adapters.hold(request) as adapter:
             await self._generate(request, sink, adapter, started)
@@ -118,7 +125,7 @@ class ModelServer:
             request = replace(request, sampling=sampling)
         token_ids = await self._encoder.encode(request, self._window.most_prompt(request))
         request, token_ids = self._window.fit(request, token_ids)
-        engine_request = await self._encoder.engine_request(request, token_ids)
+        engine_request = going_on(await self._encoder.engine_request(request, token_ids), request)
         if adapter is not None:
             engine_request = replace(engine_request, adapter=adapter)
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
@@ -145,6 +152,8 @@ class ModelServer:
             describe=self._encoder.tokenizer.describe,
             first_prompt_token=self._first_prompt_token(request, token_ids),
         )
+        if request.resume is not None:
+            await replay(state, request.resume)
         entry = _OpenRequest(state, sink, self._loop.create_future())
         self._open[request.id] = entry
         try:

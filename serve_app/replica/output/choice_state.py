@@ -6,6 +6,7 @@ Knows tokens and text of a single sequence; not its siblings, the engine or the 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from serve_app.replica.output.tensor_rows import of_tokens
@@ -90,6 +91,14 @@ class ChoiceState:
         return ChoiceDelta(
             parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors
         )
+
+    def replay(self, token_ids: Sequence[int]) -> bool:
+        """Read tokens that the client has; returns False if they end the choice, so are not its own."""
+        step = self.output.push(token_ids)
+        self.num_tokens += step.num_tokens_used
+        if self.parser is not None:
+            self.parser.feed(step.text, last=False)
+        return step.stop is None and not (self.parser is not None and self.parser.complete)
 
     def score(self, length_penalty: float | None) -> float:
         """The log-probability of the choice, divided by tokens ** `length_penalty` where there is one."""

@@ -9,7 +9,7 @@ Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must en
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -19,10 +19,12 @@ from serve_app.replica.prompt import is_ranked, num_sequences
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.types import (
+    ChoiceSoFar,
     EngineOutput,
     FinishReason,
     GenerateRequest,
     PositionLogprobs,
+    Resume,
     TextLogprob,
     TokenDelta,
     Usage,
@@ -75,6 +77,7 @@ class RequestState:
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
+        self._delivered: frozenset[int] = frozenset()  # of choices that start over: whose end the client has
 
     @property
     def done(self) -> bool:
@@ -92,6 +95,34 @@ class RequestState:
             cached_tokens=self._cached_tokens,
             discarded_tokens=generated - completion,
         )
+
+    def go_on(self, resume: Resume, begun: Sequence[ChoiceSoFar]) -> None:
+        """Take over an answer that another replica began; `begun` is empty where all choices start over.
+
+        Tokens of unfinished choices follow through `replay`.
+        """
+        self._delivered = frozenset(i for i, choice in enumerate(resume.choices) if choice.finished)
+        if not begun:
+            return
+        usage = resume.usage
+        self._computed, self._cached_tokens, self._told = usage.prompt_tokens, usage.cached_tokens, usage
+        for index, told in enumerate(begun):
+            choice = self._choices[index]
+            choice.timing = told.timing
+            if told.finished or told.token_ids:
+                self._prompt_sent.add(index)
+            if told.finished:
+                choice.finish, choice.num_tokens = FinishReason.STOP, len(told.token_ids)
+                self._made += choice.num_tokens
+                self._open -= 1
+
+    def replay(self, index: int, token_ids: Sequence[int]) -> bool:
+        """Read tokens that the client has of a choice; returns False if they are not its own."""
+        choice = self._choices[index]
+        before = choice.num_tokens
+        sound = choice.replay(token_ids)
+        self._made += choice.num_tokens - before
+        return sound
 
     def push(self, output: EngineOutput) -> StepOutput:
         """Take the output of one sequence in one step. Outputs after the end of a choice are ignored."""
@@ -153,7 +184,8 @@ class RequestState:
         choice.keep(step)
         if self._ranked:
             if self.done:
-                result.deltas += [self._final(i, c) for i, c in enumerate(self._best())]
+                finals = [self._final(i, c) for i, c in enumerate(self._best())]
+                result.deltas += [final for final in finals if final.index not in self._delivered]
         elif step.finish is not None:
             result.deltas.append(self._final(output.index, choice))
         return result

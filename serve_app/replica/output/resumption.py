@@ -1,0 +1,63 @@
+"""An answer that another replica began: what the engine and the request's state must know of it.
+
+The tokens that the client has are read again, by the same objects that would have read them here, and
+nothing of that is sent. Knows no engine and no weights.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Final
+
+from serve_app.errors import GenerationFailed, Unavailable
+from serve_app.replica.output.request_state import RequestState
+from serve_app.replica.prompt import is_ranked
+from serve_app.types import ChoiceSoFar, EngineRequest, GenerateRequest, ModelInfo, Resume
+
+PIECE: Final = 128  # tokens that are read again at once; then other requests get their turn
+
+
+def check_weights(resume: Resume, info: ModelInfo) -> None:
+    """Raise Unavailable for an answer that was begun with other weights than those of this model."""
+    if not info.weights or resume.weights != info.weights:
+        raise Unavailable("the answer was begun by another version of the model", retry_after_s=1.0)
+
+
+def begun_choices(request: GenerateRequest) -> tuple[ChoiceSoFar, ...]:
+    """What the engine has to know of the choices; empty where all of them start over.
+
+    Choices that are delivered whole start over unless they are finished. Ranked choices and the
+    hypotheses of a beam search depend on each other: all of them start over.
+    """
+    resume = request.resume
+    if resume is None or request.beam is not None or is_ranked(request):
+        return ()
+    if request.stream:
+        return resume.choices
+    return tuple(choice if choice.finished else ChoiceSoFar() for choice in resume.choices)
+
+
+def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineRequest:
+    """The engine's request for an answer that another engine began; else as it was.
+
+    Raises Unavailable where the prompt had another length there, so that it was shortened differently.
+    """
+    resume = request.resume
+    if resume is None:
+        return engine_request
+    told = resume.usage.prompt_tokens
+    if any(choice.token_ids for choice in resume.choices) and told != len(engine_request.token_ids):
+        raise Unavailable("the prompt has another length than where the answer was begun", retry_after_s=1.0)
+    return replace(engine_request, begun=begun_choices(request), age_s=resume.age_s)
+
+
+async def replay(state: RequestState, resume: Resume) -> None:
+    """Bring the state to where the client is. Raises GenerationFailed for tokens of another answer."""
+    begun = begun_choices(state.request)
+    state.go_on(resume, begun)
+    for index, choice in enumerate(begun):
+        for start in range(0, 0 if choice.finished else len(choice.token_ids), PIECE):
+            if not state.replay(index, choice.token_ids[start : start + PIECE]):
+                raise GenerationFailed("the answer cannot go on: it has ended already")
+            await asyncio.sleep(0)
