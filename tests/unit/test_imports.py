@@ -100,9 +100,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "embedding": {"attention", "model"},
         "counters": {"sampling", "scheduler"},
         "group": {"finish", "request", "sampling", "sequence"},
+        "integrity": {"cache", "group", "scheduler", "sequence"},
         "engine": {
             *("cache", "counters", "deadlines", "finish", "grammar", "grammar_queue", "group"),
-            *("model", "request", "sampling", "scheduler", "sequence"),
+            *("integrity", "model", "request", "sampling", "scheduler", "sequence"),
         },
         "loop": {"engine"},
         "assemble": {"attention", "cpu", "engine", "grammar_queue", "kernels", "model"},
