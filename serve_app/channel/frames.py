@@ -67,10 +67,13 @@ class Refused(msgspec.Struct, tag=True, array_like=True):
     """The reason why a request ended before its first delta. It answers a call, and is never a frame."""
 
     error: ErrorInfo
+    is_leaving: bool = False  # the replica was told to stop: another one may take the request
 
 
 class Leaving(msgspec.Struct, tag=True, array_like=True):
     """The replica was told to stop. Its answers may go on elsewhere; those that do not, it finishes."""
+
+    request_ids: list[str]  # all requests of this gateway that the replica has
 
 
 class Beat(msgspec.Struct, tag=True, array_like=True):

@@ -35,6 +35,7 @@ class Link(asyncio.Protocol):
     ) -> None:
         self.max_frame_bytes = max_frame_bytes
         self.closed = False
+        self.peer_closed = False  # whether the peer, or the end of its process, closed the connection
         self._on_frame = on_frame
         self._on_close = on_close
         self._beat = beat
@@ -78,6 +79,7 @@ class Link(asyncio.Protocol):
         del buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.peer_closed = not self.closed
         self._close(self._reason if exc is None else f"the connection broke ({type(exc).__name__})")
 
     # --- frames ------------------------------------------------------------------------

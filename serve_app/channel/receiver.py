@@ -6,6 +6,7 @@ import asyncio
 import hmac
 import logging
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
@@ -21,101 +22,19 @@ from serve_app.channel.frames import (
     End,
     FramePiece,
     Hello,
+    Leaving,
     Ticket,
     delta_decoder,
     encoder,
     from_replica,
 )
+from serve_app.channel.inbox import BROKEN, KILLED, Inbox, ReplicaLost
 from serve_app.channel.link import Link
-from serve_app.errors import GenerationFailed, Overloaded, ServeError
 from serve_app.types import EngineStats, TokenDelta
 
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT_S: Final = 5.0
-MAX_UNREAD_DELTAS: Final = 16_384  # a request with more, whose client reads too slowly, fails
-BROKEN: Final = "the connection to the model broke; the answer is incomplete"
-
-
-class Inbox:
-    """A `DeltaStream` of one request, filled by the channel."""
-
-    def __init__(self, receiver: Receiver, key: str, record_id: str | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._record_id = record_id
-        self.started = False  # whether anything was delivered: a request may be retried only before
-        self.ended = False  # whether the replica said that this was all
-        self._closed = False
-        self._receiver = receiver
-        self._key = key
-        self._peer: Link | None = None
-        self._deltas: list[TokenDelta] = []
-        self._error: ServeError | None = None
-        self._wake: asyncio.Future[None] | None = None
-        self._overdue: asyncio.TimerHandle | None = None
-
-    async def get(self) -> list[TokenDelta]:
-        """All deltas that came since the last call, waiting for the first; [] is the end.
-
-        Raises the ServeError that the request failed with, once the deltas before it were read.
-        """
-        while not self._deltas:
-            if self._error is not None:
-                raise self._error
-            if self.ended or self._closed:
-                return []
-            self._wake = self._loop.create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
-        deltas, self._deltas = self._deltas, []
-        return deltas
-
-    def end(self) -> None:
-        """The replica sent everything."""
-        self.ended = True
-        self._forget_timer()
-        self._notify()
-
-    def fail(self, error: ServeError) -> None:
-        """End the request with `error`, unless it has ended."""
-        if not (self.ended or self._closed or self._error):
-            self._error = error
-            self._notify()
-
-    def expect_end(self, within_s: float) -> None:
-        """Fail the request unless it ends within `within_s`."""
-        if not (self.ended or self._closed):
-            self._overdue = self._loop.call_later(within_s, self.fail, GenerationFailed(BROKEN))
-
-    def close(self) -> None:
-        """Take no more deltas, and end who waits. A late delta is dropped, and its replica told to abort."""
-        if self._closed:
-            return
-        self._closed = True
-        self._forget_timer()
-        self._receiver._inboxes.pop(self._key, None)
-        if self._peer is not None and self._record_id is not None:
-            self._receiver._unbooked.setdefault(self._record_id, set()).add(self._peer)
-        self._notify()
-
-    def _forget_timer(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()  # it would hold this inbox for its whole wait
-
-    def _push(self, delta: TokenDelta, peer: Link) -> None:
-        if not delta.is_progress:
-            self.started = True
-            self._peer = peer
-        if len(self._deltas) >= MAX_UNREAD_DELTAS:
-            self.fail(Overloaded("the client reads too slowly"))
-            return
-        self._deltas.append(delta)
-
-    def _notify(self) -> None:
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
 
 
 @dataclass(slots=True)
@@ -124,6 +43,7 @@ class Peer:
 
     replica: str
     app: str  # its Serve application
+    weights: str = ""  # `ModelInfo.weights`
     stats: EngineStats | None = None
     pieces: bytearray = field(default_factory=bytearray)  # of a `DeltaFrame` that is not whole yet
     booked: list[str] = field(default_factory=list)  # ids of records, sent with the next beat
@@ -155,15 +75,23 @@ class Receiver:
         port = server.sockets[0].getsockname()[1]
         self.ticket = Ticket(host, port, self.ticket.gateway, self.ticket.token, self.ticket.app)
 
-    def open(self, key: str, record_id: str | None = None) -> Inbox:
+    def open(
+        self, key: str, record_id: str | None = None, on_leaving: Callable[[], None] | None = None
+    ) -> Inbox:
         """The inbox of the request that replicas know as `key`.
 
         Replicas keep the usage of the record `record_id` until `booked` is called with that id.
+        `on_leaving` is called when the replica that has the request was told to stop.
         """
         if key in self._inboxes:
             raise ValueError(f"request {key} is open already")
-        inbox = self._inboxes[key] = Inbox(self, key, record_id)
+        inbox = self._inboxes[key] = Inbox(key, record_id, self._forget, on_leaving)
         return inbox
+
+    def _forget(self, inbox: Inbox) -> None:
+        self._inboxes.pop(inbox.key, None)
+        if inbox.link is not None and inbox.record_id is not None:
+            self._unbooked.setdefault(inbox.record_id, set()).add(inbox.link)
 
     def booked(self, record_id: str) -> None:
         """The record `record_id` is closed, and so are the inboxes of all its requests."""
@@ -217,10 +145,10 @@ class Receiver:
             if not isinstance(message, Hello) or not hmac.compare_digest(message.token, self.ticket.token):
                 link.drop("the peer has no ticket")
                 return
-            self.peers[link] = Peer(message.replica, message.app)
+            self.peers[link] = Peer(message.replica, message.app, message.weights)
             link.max_frame_bytes = MAX_FRAME_BYTES
         elif isinstance(message, DeltaFrame):
-            self._deliver(link, message.deltas)
+            self._deliver(link, peer, message.deltas)
         elif isinstance(message, FramePiece):
             self._join(link, peer, message)
         elif isinstance(message, End):
@@ -229,6 +157,8 @@ class Receiver:
                 inbox.end()
         elif isinstance(message, Beat):
             peer.stats = message.stats
+        elif isinstance(message, Leaving):
+            self._leave(link, peer, message.request_ids)
 
     def _join(self, link: Link, peer: Peer, piece: FramePiece) -> None:
         peer.pieces += piece.data
@@ -236,9 +166,9 @@ class Receiver:
             link.drop("a message is too large")
         elif piece.last:
             payload, peer.pieces = bytes(peer.pieces), bytearray()
-            self._deliver(link, delta_decoder.decode(payload).deltas)
+            self._deliver(link, peer, delta_decoder.decode(payload).deltas)
 
-    def _deliver(self, link: Link, deltas: list[TokenDelta]) -> None:
+    def _deliver(self, link: Link, peer: Peer, deltas: list[TokenDelta]) -> None:
         touched = set()
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
@@ -246,10 +176,16 @@ class Receiver:
                 # Nobody reads this request, but its replica works on: a cancelled Serve call may do so.
                 link.send(encoder.encode(Abort(delta.request_id)))
                 continue
-            inbox._push(delta, link)
+            inbox.push(delta, link, peer.weights)
             touched.add(inbox)
         for inbox in touched:
-            inbox._notify()
+            inbox.notify()
+
+    def _leave(self, link: Link, peer: Peer, request_ids: list[str]) -> None:
+        logger.info("channel: replica %s of %s leaves", peer.replica, peer.app)
+        for key in request_ids:
+            if (inbox := self._inboxes.get(key)) is not None:
+                inbox.leave(link)
 
     def _on_close(self, link: Link, reason: str) -> None:
         self._links.discard(link)
@@ -260,5 +196,5 @@ class Receiver:
         logger.info("channel: replica %s of %s left: %s", peer.replica, peer.app, reason)
         for inbox in tuple(self._inboxes.values()):
             # A request without a delta is failed by its Serve call, and may move to another replica.
-            if inbox._peer is link:
-                inbox.fail(GenerationFailed(BROKEN))
+            if inbox.started and inbox.link is link:
+                inbox.fail(ReplicaLost(KILLED if link.peer_closed else BROKEN))

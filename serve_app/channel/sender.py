@@ -13,6 +13,7 @@ from serve_app.channel.frames import (
     Booked,
     End,
     Hello,
+    Leaving,
     Ticket,
     delta_frames,
     encoder,
@@ -84,6 +85,10 @@ class Outlet:
             del self._running[request_id]
             self._ledger.end(request_id)
 
+    def leave(self) -> None:
+        """Tell the gateway that this replica was told to stop, and which requests it has."""
+        self.link.send(encoder.encode(Leaving(list(self._running))))
+
     def close(self) -> None:
         """End the connection once everything sent is delivered."""
         self._closing = True
@@ -115,14 +120,16 @@ class Sender:
         *,
         replica: str,
         app: str,
+        weights: str = "",
         stats: Callable[[], EngineStats],
         max_backlog_bytes: int = MAX_BACKLOG_BYTES,
         on_gone: Callable[[Ticket, list[Settlement]], None] = lambda ticket, settlements: None,
     ) -> None:
-        """`on_gone` is called for a gateway that went away, with the usage it had not recorded."""
+        """`weights`: see `ModelInfo`. `on_gone` is told of a gateway that went away, and what it left."""
         self._on_gone = on_gone
         self._replica = replica
         self._app = app
+        self._weights = weights
         self._stats = stats
         self._max_backlog_bytes = max_backlog_bytes
         self._outlets: dict[str, asyncio.Task[Outlet]] = {}
@@ -144,7 +151,7 @@ class Sender:
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
             await loop.create_connection(lambda: outlet.link, ticket.host, ticket.port)
-        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._app)))
+        outlet.link.send(encoder.encode(Hello(ticket.token, self._replica, self._app, self._weights)))
         return outlet
 
     def _beat(self) -> bytes:
@@ -155,11 +162,21 @@ class Sender:
             if task.done() and (task.cancelled() or task.exception() or task.result().link.closed):
                 del self._outlets[gateway]
 
+    def leave(self) -> None:
+        """Tell every gateway that this replica was told to stop. Who adds a request later refuses it."""
+        for outlet in filter(None, map(_connected, self._outlets.values())):
+            outlet.leave()
+
     async def close(self) -> None:
         """End every connection once everything sent is delivered."""
         for task in self._outlets.values():
-            if task.done() and not task.cancelled() and task.exception() is None:
-                task.result().close()
+            if (outlet := _connected(task)) is not None:
+                outlet.close()
             else:
                 task.cancel()
         self._outlets.clear()
+
+
+def _connected(task: asyncio.Task[Outlet]) -> Outlet | None:
+    is_done = task.done() and not task.cancelled() and task.exception() is None
+    return task.result() if is_done else None

@@ -8,11 +8,14 @@ from dataclasses import asdict
 from typing import Any, Final
 
 import ray
+from ray.serve.handle import DeploymentHandle
 
 from serve_app.channel.receiver import Receiver
+from serve_app.deployments.gateway.migrations import Migrations
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.remote import RemoteModel
-from serve_app.deployments.gateway.route import Route, RoutedStream
+from serve_app.deployments.gateway.route import Route
+from serve_app.deployments.gateway.routed_stream import PATIENCE_S, RoutedStream
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import Unavailable
 from serve_app.types import EngineStats, GenerateRequest, ModelInfo, Question
@@ -31,8 +34,11 @@ _OLDEST: Final = "heartbeat_age_s"  # the one statistic of which the largest cou
 class ServeBackend:
     """The models behind this gateway, by the name of their application."""
 
-    def __init__(self, receiver: Receiver) -> None:
+    def __init__(self, receiver: Receiver, patience_s: float = PATIENCE_S) -> None:
+        """`patience_s`: how long an answer that lost its replica waits for another one."""
         self._receiver = receiver
+        self._patience_s = patience_s
+        self._migrations = Migrations()
         self._quarantine = Quarantine()
         self._models: dict[EntityKey, RemoteModel] = {}
         self._by_app: dict[str, RemoteModel] = {}  # those that requests go to
@@ -51,7 +57,7 @@ class ServeBackend:
             asyncio.get_running_loop().call_later(FORGET_S, self._forget, key[0], model)
         for key, entity in (ahead | entities).items():
             if key not in self._models:
-                self._models[key] = RemoteModel(entity, self._receiver, self._quarantine)
+                self._models[key] = RemoteModel(entity, self._new_route)
         self._by_app |= {key[0]: self._models[key] for key in entities}
 
     def answers(self, entity: ServedEntity) -> bool:
@@ -110,11 +116,26 @@ class ServeBackend:
         """For each application, the newest statistics of the replicas that serve this gateway, summed."""
         return {app: total(self._receiver.stats(app)) for app in self._named() if self.is_ready(app)}
 
+    def migrations(self) -> dict[tuple[str, str], int]:
+        """How often answers went on in another replica, by application and cause."""
+        return self._migrations.counts
+
     async def close(self) -> None:
         self._watching.cancel()
         for model in (*self._models.values(), *self._by_app.values()):
             model.close()
         await self._receiver.close()
+
+    def _new_route(self, handle: DeploymentHandle, model: RemoteModel) -> Route:
+        return Route(
+            handle,
+            self._receiver,
+            self._quarantine,
+            lambda: model.missing is None,
+            may_return=lambda: model.is_restarting,
+            patience_s=self._patience_s,
+            migrations=self._migrations,
+        )
 
     def _model(self, app: str) -> RemoteModel:
         model = self._by_app.get(app)

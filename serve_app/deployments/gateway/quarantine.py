@@ -13,39 +13,45 @@ from serve_app.channel.frames import encoder
 from serve_app.errors import EngineRefused
 from serve_app.types import GenerateRequest, Question
 
-DEATHS: Final = 2  # replicas that died with a request before it is refused
+BARREN_DEATHS: Final = 2  # replicas that died with a request and had made none of its tokens
+DEATHS: Final = 4  # replicas that died with a request, whatever they had made of it
 KEPT_S: Final = 600.0
 MAX_SUSPECTS: Final = 1_024  # the oldest is forgotten first
 
 Request = GenerateRequest | Question[Any]
+_Deaths = dict[str, bool]  # by replica: whether it had made nothing
 
 
 class Quarantine:
     """Counts the replicas that died while they served a request, by the request's content.
 
-    The request's id does not matter: a client that retries gets a new one. A request that ends well
-    resets its count, so that popular prompts survive unrelated crashes.
+    What a gateway adds to a request does not matter: a client that retries gets a new id, and an answer
+    that goes on elsewhere is the same request. A request that ends well resets its count, so that popular
+    prompts survive unrelated crashes. A replica that made a token of the request had computed it once: it
+    takes more such deaths to suspect the request.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._deaths: OrderedDict[bytes, tuple[float, set[str]]] = OrderedDict()
+        self._deaths: OrderedDict[bytes, tuple[float, _Deaths]] = OrderedDict()
 
     def check(self, request: Request) -> None:
-        """Raises EngineRefused for a request that ended `DEATHS` replicas recently."""
+        """Raises EngineRefused for a request that ended `BARREN_DEATHS` or `DEATHS` replicas recently."""
         if not self._deaths:
             return
-        since, replicas = self._deaths.get(_digest(request), (0.0, set()))
-        if len(replicas) >= DEATHS and self._clock() - since < KEPT_S:
+        since, deaths = self._deaths.get(_digest(request), (0.0, {}))
+        is_suspect = sum(deaths.values()) >= BARREN_DEATHS or len(deaths) >= DEATHS
+        if is_suspect and self._clock() - since < KEPT_S:
             raise EngineRefused("this request ended the model's process twice; it is not tried again")
 
-    def blame(self, request: Request, replica: str) -> None:
-        """`replica` died while it served `request`."""
+    def blame(self, request: Request, replica: str, *, is_barren: bool = True) -> None:
+        """`replica` died while it served `request`. `is_barren`: it had delivered nothing of it."""
         digest = _digest(request)
-        since, replicas = self._deaths.pop(digest, (0.0, set()))
+        since, deaths = self._deaths.pop(digest, (0.0, {}))
         if self._clock() - since >= KEPT_S:
-            replicas = set()
-        self._deaths[digest] = (self._clock(), replicas | {replica})
+            deaths = {}
+        deaths[replica] = deaths.get(replica, True) and is_barren
+        self._deaths[digest] = (self._clock(), deaths)
         if len(self._deaths) > MAX_SUSPECTS:
             self._deaths.popitem(last=False)
 
@@ -56,7 +62,8 @@ class Quarantine:
 
 
 def _digest(request: Request) -> bytes:
-    nameless = replace(request, id="")
-    if isinstance(nameless, GenerateRequest):
-        nameless = replace(nameless, parent_id=None)
-    return hashlib.sha256(encoder.encode(nameless)).digest()
+    content: Request = replace(request, id="", timeout_s=None)
+    if isinstance(content, GenerateRequest):
+        sampling = replace(content.sampling, seed=None)
+        content = replace(content, parent_id=None, record=None, resume=None, sampling=sampling)
+    return hashlib.sha256(encoder.encode(content)).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -12,9 +13,7 @@ from ray.exceptions import RayError
 from ray.serve.exceptions import BackPressureError, RayServeException
 from ray.serve.handle import DeploymentHandle
 
-from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.presence import Presence, choices, presence
-from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.route import Route
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import Overloaded, Unavailable
@@ -41,13 +40,11 @@ class RemoteModel:
     def __init__(
         self,
         entity: ServedEntity,
-        receiver: Receiver,
-        quarantine: Quarantine,
+        new_route: Callable[[DeploymentHandle, RemoteModel], Route],
     ) -> None:
         self._app = entity.app
         self._expected = (entity.model, entity.version)
-        self._receiver = receiver
-        self._quarantine = quarantine
+        self._new_route = new_route
         self._handle: DeploymentHandle | None = None
         self._waking: asyncio.Task[ModelInfo] | None = None
         self._missing: str | None = "not deployed yet"
@@ -133,7 +130,7 @@ class RemoteModel:
         if self._handle is None:
             # In a thread, since it waits for the controller. A handle is made once.
             self._handle = await asyncio.to_thread(serve.get_app_handle, self._app)
-            self.route = Route(self._handle, self._receiver, self._quarantine, lambda: self.missing is None)
+            self.route = self._new_route(self._handle, self)
         is_due = asyncio.get_running_loop().time() >= self._asked + REFRESH_S
         if not choices(self._handle):
             if (self._asleep and not is_due) or not await self._is_up(self._handle):

@@ -59,7 +59,7 @@ class GatewayReplica:
         self._directory = Directory()
         app = str(serve.get_replica_context().app_name)
         self._receiver = await Receiver.start(LOOPBACK, app)
-        self._backend = ServeBackend(self._receiver)
+        self._backend = ServeBackend(self._receiver, config.restart_wait_s)
         self._takeover = Takeover(self._directory, self._backend, config.catalogue_wait_s)
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)

@@ -59,6 +59,7 @@ class ModelReplica:
         self._sender = Sender(
             replica=ray.get_runtime_context().get_actor_id(),
             app=_own_app(),
+            weights=self._server.info.weights,
             stats=self._server.stats,
             on_gone=self._settler.take,
         )

@@ -17,8 +17,9 @@ from serve_app.channel.frames import (
     delta_frames,
     encoder,
 )
+from serve_app.channel.inbox import Inbox
 from serve_app.channel.link import Link
-from serve_app.channel.receiver import Inbox, Receiver
+from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable
 from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta
@@ -310,7 +311,7 @@ async def test_a_gateway_that_does_not_read_is_dropped_and_send_never_blocks() -
 async def test_a_request_whose_client_reads_too_slowly_fails_alone(
     receiver: Receiver, sender: Sender, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serve_app.channel.receiver.MAX_UNREAD_DELTAS", 10)
+    monkeypatch.setattr("serve_app.channel.inbox.MAX_UNREAD_DELTAS", 10)
     slow, quick = receiver.open("slow"), receiver.open("quick")
     outlet = await sender.to(receiver.ticket)
     outlet.send([delta("slow", str(i)) for i in range(11)] + [delta("quick", "x")])

@@ -14,7 +14,8 @@ from serve_app.channel.frames import Refused
 from serve_app.channel.questions import decode_question, encode_reply
 from serve_app.channel.receiver import Receiver
 from serve_app.deployments.gateway.quarantine import Quarantine
-from serve_app.deployments.gateway.route import ATTEMPTS, Route
+from serve_app.deployments.gateway.route import Route
+from serve_app.deployments.gateway.routed_stream import ATTEMPTS
 from serve_app.errors import EngineRefused, InvalidField, Overloaded, Unavailable
 from serve_app.types import Embeddings, EmbedRequest, Tensor
 

@@ -1,0 +1,196 @@
+"""What one replica sends for one request, until the request's reader takes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from serve_app.channel.frames import Abort, encoder
+from serve_app.channel.link import Link
+from serve_app.errors import GenerationFailed, Overloaded, ServeError
+from serve_app.types import TokenDelta
+
+MAX_UNREAD_DELTAS: Final = 16_384  # a request with more, whose client reads too slowly, fails
+INCOMPLETE: Final = "the connection to the model broke; the answer is incomplete"
+
+# Why an answer lost its replica.
+KILLED: Final = "killed"  # the process ended, or closed the connection
+BROKEN: Final = "broken"  # the connection broke, or the replica fell silent
+
+
+class ReplicaLost(GenerationFailed):
+    """A replica went away in the middle of an answer. Another replica may go on with it."""
+
+    def __init__(self, cause: str) -> None:
+        """`cause`: KILLED or BROKEN."""
+        super().__init__(INCOMPLETE)
+        self.cause = cause
+
+
+class Inbox:
+    """A stream of the deltas of one request to one replica, filled by the channel."""
+
+    __slots__ = [
+        "__weakref__",
+        "_deltas",
+        "_error",
+        "_is_closed",
+        "_is_held",
+        "_loop",
+        "_on_close",
+        "_on_held_end",
+        "_on_leaving",
+        "_overdue",
+        "_wake",
+        "ended",
+        "is_leaving",
+        "key",
+        "link",
+        "record_id",
+        "started",
+        "weights",
+    ]
+
+    def __init__(
+        self,
+        key: str,
+        record_id: str | None,
+        on_close: Callable[[Inbox], None],
+        on_leaving: Callable[[], None] | None = None,
+    ) -> None:
+        """`on_leaving` is called when the replica that has the request was told to stop."""
+        self.key = key  # the request's id, as its replica knows it
+        self.record_id = record_id  # the usage record that replicas keep a part of
+        self.link: Link | None = None  # to the replica, once it is known
+        self.weights = ""  # `ModelInfo.weights` of the replica, once something was delivered
+        self.started = False  # whether anything was delivered
+        self.ended = False  # whether the replica said that this was all
+        self.is_leaving = False  # whether the replica was told to stop
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self._on_close = on_close
+        self._deltas: list[TokenDelta] = []
+        self._error: ServeError | None = None
+        self._wake: asyncio.Future[None] | None = None
+        self._overdue: asyncio.TimerHandle | None = None
+        self._on_leaving = on_leaving
+        self._is_held = False
+        self._on_held_end: Callable[[], None] | None = None
+
+    async def get(self) -> list[TokenDelta]:
+        """All deltas that came since the last call, waiting for the first; [] is the end.
+
+        Raises the ServeError that the request failed with, once the deltas before it were read.
+        """
+        while not self._deltas or self._is_held:
+            if self._is_closed:
+                break
+            if not self._is_held:
+                if self._error is not None:
+                    raise self._error
+                if self.ended:
+                    return []
+            self._wake = self._loop.create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+        deltas, self._deltas = self._deltas, []
+        return deltas
+
+    async def begun(self) -> None:
+        """Wait for the first delta, be it of progress, or for the end. Instead of `get`, not beside it.
+
+        Raises the ServeError that the request failed with before its first delta.
+        """
+        while not (self._deltas or self.ended or self._is_closed):
+            if self._error is not None:
+                raise self._error
+            self._wake = self._loop.create_future()
+            try:
+                await self._wake
+            finally:
+                self._wake = None
+
+    def hold(self, on_end: Callable[[], None]) -> None:
+        """Let `get` wait, whatever comes, until `release` or the end of the request, which is told."""
+        self._is_held = True
+        self._on_held_end = on_end
+
+    def release(self) -> None:
+        """Give to `get` what came meanwhile."""
+        self._is_held = False
+        self._on_held_end = None
+        self.notify()
+
+    def end(self) -> None:
+        """The replica sent everything."""
+        self.ended = True
+        self._forget_timer()
+        told = self._on_held_end
+        self.release()
+        if told is not None:
+            told()
+
+    def fail(self, error: ServeError) -> None:
+        """End the request with `error`, unless it has ended."""
+        if not (self.ended or self._is_closed or self._error):
+            self._error = error
+            self.notify()
+
+    def lose(self, error: ServeError) -> None:
+        """End the request with `error`, whatever came and was not read."""
+        self._deltas.clear()
+        self.ended = False
+        self._error = error
+        self.notify()
+
+    def expect_end(self, within_s: float) -> None:
+        """Fail the request unless it ends within `within_s`."""
+        if not (self.ended or self._is_closed):
+            self._overdue = self._loop.call_later(within_s, self.fail, ReplicaLost(BROKEN))
+
+    def close(self) -> None:
+        """Take no more deltas, and end who waits. A late delta is dropped, and its replica told to abort."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._on_leaving = self._on_held_end = None
+        self._forget_timer()
+        self._on_close(self)
+        self.notify()
+
+    def abandon(self) -> None:
+        """Close, forget what was not read, and have the replica forget the request: another one has it."""
+        self._deltas.clear()
+        self.close()
+        if self.link is not None:
+            self.link.send(encoder.encode(Abort(self.key)))
+
+    def _forget_timer(self) -> None:
+        if self._overdue is not None:
+            self._overdue.cancel()  # it would hold this inbox for its whole wait
+
+    def push(self, delta: TokenDelta, link: Link, weights: str) -> None:
+        """A delta came from the replica at `link`, which has `weights`. Who waits hears of it by `notify`."""
+        if not self.started and not delta.is_progress:
+            self.started = True
+            self.link = link
+            self.weights = weights
+        if len(self._deltas) >= MAX_UNREAD_DELTAS:
+            self.fail(Overloaded("the client reads too slowly"))
+            return
+        self._deltas.append(delta)
+
+    def leave(self, link: Link) -> None:
+        """The replica at `link` has the request, and was told to stop."""
+        self.link = link
+        self.is_leaving = True
+        if self._on_leaving is not None and not self.ended:
+            self._on_leaving()
+
+    def notify(self) -> None:
+        """Wake who waits."""
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)

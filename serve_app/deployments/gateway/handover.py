@@ -1,0 +1,77 @@
+"""Moves a request away from a replica that was told to stop: make before break.
+
+Another replica is asked while the old one goes on, unread. Its first delta ends the old call. If it
+refuses, or takes too long, the old call is read on and another one is asked later. So nothing is lost
+where no other replica has the same weights, or room.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from serve_app.deployments.gateway.calls import Call
+from serve_app.errors import ServeError
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S: Final = 0.25  # after a refusal
+LAST_PAUSE_S: Final = 2.0
+ASK_S: Final = 10.0  # for the other replica's first delta, while the client waits
+
+
+class Handover:
+    """One request on its way from a replica that leaves."""
+
+    def __init__(
+        self,
+        old: Call,
+        ask: Callable[[], Call],
+        adopt: Callable[[Call], None],
+        is_worth: Callable[[], bool],
+    ) -> None:
+        """`ask` sends what `old` has not delivered; `adopt` is given the call that took over from `old`.
+
+        `is_worth`: whether there is somebody to ask, and something to gain.
+        """
+        self._old = old
+        self._ask = ask
+        self._adopt = adopt
+        self._is_worth = is_worth
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> None:
+        """Ask nobody any more. The old call may be read on."""
+        self._task.cancel()
+        self._old.inbox.release()
+
+    async def _run(self) -> None:
+        pause = FIRST_PAUSE_S
+        while True:
+            if self._is_worth() and await self._moved():
+                return
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LAST_PAUSE_S)
+
+    async def _moved(self) -> bool:
+        """Whether another replica has taken over."""
+        new = self._ask()
+        # Before anybody can read on: the new call says what was read so far.
+        self._old.inbox.hold(on_end=self.stop)
+        is_taken = False
+        try:
+            async with asyncio.timeout(ASK_S):
+                await new.inbox.begun()
+            is_taken = True
+        except (ServeError, TimeoutError) as error:
+            logger.info("request %s stays for now: %s", new.inbox.key, type(error).__name__)
+        finally:
+            if not is_taken:
+                new.close()
+                self._old.inbox.release()
+        if is_taken:
+            self._old.hand_over()
+            self._adopt(new)
+        return is_taken

@@ -1,0 +1,264 @@
+"""One request on its way to replicas: the deltas that its client gets, whichever replica makes them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from serve_app.channel.inbox import ReplicaLost
+from serve_app.deployments.gateway.calls import Call, Calls, ReplicaLeaving
+from serve_app.deployments.gateway.handover import Handover
+from serve_app.deployments.gateway.kept import Kept
+from serve_app.deployments.gateway.migrations import ENGINE, LEAVING, Migrations
+from serve_app.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    Overloaded,
+    ServeError,
+    Unavailable,
+    from_info,
+)
+from serve_app.types import FinishReason, GenerateRequest, TokenDelta
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS: Final = 3  # a request of which nothing was delivered, where a replica refuses it or dies
+MOVES: Final = 4  # replicas that an answer may lose after they had delivered some of it
+FIRST_PAUSE_S: Final = 0.05  # between two attempts to find a replica for the rest
+LAST_PAUSE_S: Final = 1.0
+PATIENCE_S: Final = 10.0
+
+_REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one later, may take the request
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """The replicas of one model, as its streams see them."""
+
+    calls: Calls
+    is_there: Callable[[], bool]  # whether a replica can be called
+    may_return: Callable[[], bool]  # whether one may come up soon where there is none
+    has_another: Callable[[], bool]  # than one that leaves
+    patience_s: float = PATIENCE_S  # for a replica that takes what another one has lost
+    migrations: Migrations = field(default_factory=Migrations)
+    waiting: set[RoutedStream] = field(default_factory=set)  # those that have lost their replica
+
+
+class RoutedStream:
+    """A `DeltaStream` of one request, which goes on in another replica when its own is lost or leaves.
+
+    The other replica is told which tokens were delivered (see `types/resume.py`). A request of which
+    nothing was delivered starts over there, and its client sees nothing of that either.
+    """
+
+    def __init__(self, replicas: Replicas, request: GenerateRequest) -> None:
+        """Sends `request`. Raises EngineRefused."""
+        self.migrations = 0  # how often the answer went on in another replica
+        self._replicas = replicas
+        self._asked = request  # as the client asked: what the quarantine knows
+        self._request = _seeded(request)
+        self._kept = Kept(request)
+        self._began = asyncio.get_running_loop().time()
+        self._sent = 0  # calls so far
+        self._losses = 0  # of replicas that had delivered something
+        self._is_closed = False
+        self._pausing: asyncio.Future[None] | None = None
+        self._candidate: Call | None = None  # asked to go on where `_call` was lost
+        self._handover: Handover | None = None
+        replicas.calls.quarantine.check(request)
+        self._call = self._send()
+
+    async def get(self) -> list[TokenDelta]:
+        """See `api.backend.DeltaStream`."""
+        while True:
+            call = self._call
+            try:
+                deltas = await call.inbox.get()
+            except (ReplicaLost, Unavailable) as error:
+                if self._is_closed or self._kept.is_complete:
+                    return []
+                await self._recover(error)
+                continue
+            if deltas:
+                if told := self._noted(deltas, call):
+                    return told
+            elif call is self._call:  # else it was handed over meanwhile
+                if call.inbox.ended:
+                    self._replicas.calls.quarantine.clear(self._asked)
+                return []
+
+    def close(self) -> None:
+        """See `api.backend.DeltaStream`."""
+        self._is_closed = True
+        self._stop_handover()
+        self._call.close()
+        if self._candidate is not None:
+            self._candidate.close()
+        self._end_pause()
+
+    def _noted(self, deltas: list[TokenDelta], call: Call) -> list[TokenDelta]:
+        """`deltas` as the client gets them: by the request's own id, and without the end of an engine."""
+        kept = self._kept
+        if not kept.weights:
+            kept.weights = call.inbox.weights
+        for place, delta in enumerate(deltas):
+            if delta.finish is FinishReason.ERROR and delta.error is not None:
+                error = from_info(delta.error)
+                if isinstance(error, Unavailable):
+                    call.cause = ENGINE
+                    call.inbox.lose(error)
+                    deltas = deltas[:place]
+                    break
+            kept.note(delta)
+        if self._sent > 1:
+            return [replace(delta, request_id=self._request.id) for delta in deltas]
+        return deltas
+
+    def _send(self) -> Call:
+        """Send what was not delivered yet."""
+        age_s = self._age_s()
+        # A fresh id: a replica that was given up may still send under the old one.
+        id = f"{self._request.id}~{self._sent}" if self._sent else self._request.id
+        timeout_s = self._request.timeout_s
+        rest = replace(
+            self._request,
+            id=id,
+            timeout_s=None if timeout_s is None else max(0.0, timeout_s - age_s),
+            resume=self._kept.resume(age_s),
+        )
+        self._sent += 1
+        return Call(self._replicas.calls, self._asked, rest, on_leaving=self._leave)
+
+    def _adopt(self, call: Call, cause: str | None) -> None:
+        """`call` goes on with the answer. `cause`: why its replica was lost; None: none had taken it."""
+        self._call = call
+        if cause is not None:
+            self.migrations += 1
+            app, id, num_tokens = self._request.model, self._request.id, self._kept.num_tokens
+            self._replicas.migrations.add(app, cause, id, num_tokens, self._age_s())
+        self._leave()
+
+    # --- a replica was lost ----------------------------------------------------------------
+
+    async def _recover(self, error: ServeError) -> None:
+        """Go on in another replica, and return once that has begun. Raises ServeError if none does."""
+        self._replicas.waiting.add(self)
+        try:
+            await self._go_on(error)
+        except ServeError:
+            self.close()
+            raise
+        finally:
+            self._replicas.waiting.discard(self)
+
+    async def _go_on(self, error: ServeError) -> None:
+        """Send what was not delivered, until a replica takes it.
+
+        The rest of an answer waits for a replica, `patience_s` at most. A request of which nothing was
+        delivered is tried at once or fails, so that another entity of the endpoint may answer.
+        """
+        replicas, kept = self._replicas, self._kept
+        is_fresh = kept.is_empty
+        cause = self._drop_lost(error)
+        if not is_fresh and (self._losses > MOVES or not kept.can_go_on):
+            raise error
+        # Of several prompts in one body, one may have begun: then no other entity can answer the rest.
+        is_patient = not is_fresh or self._asked.parent_id is not None
+        clock = asyncio.get_running_loop().time
+        until = clock() + replicas.patience_s
+        pause, refusal = FIRST_PAUSE_S, error
+        while not self._is_closed:
+            replicas.calls.quarantine.check(self._asked)
+            waits = is_patient or isinstance(refusal, ReplicaLeaving)
+            is_there = replicas.is_there()
+            is_over = clock() > until or not (is_there or replicas.may_return())
+            if is_over if waits else (self._sent >= ATTEMPTS or not is_there):
+                raise refusal if is_fresh else error
+            if is_there:
+                call = self._candidate = self._send()
+                try:
+                    await call.inbox.begun()
+                except _REFUSALS as refused:
+                    call.close()
+                    cause = cause or call.cause
+                    if is_fresh and isinstance(refused, Overloaded):
+                        raise
+                    refusal = refused
+                except (EngineRefused, DeadlineExceeded):
+                    raise
+                except ServeError as unfit:
+                    raise unfit if is_fresh else error from unfit
+                else:
+                    self._candidate = None
+                    self._adopt(call, cause)
+                    return
+            if waits:
+                await self._pause(pause)
+                pause = min(2 * pause, LAST_PAUSE_S)
+
+    def _drop_lost(self, error: ServeError) -> str | None:
+        """Leave the call that ended with `error`. Why its replica was lost; None: no replica had taken it."""
+        lost = self._call
+        self._stop_handover()
+        cause = error.cause if isinstance(error, ReplicaLost) else lost.cause
+        if cause is None:
+            lost.close()
+        else:
+            lost.lose()
+        self._losses += lost.inbox.started
+        return cause
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, until the stream is closed at most."""
+        loop = asyncio.get_running_loop()
+        self._pausing = loop.create_future()
+        timer = loop.call_later(seconds, self._end_pause)
+        try:
+            await self._pausing
+        finally:
+            timer.cancel()
+            self._pausing = None
+
+    def _end_pause(self) -> None:
+        if self._pausing is not None and not self._pausing.done():
+            self._pausing.set_result(None)
+
+    # --- a replica leaves ------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        """Hand the request over if the replica that has it was told to stop."""
+        if self._candidate is not None or self._handover is not None or self._is_closed:
+            return
+        if self._call.inbox.is_leaving:
+            self._handover = Handover(self._call, self._send, self._take_over, self._is_worth_moving)
+
+    def _take_over(self, call: Call) -> None:
+        self._handover = None
+        self._adopt(call, LEAVING)
+
+    def _is_worth_moving(self) -> bool:
+        if not self._replicas.has_another() or not self._kept.can_go_on or self._kept.is_complete:
+            return False
+        timeout_s = self._request.timeout_s
+        # Starting over takes about as long as it took so far: that must not cost the deadline.
+        return not self._kept.is_empty or timeout_s is None or 2 * self._age_s() <= timeout_s
+
+    def _stop_handover(self) -> None:
+        if self._handover is not None:
+            self._handover.stop()
+            self._handover = None
+
+    def _age_s(self) -> float:
+        """Seconds since the request was first sent."""
+        return asyncio.get_running_loop().time() - self._began
+
+
+def _seeded(request: GenerateRequest) -> GenerateRequest:
+    """`request` with the seed that the client left open: every replica draws the same tokens by it."""
+    if request.sampling.seed is not None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=secrets.randbits(64)))
