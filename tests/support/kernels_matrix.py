@@ -34,7 +34,8 @@ TESTS: Final = (
     "tests/unit/engine/attention/test_cpu.py",
     "tests/unit/engine/sampling/test_topk.py",
 )
-PYTEST: Final = ("-x", "-p", "no:cacheprovider", "-m", "not full", "-o", "timeout=1200")
+# --capture=sys: what a checker writes before it ends the process must come through.
+PYTEST: Final = ("-x", "--capture=sys", "-p", "no:cacheprovider", "-m", "not full", "-o", "timeout=1200")
 TIMEOUT_S: Final = 3600
 QEMU: Final = "qemu-aarch64"
 CROSS: Final = "aarch64-linux-gnu-g++"
@@ -59,7 +60,7 @@ class Variant:
     needs: frozenset[str] = frozenset()  # flags that a processor must have to run it
     compiler: str = "g++"
     runner: tuple[str, ...] = ()  # before the command
-    runtime: str = ""  # a library to be loaded before all others
+    runtime: tuple[str, ...] = ()  # libraries that Python must load before all others
     environment: tuple[tuple[str, str], ...] = ()
     in_python: bool = True  # run the tests too, not portable.cpp alone
 
@@ -85,7 +86,7 @@ def variants() -> Iterator[Variant]:
     yield Variant(
         "address",
         (*CHECKED, "-fsanitize=address"),
-        runtime="libasan.so",
+        runtime=("libasan.so", "libstdc++.so"),  # the second, as torch throws exceptions and Python has none
         environment=(("ASAN_OPTIONS", "detect_leaks=0"),),  # Python keeps much until its end
     )
     yield Variant(
@@ -162,8 +163,8 @@ def _run(variant: Variant, command: Sequence[str]) -> str:
     runner = () if emulated and here else variant.runner
     environment = variant.environ()
     if variant.runtime and command[0] == sys.executable:
-        found = _do(["g++", f"-print-file-name={variant.runtime}"], environment)
-        environment["LD_PRELOAD"] = found.stdout.strip()
+        found = (_do(["g++", f"-print-file-name={name}"], environment) for name in variant.runtime)
+        environment["LD_PRELOAD"] = " ".join(done.stdout.strip() for done in found)
     began = time.monotonic()
     done = _do([*runner, *command], environment)
     if done.returncode:
