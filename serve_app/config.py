@@ -200,9 +200,18 @@ class ModelConfig(ConfigModel):
         description="Local folder, hub id, or `demo:<name>`; empty: the demo model of that name.",
     )
     revision: str | None = Field(None, description="Hub commit, branch or tag.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    attention: Literal["auto", "reference", "cpu", "cuda"] = "auto"
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto",
+        description="Type of the weights in memory; auto: the checkpoint's own, or one that suits the CPU.",
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field(
+        "auto", description="Where the model runs; auto: on a GPU with CUDA if there is one, else on the CPU."
+    )
+    attention: Literal["auto", "reference", "cpu", "cuda"] = Field(
+        "auto",
+        description="How attention is computed; auto: the fast way on the device; reference: plain torch, "
+        "slow, for comparison.",
+    )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     max_output_tokens: int | None = Field(
         None, ge=1, description="Most tokens that one sequence may generate; none: what the window leaves."

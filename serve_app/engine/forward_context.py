@@ -22,8 +22,3 @@ class ForwardContext:
     @property
     def num_sequences(self) -> int:
         return len(self.query_lens)
-
-    @property
-    def decode_only(self) -> bool:
-        """Every sequence contributes exactly one token."""
-        return max(self.query_lens) == 1

@@ -254,21 +254,21 @@ async def check_many(server: ModelServer, count: int) -> None:
                 for i in range(start, start + 8)
             ]
         )
-        assert compiler.cached_bytes <= compiler._cache.max_bytes
+        assert compiler._cache.num_bytes <= compiler._cache.max_bytes
 
 
 async def test_many_small_schemas_do_not_fill_the_memory(server, monkeypatch):
     monkeypatch.setattr(server._grammars, "_cache", ReplyCache(50_000))
     async with others_stream(server):
         await check_many(server, 240)
-    assert server._grammars.cached_bytes > 40_000
+    assert server._grammars._cache.num_bytes > 40_000
 
 
 @pytest.mark.full
 async def test_ten_thousand_small_schemas_do_not_fill_the_memory(server):
     async with others_stream(server):
         await check_many(server, 10_000)
-    assert server._grammars.cached_bytes <= module.CACHE_BYTES
+    assert server._grammars._cache.num_bytes <= module.CACHE_BYTES
 
 
 async def test_bombs_that_arrive_together_are_refused_one_after_another(server):

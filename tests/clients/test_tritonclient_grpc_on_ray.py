@@ -8,7 +8,6 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-import msgspec
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.grpc.aio as triton_aio
@@ -16,7 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
-from tests.support.ray_cluster import Cluster
+from tests.support.ray_cluster import Cluster, engine_stats
 from tests.support.rpc_server import is_final, output_ids, stop, tensors
 from tests.support.served import GRPC_PORT, MODEL, WAIT_S
 
@@ -48,12 +47,9 @@ def _is_ready(client: triton.InferenceServerClient) -> bool:
 
 async def idle() -> EngineStats:
     """The engine's own numbers, once it holds nothing. Raises TimeoutError."""
-    from ray import serve
-
-    handle = await asyncio.to_thread(serve.get_app_handle, app_name(MODEL))
     async with asyncio.timeout(WAIT_S):
         while True:
-            stats = msgspec.msgpack.decode(await handle.stats.remote(), type=EngineStats)
+            stats = await engine_stats(app_name(MODEL))
             if not (stats.running or stats.waiting or stats.blocks_used):
                 return stats
             await asyncio.sleep(0.1)

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-import msgspec
 import psutil
 import yaml
 
@@ -30,7 +29,7 @@ from serve_app.deployments.rollout.rollout import rollout
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
 from tests.support.invariants import WAIT_S, Served, children
-from tests.support.ray_cluster import ROOT, Cluster, free_port
+from tests.support.ray_cluster import ROOT, Cluster, engine_stats, free_port
 
 logger = logging.getLogger(__name__)
 
@@ -166,7 +165,7 @@ class Deployed(Served):
 
     async def engine_of(self, app: str) -> EngineStats:
         """The numbers of one replica of `app`, by its own account."""
-        return await _stats([app])
+        return await engine_stats(app)
 
     async def chat(self, model: str, **fields: Any) -> httpx.Response:
         headers = fields.pop("headers", None)
@@ -284,12 +283,6 @@ def _processes(apps: list[str]) -> list[psutil.Process]:
 
 async def _stats(apps: list[str]) -> EngineStats:
     """The engines' own numbers, summed; a model with several replicas counts as one of them."""
-    from ray import serve
-
     from serve_app.deployments.gateway.backend import total
 
-    parts = []
-    for app in apps:
-        handle = await asyncio.to_thread(serve.get_app_handle, app)
-        parts.append(msgspec.msgpack.decode(await handle.stats.remote(), type=EngineStats))
-    return total(parts)
+    return total([await engine_stats(app) for app in apps])

@@ -1,4 +1,7 @@
-"""kill -9 of the only gateway while streams run: the next one writes down what the replica generated."""
+"""kill -9 of the only gateway while streams run, and a model that goes and comes back under it.
+
+The next gateway writes down what the replica generated.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,12 @@ from tests.deploy.deployment import (
     COMPLETIONS,
     DEMO,
     Deployed,
+    Raw,
     alone,
     app_of,
     deploy_file,
     deployed,
+    edited,
     endpoints_of,
 )
 from tests.support.invariants import WAIT_S
@@ -135,6 +140,31 @@ async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica
     settled = sum(found[stream.id].completion_tokens for stream in streams)
     of_whole = await generated(server) - before - settled  # it ran as long as the first streams
     assert 0 < of_whole <= max(found[stream.id].completion_tokens for stream in streams)
+
+
+async def test_a_model_that_was_deleted_and_deployed_again_is_answered_by_the_same_gateway(
+    server: Deployed,
+) -> None:
+    """A gateway's handle outlives the deployment that it was made for."""
+    gateways, raw = await server.gateways(), server.raw
+
+    def without_model(raw: Raw) -> None:
+        raw["applications"].remove(app_of(raw, f"model-{DEMO}"))
+
+    await server.deploy(edited(raw, without_model))
+    await until_status(server, 503)
+    await server.deploy(raw)
+    await server.until_running()
+    await until_status(server, 200)
+    assert await server.gateways() == gateways
+    assert await generated(server) >= 1  # this process has heard of the new replica too
+
+
+async def until_status(server: Deployed, status: int) -> None:
+    """Wait until a chat is answered so."""
+    async with asyncio.timeout(WAIT_S):
+        while (await server.chat(DEMO, **message("tokens=1"))).status_code != status:
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.full

@@ -20,7 +20,7 @@ from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
 from tests.support.fake_server import FakeServer
-from tests.support.ray_cluster import Cluster
+from tests.support.ray_cluster import Cluster, engine_stats
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
@@ -62,10 +62,7 @@ async def events(response: httpx.Response) -> AsyncIterator[Any]:
 
 
 async def stats() -> EngineStats:
-    import msgspec
-
-    payload = await serve.get_app_handle(app_name(MODEL)).stats.remote()
-    return msgspec.msgpack.decode(payload, type=EngineStats)
+    return await engine_stats(app_name(MODEL))
 
 
 async def test_a_stream_arrives_whole(client: httpx.AsyncClient) -> None:

@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
-import msgspec
 import psutil
 import pytest
 import pytest_asyncio
@@ -22,7 +21,7 @@ from ray import serve
 from serve_app.endpoints.names import app_name
 from serve_app.types import EngineStats
 from tests.support.invariants import WAIT_S, Served, children, unharmed
-from tests.support.ray_cluster import Cluster
+from tests.support.ray_cluster import Cluster, engine_stats
 from tests.support.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
@@ -39,8 +38,7 @@ def processes() -> list[psutil.Process]:
 
 
 async def stats() -> EngineStats:
-    payload = await serve.get_app_handle(app_name(MODEL)).stats.remote()
-    return msgspec.msgpack.decode(payload, type=EngineStats)
+    return await engine_stats(app_name(MODEL))
 
 
 def body(prompt: str = "Once upon a time", **fields: Any) -> dict[str, Any]:

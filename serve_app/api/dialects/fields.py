@@ -99,6 +99,18 @@ def _boolean(value: Any) -> bool:
 Boolean = checked(_boolean, bool)
 
 
+def OneOf(listed: Iterable[str]) -> PlainValidator:
+    """A string that is one of `listed`."""
+    known = tuple(dict.fromkeys(listed))
+
+    def check(value: Any) -> str:
+        if type(value) is not str or value not in known:
+            raise refusal(f"must be one of: {', '.join(known)}")
+        return value
+
+    return checked(check, Annotated[str, words(known)])
+
+
 def Text(low: int, high: int) -> PlainValidator:
     """A string of `low` to `high` characters."""
 

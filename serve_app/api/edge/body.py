@@ -157,9 +157,15 @@ def _public(error: Any) -> InvalidBody | InvalidField:
     if not error["loc"]:
         return InvalidBody("the body must be a JSON object")
     field, path = str(error["loc"][0]), ".".join(map(str, error["loc"]))
-    if error["type"] == "missing":
-        return InvalidField(field, f"{path}: is required", joint=None)
-    return InvalidField(field, f"{path}: {error['msg']}", joint=None)
+    return InvalidField(field, f"{path}: {_REASONS.get(error['type'], error['msg'])}", joint=None)
+
+
+# What pydantic finds by itself; the types of fields say the rest.
+_REASONS: Final = {
+    "missing": "is required",
+    "model_type": "must be an object",
+    "dict_type": "must be an object",
+}
 
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))

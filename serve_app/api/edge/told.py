@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-import re
-from typing import Final, NamedTuple
-
-_DEFAULT: Final = re.compile(r"default (?P<word>true|false|-?[0-9]+(?:\.[0-9]+)?)\b(?!, with)")
+from typing import NamedTuple
 
 
 class Told(NamedTuple):
     """The words of one field."""
 
-    does: str  # its default first
+    does: str = ""  # if it begins with one of ",:(", it goes on with the default's sentence
     accepts: str = ""  # what the range of its type leaves open; or all, where a range says nothing
+    default: bool | int | float | None = None  # whatever the model is; None: it depends, or there is none
+
+    @property
+    def meaning(self) -> str:
+        """What the field does, its default first."""
+        if self.default is None:
+            return self.does
+        spelt = str(self.default).lower()
+        between = "; " if self.does and self.does[0] not in ",:(" else ""
+        return f"default {spelt}{between}{self.does}"
 
     def accepted(self, told_range: str) -> str:
         """What the field accepts; `told_range` is what its type says, or empty."""
@@ -22,16 +29,5 @@ class Told(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What it does and accepts, without the range."""
-        return ". ".join(word for word in (self.does, self.accepts.lstrip(";, ")) if word)
-
-    @property
-    def default(self) -> bool | int | float | None:
-        """The default, where it is one value whatever the model; None: it depends, or there is none."""
-        found = _DEFAULT.match(self.does)
-        if found is None:
-            return None
-        word = found["word"]
-        if word in ("true", "false"):
-            return word == "true"
-        return float(word) if "." in word else int(word)
+        """What the field does and accepts, without the range."""
+        return ". ".join(word for word in (self.meaning, self.accepts.lstrip(";, ")) if word)

@@ -3,13 +3,19 @@
 Ray's file is read by section; lines that are not named here stay as they are. A later Ray may write
 other lines: a line that cannot be found raises ValueError, because HAProxy would otherwise listen
 where it must not.
+
+Between gateways nothing is lost. Each configuration has a HAProxy of its own, and the one that knows the
+new gateway may start later than the old gateway leaves. So a request waits for a gateway, at most
+`wait_s`, and a HAProxy that ends, or whose gateways refuse connections, hands requests on to the HAProxy
+that listens now.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from serve_app.deployments.proxy.settings import HaproxySettings
@@ -27,7 +33,14 @@ _BIND: Final = re.compile(r"bind (?P<address>\S*):(?P<port>\d+)(?P<options>.*)")
 _ADMIN: Final = re.compile(r"stats socket (?P<path>\S+)(?P<options>.*)")
 # Splicing moves large bodies without a copy, for two more files a connection: answers here are small.
 _DROPPED: Final = ("errorfile ", "timeout http-request ", "timeout client ", "option splice-")
-_FALLBACK: Final = re.compile(r"server \S+ \S+ check backup")
+_FALLBACK: Final = re.compile(r"server (?P<name>\S+) \S+ check backup")
+_ROUTE: Final = "use_backend "
+_HEALTH: Final = re.compile(r"acl (?P<acl>backend_\S+_server_up) nbsrv\((?P<backend>\S+)\) ge 1")
+
+_LUA: Final = Path(__file__).with_name("wait.lua")
+_NEXT: Final = "next"  # the socket at which the HAProxy that listens now takes the requests of others
+HANDED: Final = "x-serve-app-handed"  # a header, one more each time that a request is handed on
+MAX_HANDED: Final = 3
 
 
 @dataclass
@@ -50,16 +63,18 @@ def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") 
     """Ray's `text` with `settings`, and `admin` as the path of HAProxy's own admin socket.
 
     A backend without a server of its own keeps those that it had in `former`, an adapted text: while a
-    gateway takes new endpoints Ray counts it out, though it answers. One that is gone refuses the
-    connection, and that is told as if it were not there. Raises ValueError when `text` is not as Ray
-    2.60 writes it.
+    gateway takes new endpoints Ray counts it out, though it answers. Raises ValueError when `text` is
+    not as Ray 2.60 writes it.
     """
     sections = list(_sections(text))
     heads = {section.head for section in sections}
     if missing := {"global", "defaults", HTTP, UNROUTED} - heads:
         raise ValueError(f"the configuration has no section: {', '.join(sorted(missing))}")
     served = {section.head: list(_servers(section)) for section in _sections(former)}
-    has_routes = any(line.startswith("use_backend ") for s in sections if s.head == HTTP for line in s.lines)
+    frontend = next(section for section in sections if section.head == HTTP)
+    routed = {line.split()[1] for line in frontend.lines if line.startswith(_ROUTE)}
+    next_socket = str(Path(admin_socket(text)).with_name(_NEXT))
+    servers: dict[str, list[str]] = {}  # backend -> names of its gateways
     for section in sections:
         host = settings.host if section.head in PUBLIC else LOOPBACK
         section.lines = [_bound(line, host) for line in section.lines]
@@ -67,16 +82,20 @@ def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") 
             section.lines = list(_global(section.lines, admin))
         elif section.head == "defaults":
             section.lines = list(_defaults(section.lines, settings))
-        elif section.head == HTTP:
-            section.lines[:0] = [*_budget(sections), *settings.request_rules]
         elif section.head == UNROUTED:
-            rules = settings.missing_rules if has_routes else settings.starting_rules
+            rules = settings.missing_rules if routed else settings.starting_rules
             section.lines = list(rules) or section.lines
-        elif section.head.startswith("backend "):
-            # Serve's Python proxy would answer in its place, or let the client wait: it stays a server
-            # that Ray can count, and gets no request.
+        elif section.head.startswith("backend ") and (name := section.head.split()[1]) in routed:
             kept = [] if any(_servers(section)) else served.get(section.head, [])
-            section.lines = [f"{x} disabled" if _FALLBACK.fullmatch(x) else x for x in section.lines] + kept
+            section.lines = [*_handing_on(section.lines, next_socket), *kept]
+            servers[name] = [line.split()[1] for line in _servers(section)]
+    frontend.lines = [
+        f"bind unix@{next_socket} mode 600 name {_NEXT}",
+        *_budget(sections),
+        *settings.request_rules,
+        *_bounded(),
+        *_waiting(frontend.lines, servers, settings.wait_s),
+    ]
     return "".join(_text(sections))
 
 
@@ -120,7 +139,54 @@ def _bound(line: str, host: str) -> str:
     return f"bind {host}:{found['port']}{both}{found['options']}"
 
 
+def _handing_on(lines: list[str], next_socket: str) -> Iterator[str]:
+    """The lines of a backend that asks the HAProxy which listens now where it has no gateway of its own.
+
+    That takes the place of Serve's Python proxy, under its name: Ray goes on to count it.
+    """
+    found = next(filter(None, map(_FALLBACK.fullmatch, lines)), None)
+    name = found["name"] if found else _NEXT
+    yield from (line for line in lines if not _FALLBACK.fullmatch(line))
+    yield f"use-server {name} if {{ stopping }}"
+    # No connection is kept: it would lead to the process that listened then.
+    yield f"server {name} unix@{next_socket} backup no-check pool-max-conn 0"
+
+
+def _bounded() -> Iterator[str]:
+    """Rules of the frontend: nothing is handed on for ever."""
+    yield f"acl was_handed_on so_name -m str {_NEXT}"
+    yield f"http-request deny deny_status 503 if was_handed_on {{ req.hdr_cnt({HANDED}) ge {MAX_HANDED} }}"
+    yield f"http-request add-header {HANDED} 1 if was_handed_on"
+
+
+def _waiting(lines: list[str], servers: Mapping[str, list[str]], wait_s: int) -> Iterator[str]:
+    """The lines of the frontend, where a request waits for a gateway of its backend."""
+    for line in lines:
+        if found := _HEALTH.fullmatch(line):  # the server that hands on is always up
+            yield from _up(found["acl"], found["backend"], servers[found["backend"]])
+            continue
+        if line.startswith(_ROUTE) and (backend := line.split()[1]) in servers:
+            condition = line.split(" if ", 1)[1]
+            acl, waited = f"{backend}_has_gateway", f"{{ var(txn.serve_app_backend) -m str {backend} }}"
+            yield from _up(acl, backend, servers[backend])
+            yield (
+                f"http-request set-var(txn.serve_app_backend) str({backend}) "
+                f"if {condition} !{{ var(txn.serve_app_backend) -m found }}"
+            )
+            yield f"http-request lua.wait_for_server {backend} {1000 * wait_s} if {waited} !{acl}"
+            yield f"http-request deny deny_status 503 if {waited} !{acl} !{{ stopping }}"
+        yield line
+
+
+def _up(acl: str, backend: str, servers: list[str]) -> Iterator[str]:
+    """`acl`: one of `servers` is up."""
+    yield from (f"acl {acl} srv_is_up({backend}/{server})" for server in servers)
+    if not servers:
+        yield f"acl {acl} always_false"
+
+
 def _global(lines: list[str], admin: str) -> Iterator[str]:
+    yield f"lua-load {_LUA}"
     for line in lines:
         if _ADMIN.match(line):
             yield f"stats socket {admin} mode 600 level admin expose-fd listeners"

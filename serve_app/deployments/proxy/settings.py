@@ -17,6 +17,9 @@ class HaproxySettings:
     errors: tuple[str, ...] = ()  # what HAProxy itself answers
     starting_rules: tuple[str, ...] = ()  # while no application has a route
     missing_rules: tuple[str, ...] = ()  # for a path that no application has
+    # A request waits this long where no gateway can be asked. While one is replaced that is less, even on
+    # a loaded machine.
+    wait_s: int = 5
     # A client has this long for the line and the headers of a request, all together, and for the first
     # of them once it is connected.
     headers_s: int = 10

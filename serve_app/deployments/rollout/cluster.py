@@ -40,7 +40,7 @@ class ServeCluster:
         routed: set[str] = set()
         try:
             for name in gateways:
-                answers = _handle(name).broadcast("routes").results(timeout_s=ASK_S)
+                answers = driver_handle(name).broadcast("routes").results(timeout_s=ASK_S)
                 if not answers:
                     return None
                 routed |= {app for apps in answers for app in apps}
@@ -50,10 +50,15 @@ class ServeCluster:
         return frozenset(routed)
 
 
-def _handle(app: str) -> DeploymentHandle:
+def driver_handle(app: str) -> DeploymentHandle:
+    """The application's handle, for a driver whose event loop does not run all the time, or that has none.
+
+    With our settings a handle's router lives on the loop that made the first call. A router whose loop
+    rests for a moment hears no more of its deployment, for good. So this one has a loop of Serve's own.
+    """
     handle = serve.get_app_handle(app)  # the same one each time
     if not handle.is_initialized:
-        handle._init(_run_router_in_separate_loop=True)  # nobody runs one here
+        handle._init(_run_router_in_separate_loop=True)
     return handle
 
 

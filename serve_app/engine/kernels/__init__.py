@@ -1,7 +1,7 @@
-"""The few native functions of the engine on a CPU, and the decision whether to use them.
+"""The native functions of the engine on a CPU, and the decision whether to use them.
 
-`native()` is the library, or None when plain torch must do: switched off by
-`SERVE_APP_KERNELS=off`, no compiler, or wrong results in the self-check.
+`native()` returns the library, or None where plain torch must do the work. Reasons for None are the switch
+`SERVE_APP_KERNELS=off`, no compiler, and wrong results in the self-check.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SWITCH: Final = "SERVE_APP_KERNELS"
 
 
 def native() -> Native | None:
-    """The native functions, or None; the answer of the first call holds until the switch changes."""
+    """The native functions, or None. The first call decides; only the switch changes the answer later."""
     return None if os.environ.get(SWITCH, "").lower() == "off" else _load()
 
 

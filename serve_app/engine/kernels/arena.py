@@ -1,8 +1,8 @@
 """Memory for weights in huge pages, where the system has them.
 
-A decode step reads every weight once. With pages of 4 KiB the processor's table of
-pages is a part of that cost; weights side by side in pages of 2 MiB are read about a
-quarter faster. It knows nothing of what lies in the memory.
+A decode step reads every weight once. With pages of 4 KiB, the processor spends a part of that time in its
+table of pages. Weights side by side in pages of 2 MiB are read about a quarter faster. The module knows
+nothing of what lies in the memory.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Final
 import torch
 
 HUGE_PAGE: Final = 2 << 20
-CHUNK: Final = 16 * HUGE_PAGE  # bytes asked of the system at once
+CHUNK: Final = 16 * HUGE_PAGE  # bytes that the system is asked for at once
 LINE: Final = 64  # bytes: tensors begin at cache lines
 
 
 class Arena:
-    """Hands out pieces of large chunks, never taking one back; a chunk is freed with its last tensor."""
+    """Hands out pieces of large chunks and takes none back. A chunk is freed with its last tensor."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._free = torch.empty(0, dtype=torch.uint8)  # the rest of the newest chunk
 
     def empty(self, count: int, dtype: torch.dtype) -> torch.Tensor:
-        """[count] of any content."""
+        """A tensor [count] of any content, which begins at a cache line."""
         size = count * dtype.itemsize
         taken = -(-size // LINE) * LINE
         with self._lock:
@@ -38,9 +38,9 @@ class Arena:
 
 
 def _chunk(size: int) -> torch.Tensor:
-    """[size] bytes beginning at a huge page, taken from the system as they are touched."""
+    """A tensor [size] of bytes, which begins at a huge page. The system gives the memory as it is touched."""
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(AttributeError, OSError):  # not on this system, or switched off there
+    with contextlib.suppress(AttributeError, OSError):  # the system has no huge pages, or they are off
         memory.madvise(mmap.MADV_HUGEPAGE)
     # The tensor keeps the mapping alive.
     whole = torch.frombuffer(memory, dtype=torch.uint8)

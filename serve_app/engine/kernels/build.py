@@ -1,8 +1,8 @@
-"""Source -> shared library, once per machine: compile it, cache it, return its path.
+"""The build of the kernels: sources become a shared library, once on each machine.
 
-The cache is a folder that only its owner may enter. A library's name is the hash of the
-sources, the compiler, its flags and the processor, so a stale library is never loaded.
-It knows nothing of what the functions do.
+The library is kept in a folder that only its owner may enter. Its name is the hash of the sources, the
+compiler, the flags and the processor, so a stale library is never loaded. The module knows nothing of what
+the functions do.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ FLAGS: Final = (
     *("-O3", "-pthread", "-std=c++17", "-shared", "-fPIC", "-fvisibility=hidden"),
     *("-Wno-psabi", "-Wno-unknown-pragmas"),
 )
-HERE: Final = "-march=native"  # unless the flags below name another processor
-MORE_FLAGS: Final = (
-    "SERVE_APP_KERNELS_FLAGS"  # more for the compiler, such as a sanitizer, in the environment
-)
-COMPILE_TIMEOUT_S: Final = 1200  # 25 s of one core; many wait for that core where all models start at once
+HERE: Final = "-march=native"  # unless more flags name another processor
+# Variable of the environment with more flags for the compiler, such as a sanitizer.
+MORE_FLAGS: Final = "SERVE_APP_KERNELS_FLAGS"
+# A build takes 25 s of one core, for which many processes may compete while all models start at once.
+COMPILE_TIMEOUT_S: Final = 1200
 
 
 class BuildError(Exception):
-    """No library can be had here: no compiler, no private folder, or the compiler failed."""
+    """The library cannot be built: there is no compiler or no private folder, or the compiler failed."""
 
 
 def library() -> Path:
-    """The path of the compiled kernels, building them if needed; BuildError if that is impossible."""
+    """The path of the compiled kernels, which are built if need be. Raises BuildError."""
     named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
     if named is None:
         raise BuildError("no C++ compiler found")
@@ -61,13 +61,13 @@ def library() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where libraries are kept: `XDG_CACHE_HOME` or `~/.cache`, then serve_app/kernels."""
+    """The folder of the libraries: serve_app/kernels below `XDG_CACHE_HOME` or `~/.cache`."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "serve_app" / "kernels"
 
 
 def cpu_flags() -> frozenset[str]:
-    """What the processor can do, in Linux's names (`avx512f`, `amx_bf16`); empty if unknown."""
+    """The features of the processor by Linux's names, such as `avx512f`; empty where they are unknown."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -80,7 +80,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def _private_folder() -> Path:
-    """The cache folder, ours alone: whoever can write here runs code in our process."""
+    """The cache folder, closed to other users: who can write to it can run code in this process."""
     folder = cache_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = folder.stat()
@@ -92,7 +92,7 @@ def _private_folder() -> Path:
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """Hash of everything that decides what the library contains."""
+    """The hash of everything that decides what the library contains."""
     version = subprocess.run([compiler[0], "--version"], capture_output=True, check=True, timeout=30).stdout
     digest = hashlib.sha256(version)
     for part in (*compiler, *sorted(cpu_flags()), assertions()):
@@ -103,13 +103,13 @@ def _key(compiler: Sequence[str]) -> str:
 
 
 def flags(more: Sequence[str] = ()) -> tuple[str, ...]:
-    """What a compiler is told to make a library for this processor, or for the one that `more` names."""
+    """The flags that build a library for this processor, or for the processor that `more` names."""
     here = () if any(flag.startswith(("-march", "-mcpu", "-target")) for flag in more) else (HERE,)
     return (*FLAGS, *here, *more)
 
 
 def compile_library(compiler: Sequence[str], path: Path) -> None:
-    """Build into a temporary file and rename it, so that nobody sees half a library. May raise BuildError.
+    """Build the library at `path`, whole or not at all. Raises BuildError.
 
     `compiler`: the command with its flags.
     """
@@ -127,5 +127,5 @@ def compile_library(compiler: Sequence[str], path: Path) -> None:
         )
         if done.returncode != 0:
             raise BuildError(f"{compiler[0]} failed: {done.stderr.strip()[-2000:]}")
-        target.rename(path)
+        target.rename(path)  # at once: nobody sees half a library
     log.info("built the CPU kernels in %.0f s", time.monotonic() - began)

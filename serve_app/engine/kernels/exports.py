@@ -1,6 +1,6 @@
-"""The functions of the native library, as exports.h declares them: name -> result and arguments.
+"""The functions of the native library, as exports.h declares them: name -> types of result and arguments.
 
-The build compares the types with that header, and fails where they differ (see layout.py).
+The build compares these types with the header, and fails where they differ (see layout.py).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXPORTS: Final[dict[str, Signature]] = {
 
 
 def declare(library: ctypes.CDLL) -> None:
-    """Give every function its types; AttributeError if the library lacks one."""
+    """Give every function its types. Raises AttributeError if the library lacks one."""
     for name, (result, arguments) in EXPORTS.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

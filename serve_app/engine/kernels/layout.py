@@ -1,9 +1,9 @@
-"""C++ that compiles only if the headers agree with what Python says of them.
+"""C++ that compiles only if the headers agree with structs.py and exports.py.
 
-Compiled with the kernels, so a library whose structures, constants or functions differ
-from structs.py and exports.py cannot be built, and hence never loaded. Checked are: every
-field's name, type, order and place; the number of fields; sizes; values of enumerations;
-sizes of panels; results and arguments of functions, where one pointer is as good as another.
+It is compiled with the kernels. So a library that disagrees with Python cannot be built, and is never loaded.
+The assertions hold the name, type, order and place of every field; the number of fields and the size of a
+structure; values of enumerations; sizes of panels; results and arguments of functions, with all pointers as
+one type.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ auto erased(R (*)(A...)) -> Erased<R> (*)(Erased<A>...);
 
 
 def assertions() -> str:
-    """The text of a source file for the folder of the headers."""
+    """The text of a source file, which includes the headers."""
     return "\n".join((_PREAMBLE, *_structs(), *_constants(), *_functions(), "}  // namespace", ""))
 
 
@@ -49,7 +49,7 @@ def _structs() -> Iterator[str]:
             same = f"std::is_same_v<Erased<decltype({name}::{field})>, {_c_type(kind)}>"
             yield _assert(f"{same} && offsetof({name}, {field}) == {place}", f"{name}::{field}")
         yield _assert(f"sizeof({name}) == {ctypes.sizeof(struct)}", f"size of {name}")
-        # Binds only as many names as there are fields: one that is new in the header cannot hide in padding.
+        # C++ binds as many names as there are fields, so a new field of the header cannot hide in padding.
         names = ", ".join(f"{field}_" for field, _ in fields)
         yield f"[[maybe_unused]] void fields_of({name}& s) {{ [[maybe_unused]] auto& [{names}] = s; }}"
 

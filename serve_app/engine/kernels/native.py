@@ -1,8 +1,8 @@
 """The native functions as typed calls on tensors.
 
-Every call checks what the C side cannot: type, contiguity and size. Activations are
-float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter
-lock during a call. It knows no model.
+Every call checks what C cannot check: type, contiguity and size. It raises ValueError for tensors that do not
+fit. Activations are float32; weights and cache are bfloat16 or float32. ctypes releases the interpreter lock
+during a call. The module knows no model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class NativeCache:
 
     @staticmethod
     def supports(block_size: int, dtype: torch.dtype) -> bool:
-        """Keys are read sixteen at a time, and parts of 1024 must be whole blocks."""
+        """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024."""
         return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024)
 
     @classmethod
@@ -58,9 +58,10 @@ class NativeCache:
         dtype: torch.dtype,
         product: Product,
     ) -> NativeCache:
-        """Zeroed, and touched by nobody until written, so the memory is taken as it fills.
+        """A cache of zeros. The system gives its memory as blocks are written.
 
-        `product`: what multiplies in attention; other than by TILES, it multiplies in float32.
+        `product`: how attention multiplies. By TILES it rounds to bfloat16; by any other it multiplies in
+        float32.
         """
         pad = -(-value_dim // LANES) * LANES
         keys = torch.zeros(num_blocks, kv_heads, key_dim, block_size, dtype=dtype)
@@ -81,15 +82,15 @@ class NativeCache:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Decoder layers with a cache each, as `Native.run_layers` takes them."""
+    """Decoder layers with a cache each: an argument of `Native.run_layers`."""
 
     structs: ctypes.Array[LayerStruct]
     pointers: ctypes.Array[ctypes.c_void_p]
-    caches: tuple[NativeCache, ...]  # kept alive, as the pointers lead there
+    caches: tuple[NativeCache, ...]  # the pointers lead here
 
     @classmethod
     def of(cls, structs: ctypes.Array[LayerStruct], caches: tuple[NativeCache, ...]) -> Layers:
-        """ValueError if heads or block sizes of the two do not fit."""
+        """Join layers and caches. Raises ValueError if a layer does not fit its cache."""
         for layer, cache in zip(structs, caches, strict=True):
             dim, block_size = cache.struct.key_dim, caches[0].struct.block_size
             outputs = (layer.heads + 2 * cache.struct.kv_heads) * dim
@@ -100,7 +101,7 @@ class Layers:
 
 
 class Native:
-    """The loaded library. Make it through `kernels.native()`, which also checks its results."""
+    """The loaded library. `kernels.native()` makes it, and checks its results."""
 
     def __init__(self, path: Path) -> None:
         library = ctypes.CDLL(str(path))
@@ -108,27 +109,27 @@ class Native:
         self._library = library
         self._arena = Arena()
         ranks = {product: library.product_rank(product) for product in Product}
-        # What this machine can do with weights of a type, the fastest first.
+        # The products that this machine has for weights of a type, the fastest first.
         self.products: dict[torch.dtype, tuple[Product, ...]] = {
             torch.float32: (Product.FLOATS,),
             torch.bfloat16: tuple(sorted(filter(ranks.get, ranks), key=ranks.__getitem__, reverse=True)),
         }
 
     def tasks_taken_over(self) -> int:
-        """The number of tasks that a second thread finished because the first had lost its core."""
+        """The number of tasks that a second thread finished because the first one had lost its core."""
         return int(self._library.tasks_taken_over())
 
     def simulate_preemption(self, whom: Preempted) -> int:
-        """For tests: let threads, one at a time, act as if they had lost their core, until told NOBODY.
+        """For tests: let one thread at a time act as if it had lost its core, until called with NOBODY.
 
-        Returns how many did since the last call. Results stay the same.
+        Returns how many threads have done so since the last call. Results stay the same.
         """
         return int(self._library.simulate_preemption(whom))
 
     def pack_weight(self, weight: torch.Tensor, *, lasting: bool = True) -> torch.Tensor:
-        """[N, K] -> panels of sixteen rows, flat, zero-padded.
+        """[N, K] -> panels of sixteen rows, flat, padded with zeros.
 
-        Not `lasting`: in memory of its own, given back with the tensor, instead of huge pages.
+        `lasting`: in huge pages. Otherwise in memory of its own, which is given back with the tensor.
         """
         _check(weight, *TYPES)
         n, k = weight.shape
@@ -141,11 +142,11 @@ class Native:
     def linear(
         self,
         x: torch.Tensor,  # [M, K] float32, K even
-        packed: torch.Tensor,  # of pack_weight
+        packed: torch.Tensor,  # from pack_weight
         bias: torch.Tensor | None,  # float32, N rounded up to LANES
         features: int,  # N
         dtype: torch.dtype = torch.float32,
-        product: Product | None = None,  # the fastest
+        product: Product | None = None,  # None: the fastest
     ) -> torch.Tensor:
         """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows.
 
@@ -177,7 +178,7 @@ class Native:
         return out
 
     def widen(self, x: torch.Tensor) -> torch.Tensor:
-        """bfloat16 -> float32; contiguous float32 as it is."""
+        """bfloat16 -> contiguous float32. Contiguous float32 is returned as it is."""
         if x.dtype == torch.float32:
             return x.contiguous()
         x = x.contiguous()
@@ -187,9 +188,9 @@ class Native:
         return out
 
     def highest(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Largest value [R] float32 of each row of x [R, V] and the lowest id [R] int64 that has it.
+        """The largest value [R] float32 of each row of x [R, V], and the lowest id [R] int64 that has it.
 
-        Of a row with NaN, the first NaN and its id.
+        For a row with NaN: the first NaN and its id.
         """
         _check(x, torch.float32)
         rows, width = x.shape
@@ -204,7 +205,7 @@ class Native:
     def add_rmsnorm(
         self, residual: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """residual [T, N] += delta, in place; returns its RMS norm times `weight`."""
+        """residual [T, N] += delta [T, N], in place. Returns RMSNorm(residual) * weight [N]."""
         _check(residual, torch.float32)
         _check(weight, torch.float32)
         if delta is not None:
@@ -234,7 +235,7 @@ class Native:
         slots: torch.Tensor,  # [T] int64
         heads: int,
     ) -> None:
-        """Norm (if any) and rotate the q and k heads in place; k and v go to the cache."""
+        """Normalise (if `norms`) and rotate the heads of q and k in place; write k and v to the cache."""
         for tensor in (qkv, cos, sin, *(norms or ())):
             _check(tensor, torch.float32)
         _check(slots, torch.int64)
@@ -250,7 +251,7 @@ class Native:
     def write_cache(
         self, key: torch.Tensor, value: torch.Tensor, cache: NativeCache, slots: torch.Tensor
     ) -> None:
-        """key [T, Hkv, D], value [T, Hkv, Dv] -> the cache at slots [T] int64."""
+        """Write key [T, Hkv, D] and value [T, Hkv, Dv] to the cache at slots [T] int64."""
         _check(slots, torch.int64)
         key, value = self.widen(key), self.widen(value)
         struct = cache.struct
@@ -264,7 +265,7 @@ class Native:
 
     def attend(
         self,
-        query: torch.Tensor,  # [T, H, D], any strides but the last
+        query: torch.Tensor,  # [T, H, D]; any strides, but 1 in D
         cache: NativeCache,
         context: ForwardContext,
         *,
@@ -273,7 +274,7 @@ class Native:
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,  # [H] float32
     ) -> torch.Tensor:
-        """[T, H, Dv] of the query's type, from what the cache holds already."""
+        """Causal attention over the keys and values in the cache: [T, H, Dv] of the query's type."""
         tokens, heads, dim = query.shape
         struct = cache.struct
         if (
@@ -315,7 +316,7 @@ class Native:
         sin: torch.Tensor,
         context: ForwardContext,
     ) -> None:
-        """Run all the layers on a step of decodes, prefill chunks or both; fill their caches."""
+        """Run a step of decodes, prefill chunks or both through all layers, and fill their caches."""
         for tensor in (states, cos, sin):
             _check(tensor, torch.float32)
         _check(context.slots, torch.int64)
@@ -343,7 +344,7 @@ class Native:
         )
 
     def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
-        """[T, 2N] -> [T, N]: silu(gate) * up, or with the tanh form of GELU."""
+        """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""
         _check(gate_up, torch.float32)
         tokens, both = gate_up.shape
         out = torch.empty(tokens, both // 2, dtype=torch.float32)
@@ -354,7 +355,7 @@ class Native:
 
 
 def _packed_size(n: int, k: int, dtype: torch.dtype) -> int:
-    """Elements of a packed weight [n, k], as in panels.h."""
+    """The elements of a packed weight [n, k] (see panels.h)."""
     return -(-n // LANES) * LANES * -(-k // INPUTS[dtype]) * INPUTS[dtype]
 
 

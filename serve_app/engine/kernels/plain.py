@@ -1,7 +1,8 @@
-"""What the native functions compute, as formulas in plain torch: the self-check compares the two.
+"""The formulas of the native functions, in plain torch. The self-check compares the functions with them.
 
-Written to be read, in whatever type the inputs have (the self-check passes float64). T rows
-are the last T positions of a sequence of L; there are H query heads and Hkv of keys and values.
+The formulas are written to be read. They compute in the type of their inputs, which is float64 in the
+self-check. T rows are the last T positions of a sequence of length L. There are H heads of queries, and Hkv
+heads of keys and values.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from torch.nn import functional
 
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    """Over the last dimension."""
+    """The RMS norm over the last dimension."""
     return x * (x.square().mean(-1, keepdim=True) + eps).rsqrt() * weight
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [T, H, D] turned by its rows' angles, the factors [T, D / 2]."""
+    """x [T, H, D] with rotary positions: cos and sin [T, D / 2] of the angles of each row."""
     low, high = x.chunk(2, dim=-1)
     cos, sin = cos[:, None], sin[:, None]
     return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
 
 def gate(gate_up: torch.Tensor, gelu: bool) -> torch.Tensor:
-    """[T, 2N] -> [T, N]."""
+    """[T, 2N] -> [T, N]: act(gate) * up. act is the tanh form of GELU if `gelu`, else SiLU."""
     gate, up = gate_up.chunk(2, dim=-1)
     return (functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)) * up
 
@@ -40,7 +41,7 @@ def attention(
     softcap: float | None = None,
     sinks: torch.Tensor | None = None,  # [H]
 ) -> torch.Tensor:
-    """[T, H, Dv], causal."""
+    """Causal attention: [T, H, Dv]."""
     group = query.shape[1] // key.shape[1]
     scores = torch.einsum("thd,lhd->htl", query, key.repeat_interleave(group, 1)) * scale
     if softcap is not None:
@@ -57,7 +58,7 @@ def attention(
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Of one decoder layer, all [outputs, inputs] or [features]."""
+    """The weights of one decoder layer: [outputs, inputs], or [features] of a norm."""
 
     qkv: torch.Tensor
     out: torch.Tensor
@@ -72,7 +73,7 @@ class Weights:
 def layer(
     states: torch.Tensor, weights: Weights, cos: torch.Tensor, sin: torch.Tensor, heads: int, eps: float
 ) -> torch.Tensor:
-    """A whole sequence [L, N] through one pre-norm decoder layer."""
+    """One pre-norm decoder layer over a whole sequence [L, N]."""
     dim = len(weights.q_norm)
     qkv = (rms_norm(states, weights.norm_in, eps) @ weights.qkv.T).view(len(states), -1, dim)
     kv_heads = (qkv.shape[1] - heads) // 2

@@ -1,8 +1,8 @@
-"""Does the compiled library compute what it should on this very machine? Asked once, when it is loaded.
+"""The self-check: whether the compiled library computes what it should on this machine.
 
-Every exported function, on a few odd shapes, in every type and by every product that it
-serves here, against the formulas of plain.py in float64. Takes about 20 ms, on one thread:
-what threads share is divided in the same way everywhere, and tests look after that.
+It runs once, when the library is loaded. It compares every exported function with the formulas of plain.py
+in float64, on a few odd shapes, in every type and by every product of this machine. It takes about 20 ms on
+one thread. Threads divide work in the same way on every machine, and tests check that.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ Check = Callable[[Native, torch.Generator], Iterator[float]]
 
 
 def wrong_results(native: Native) -> list[str]:
-    """Names of the exported functions that are off; empty when all is well."""
+    """The names of the exported functions with wrong results; empty when all are right."""
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # on such shapes the formulas wait for their threads longer than they compute
+    torch.set_num_threads(1)  # on such shapes, torch waits for its threads longer than it computes
     try:
         return [name for name, check in CHECKS.items() if not _passes(native, check)]
     finally:
@@ -44,7 +44,7 @@ def wrong_results(native: Native) -> list[str]:
 
 
 def _passes(native: Native, check: Check) -> bool:
-    """Whether all errors, in units of what is tolerated, are below 1; NaN is not."""
+    """Whether all errors are below 1, the tolerance. NaN is not."""
     return all(error < 1 for error in check(native, torch.Generator().manual_seed(0)))
 
 
@@ -71,7 +71,7 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
-    """A product is available only if the processor has its instructions; one always is."""
+    """A product is available only if the processor has its instructions. WIDENED always is."""
     needs = {Product.PAIRS: "avx512_bf16", Product.TILES: "amx_bf16"}
     products = native.products[torch.bfloat16]
     flags = cpu_flags()  # none where the system does not tell
@@ -141,7 +141,7 @@ def _highest(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
-    """A chunk and a decode step, plain and with every option, of either type of query."""
+    """A chunk and a decode step: float32 queries without options, and bfloat16 queries with every option."""
     length, heads, kv_heads, dim = 83, 6, 2, 32
     sinks = torch.randn(heads, generator=random)
     for dtype, product in _products(native):
@@ -164,7 +164,7 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
-    """Two layers on a prompt and then on one token more."""
+    """Two layers on a prompt, and then on one more token."""
     width, inner, heads, kv_heads, dim, length = 64, 48, 4, 2, 32, 19
     for dtype, product in _products(native):
         shapes = (
@@ -196,11 +196,11 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Nothing is computed here; nobody has asked for threads that wait."""
+    """Counters compute nothing, and no test has asked threads to wait."""
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
 
 
-# One for every function of exports.py.
+# A check for every function of exports.py.
 CHECKS: Final[dict[str, Check]] = {
     "pack_weight": _pack_weight,
     "linear": _linear,
@@ -232,7 +232,7 @@ def _native_layers(
     dtype: torch.dtype,
     product: Product,
 ) -> tuple[Layers, list[torch.Tensor]]:
-    """The layers with caches of two blocks, and the packed weights, to be kept as long as the layers."""
+    """The layers with a cache each, and the packed weights, which must live as long as the layers."""
     structs, kept = [], []
     for weights in layers:
         linears = {}
@@ -265,7 +265,7 @@ def _native_layers(
 
 
 def _context(length: int, tokens: int) -> ForwardContext:
-    """The last `tokens` positions of one sequence of `length`, at most 96, whose blocks lie in disorder."""
+    """The last `tokens` positions of a sequence of `length` tokens, at most 96, with blocks out of order."""
     table = torch.tensor([[2, 0, 3, 5, 1, 4]], dtype=torch.int32)
     positions = torch.arange(length - tokens, length)
     return ForwardContext(
@@ -282,7 +282,7 @@ def _context(length: int, tokens: int) -> ForwardContext:
 def _cache_errors(
     cache: NativeCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[float]:
-    """Of the keys and values [T, Hkv, D] at slots [T], and of whatever else the cache holds, which is 0."""
+    """The errors of a cache that holds keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
     keys, values = torch.zeros_like(cache.keys), torch.zeros_like(cache.values)
     block, offset = slots // BLOCK, slots % BLOCK
     keys[block, :, :, offset] = key.to(keys.dtype)
@@ -293,6 +293,6 @@ def _cache_errors(
 
 
 def _error(got: torch.Tensor, want: torch.Tensor, *, exact: bool = True) -> float:
-    """Largest difference, relative to what is tolerated of the largest value; NaN if there is one."""
+    """The largest difference, relative to the tolerance of the largest value. NaN if a value is NaN."""
     tolerance = (EXACT if exact else ROUNDED) * max(1.0, float(want.abs().max()))
     return float((got.double() - want.double()).abs().max()) / tolerance

@@ -1,7 +1,7 @@
-"""The C structures and constants of the native functions, field by field as in their headers.
+"""The C structures and constants of the native functions, with the fields of their headers.
 
-The build compares every field's type and place, every structure's size and every constant
-with the headers, and fails where they differ (see layout.py).
+The build compares every field, size and constant with the headers, and fails where they differ (see
+layout.py). The headers say what a field means.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import torch
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
-LANES: Final = 16  # features in a panel of a packed weight; values are padded to it in the cache
-INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # to a multiple of which a panel is padded
+LANES: Final = 16  # outputs in a panel of a packed weight; values in the cache are padded to a multiple
+INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # inputs of a panel are padded to a multiple of these
 
 
 class Product(IntEnum):
     """How a product is computed."""
 
     FLOATS = 0  # float32 weights
-    WIDENED = 1  # bfloat16 weights, multiplied in float32
-    PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16: AVX512-BF16
-    TILES = 3  # the same on AMX
+    WIDENED = 1  # bfloat16 weights, widened to float32
+    PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16, with AVX512-BF16
+    TILES = 3  # bfloat16 weights, inputs rounded to bfloat16, with AMX
 
 
 class Preempted(IntEnum):
-    """Whom a test makes act as if it had lost its core."""
+    """The thread that a test makes act as if it had lost its core."""
 
     NOBODY = 0
-    OWNER = 1  # of a task, before it writes; a stand-in writes instead
-    STAND_IN = 2  # before it computes; the owner writes first
+    OWNER = 1  # the owner of a task, before it writes: a stand-in writes instead
+    STAND_IN = 2  # a stand-in, before it computes: the owner writes first
 
 
 class _Struct(ctypes.Structure):
-    """A structure that takes all its fields by name. Raises TypeError for a missing or unknown one."""
+    """A structure that takes all its fields by name. Raises TypeError for a missing or unknown field."""
 
     _names: ClassVar[frozenset[str]]
 

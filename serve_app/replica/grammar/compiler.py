@@ -72,11 +72,6 @@ class GrammarCompiler:
         self._sandbox.end()
         self._thread.shutdown(wait=False)
 
-    @property
-    def cached_bytes(self) -> int:
-        """Size of the cache, at most `CACHE_BYTES`."""
-        return self._cache.num_bytes
-
     def _compile(self, key: bytes, grammar: Grammar) -> SandboxReply:
         """`compile` in the compiler's thread, cache included."""
         reply = self._cache.get(key)  # an equal grammar may have been compiled while this one waited

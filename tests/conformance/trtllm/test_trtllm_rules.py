@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import accumulate, chain
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.api.dialects.triton.request.row import BatchRow
-from serve_app.api.dialects.triton.request.words import read_words, words_tensor
+from serve_app.api.dialects.triton.request.words import read_words
 from serve_app.types import Adapter, Draft, PromptTable, Tensor
 from tests.conformance.trtllm.asks import IDS, asked_for, body, refusal, tensor, with_tensor
 from tests.support.fakes_backend import model_info
@@ -72,13 +73,24 @@ async def test_word_lists_that_are_none(name: str, rows: list[list[int]]) -> Non
 @given(st.lists(st.lists(st.integers(0, 999), min_size=1, max_size=8).map(tuple), max_size=20).map(tuple))
 @settings(max_examples=50)
 def test_any_words_come_back_from_their_list(words: tuple[tuple[int, ...], ...]) -> None:
-    row = BatchRow({"stop_words_list": words_tensor(words)})
-    assert read_words(row, "stop_words_list", 256, 64) == words
+    assert read(words_list(words)) == words
 
 
-def test_the_protocols_own_example_is_written_as_it_stands_there() -> None:
-    written = np.frombuffer(words_tensor(((11, 4), (9, 2, 6))).data, "<i4").reshape(1, 2, 5)
-    assert written.tolist() == [[[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]]
+def test_the_protocols_own_example_is_read_as_it_stands_there() -> None:
+    assert read([[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]) == ((11, 4), (9, 2, 6))
+
+
+def words_list(words: tuple[tuple[int, ...], ...]) -> list[list[int]]:
+    """The two rows of the list of these words, as clients write them."""
+    ids = list(chain.from_iterable(words))
+    ends = list(accumulate(map(len, words)))
+    return [ids, ends + [-1] * (len(ids) - len(ends))]
+
+
+def read(rows: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    table = np.asarray([rows], "<i4")
+    row = BatchRow({"stop_words_list": Tensor(dtype="INT32", shape=table.shape, data=table.tobytes())})
+    return read_words(row, "stop_words_list", 256, 64)
 
 
 # --- prompt tables --------------------------------------------------------------------

@@ -38,7 +38,6 @@ def test_a_mixed_batch_is_packed_sequence_after_sequence() -> None:
     assert context.context_lens.tolist() == list(context.lens) == [5, 6, 3]
     assert context.query_lens == (1, 5, 3)
     assert context.block_tables.tolist() == [[7, 2], [5, 1], [3, 0]]
-    assert not context.decode_only
 
 
 def test_dtypes_are_those_the_attention_kernels_expect() -> None:
@@ -50,7 +49,6 @@ def test_dtypes_are_those_the_attention_kernels_expect() -> None:
     assert {t.dtype for t in (context.query_start, context.context_lens, context.block_tables)} == {
         torch.int32
     }
-    assert context.decode_only
 
 
 def test_a_step_may_want_no_logits() -> None:

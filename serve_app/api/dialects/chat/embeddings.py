@@ -13,7 +13,7 @@ import numpy as np
 from serve_app import limits
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS
-from serve_app.api.dialects.fields import MAX_TOKEN_ID, Described, Integer, Text, as_integer
+from serve_app.api.dialects.fields import MAX_TOKEN_ID, Described, Integer, OneOf, Text, as_integer
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.types import Embeddings
@@ -37,17 +37,13 @@ class EmbeddingFields(WireModel):
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     input: Annotated[Any, Described(shapes.EmbedInputs)] = None
-    encoding_format: Annotated[Any, Described(Encoding)] = None
+    encoding_format: Annotated[str | None, OneOf(Encoding)] = None
     dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
 
     @property
     def encoding(self) -> Encoding:
-        """Raises InvalidField."""
-        value = Encoding.FLOAT if self.encoding_format is None else self.encoding_format
-        if value not in tuple(Encoding):
-            raise InvalidField("encoding_format", f"must be one of: {', '.join(Encoding)}")
-        return Encoding(value)
+        return Encoding(self.encoding_format or Encoding.FLOAT)
 
 
 def required(name: str, value: ValueT | None) -> ValueT:

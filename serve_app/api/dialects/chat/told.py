@@ -12,17 +12,17 @@ from serve_app import limits
 from serve_app.api.edge.told import Told
 
 _CHATS: Final[Mapping[str, Told]] = {
-    "stream": Told("default false; true answers with server-sent events"),
+    "stream": Told("true answers with server-sent events", default=False),
     "stream_options": Told(
         "see its member",
         accepts="an object; only with `stream: true`",
     ),
-    "stream_options.include_usage": Told("default false; a last chunk with `usage`, null in the others"),
-    "n": Told("default 1; choices of one prompt"),
+    "stream_options.include_usage": Told("a last chunk with `usage`, null in the others", default=False),
+    "n": Told("choices of one prompt", default=1),
     "stop": Told("default none; ends the answer before the match"),
-    "repetition_penalty": Told("default 1.0; sees prompt and output"),
-    "presence_penalty": Told("default 0; sees the output"),
-    "frequency_penalty": Told("default 0; sees the output"),
+    "repetition_penalty": Told("sees prompt and output", default=1.0),
+    "presence_penalty": Told("sees the output", default=0),
+    "frequency_penalty": Told("sees the output", default=0),
     "response_format": Told(
         "default text; the answer matches",
         accepts=(
@@ -35,11 +35,8 @@ _CHATS: Final[Mapping[str, Told]] = {
         "the same",
         accepts="; equal to `max_tokens` if both are given",
     ),
-    "logprobs": Told("default false; log-probabilities of the output's tokens"),
-    "top_logprobs": Told(
-        "default 0",
-        accepts="; above 0 needs `logprobs: true`",
-    ),
+    "logprobs": Told("log-probabilities of the output's tokens", default=False),
+    "top_logprobs": Told(accepts="; above 0 needs `logprobs: true`", default=0),
     "tools": Told(
         "default none",
         accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
@@ -48,7 +45,7 @@ _CHATS: Final[Mapping[str, Told]] = {
         "default auto",
         accepts="none, auto, required or an object that names a tool",
     ),
-    "parallel_tool_calls": Told("default true; false allows one call"),
+    "parallel_tool_calls": Told("false allows one call", default=True),
     "functions": Told(
         "deprecated form of `tools`, answered with `function_call`",
         accepts=f"a list of up to {limits.MAX_TOOLS} functions; not beside `tools`",

@@ -15,14 +15,14 @@ from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import (
+    REASONING_EFFORTS,
     GenerationFields,
-    ReasoningEffort,
     RouteContext,
     parse_fields,
 )
 from serve_app.api.dialects.databricks.messages import parse_messages
 from serve_app.api.dialects.databricks.tools import parse_offer
-from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Endpoint, Task
 from serve_app.errors import InvalidField, ServeError
@@ -52,7 +52,7 @@ class ChatBody(GenerationFields):
     response_format: Annotated[Any, Described(shapes.ResponseFormat)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    reasoning_effort: ReasoningEffort | None = None
+    reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = None
     metadata: dict[str, Any] | None = None
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:

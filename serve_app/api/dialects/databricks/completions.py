@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, ClassVar, Final, Literal
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
@@ -20,7 +20,7 @@ from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import GenerationFields, RouteContext, parse_fields
-from serve_app.api.dialects.fields import Boolean, Described, Integer, Text
+from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf, Text
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Endpoint, Kind, Task
 from serve_app.errors import InvalidField, ServeError
@@ -38,7 +38,7 @@ class CompletionBody(GenerationFields):
     free_form: ClassVar[tuple[str, ...]] = (*GenerationFields.free_form, "prompt")
 
     prompt: Annotated[Any, Described(shapes.PromptTexts)] = None
-    error_behavior: Literal["truncate", "error"] | None = None
+    error_behavior: Annotated[str | None, OneOf(("truncate", "error"))] = None
     suffix: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
     echo: Annotated[bool | None, Boolean] = None
     use_raw_prompt: Annotated[bool | None, Boolean] = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
 from serve_app.api.dialects.base import ErrorReply
@@ -14,7 +14,7 @@ from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.dialects.databricks.fields import RouteContext, TaskFields, parse_fields
 from serve_app.api.dialects.embed_call import EmbedCall
-from serve_app.api.dialects.fields import Described, Integer, Text
+from serve_app.api.dialects.fields import Described, Integer, OneOf, Text
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
@@ -31,7 +31,7 @@ class EmbeddingBody(TaskFields):
 
     input: Annotated[Any, Described(shapes.EmbedTexts)] = None
     instruction: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    encoding_format: Literal["float", "base64"] | None = None
+    encoding_format: Annotated[str | None, OneOf(Encoding)] = None
     dimensions: Annotated[int | None, Integer(1, limits.MAX_DIMENSIONS)] = None
 
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, TypeVar
 
 import pydantic_core
 from pydantic import ConfigDict, Field
@@ -36,7 +36,7 @@ from serve_app.types import SamplingParams
 MAX_UNKNOWN_NAME_CHARS: Final = 100  # of a key that is repeated in an error
 MAX_REPETITION_PENALTY: Final = 2.0
 
-ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
+REASONING_EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh")
 
 # The field that holds what a task works on, by which a body of another task is told.
 SUBJECT: Final[Mapping[Task, str]] = MappingProxyType(

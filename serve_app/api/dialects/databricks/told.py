@@ -26,22 +26,24 @@ SHARED: Final[Mapping[str, Told]] = {
     "extra_params": Told(
         "each value is JSON, or else text, and counts as a field of its name; not one that is there already",
     ),
-    "temperature": Told("default 1.0; 0 is greedy"),
-    "top_p": Told("default 1.0; nucleus"),
+    "temperature": Told("0 is greedy", default=1.0),
+    "top_p": Told("nucleus", default=1.0),
     "top_k": Told("default off; 1 is greedy, 0 is an error"),
-    "min_p": Told("default 0, off"),
+    "min_p": Told(", off", default=0),
     "max_tokens": Told(
         "default up to the window; more than fits is an error, unless `error_behavior` truncates"
     ),
     "n": Told(
-        "default 1; choices of one prompt",
+        "choices of one prompt",
         accepts="; above 1 on provisioned endpoints only (settings `max_n`, `allow_n_everywhere`)",
+        default=1,
     ),
     "seed": Told("default drawn anew"),
     "logit_bias": Told("default none"),
     "stream": Told(
-        "default false, or true where `Accept` names text/event-stream and not "
+        ", or true where `Accept` names text/event-stream and not "
         "application/json (setting `stream_default`)",
+        default=False,
     ),
     "stream_options": Told(
         "see its member",
@@ -88,8 +90,9 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts="a string",
     ),
     "tools.strict": Told(
-        "default false; true forces arguments into the schema; a keyword that cannot be guaranteed is a 400",
+        "true forces arguments into the schema; a keyword that cannot be guaranteed is a 400",
         accepts="true or false",
+        default=False,
     ),
     "tool_choice": Told(
         "default auto",
@@ -119,8 +122,8 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
         accepts="truncate or error; on pay-per-token endpoints only",
     ),
     "suffix": Told("default empty; literal text after every completion"),
-    "echo": Told("default false; the prompt goes before the completion"),
-    "use_raw_prompt": Told("default false: the prompt is a user's message of the template; true: raw"),
+    "echo": Told("the prompt goes before the completion", default=False),
+    "use_raw_prompt": Told(": the prompt is a user's message of the template; true: raw", default=False),
     "logprobs": Told("default none; four lists, so many alternatives a token"),
 }
 

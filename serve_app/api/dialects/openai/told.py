@@ -30,47 +30,48 @@ SHARED: Final[Mapping[str, Told]] = {
     "top_p": Told("default the model's, else 1.0; nucleus"),
     "top_k": Told("default the model's, else off; −1 and 0 are off, 1 is greedy"),
     "min_p": Told("default the model's, else 0, off"),
-    "typical_p": Told("default 1.0, off"),
+    "typical_p": Told(", off", default=1.0),
     "repetition_penalty": Told("default the model's, else 1.0; sees prompt and output"),
     "logit_bias": Told("default none; added to the logits first of all"),
     "seed": Told("default drawn anew; the same seed gives the same tokens, alone or among others"),
     "stop_token_ids": Told("default none; ends the answer"),
     "bad_words": Told("default none; never generated"),
     "allowed_token_ids": Told("default all; no other token is drawn"),
-    "no_repeat_ngram_size": Told("default 0, off; no n-gram of this size twice"),
-    "watermark": Told("default false; green-list bias, found by `/v1/watermark/detect`"),
+    "no_repeat_ngram_size": Told(", off; no n-gram of this size twice", default=0),
+    "watermark": Told("green-list bias, found by `/v1/watermark/detect`", default=False),
     "logits_processors": Told(
         "default none; processors that the operator registered, an unknown name is an error"
     ),
-    "min_tokens": Told("default 0; no end before so many tokens"),
-    "ignore_eos": Told("default false; goes on behind the end token"),
-    "include_stop_str_in_output": Told("default false; keeps the stop string"),
-    "skip_special_tokens": Told("default true; special tokens are no text"),
+    "min_tokens": Told("no end before so many tokens", default=0),
+    "ignore_eos": Told("goes on behind the end token", default=False),
+    "include_stop_str_in_output": Told("keeps the stop string", default=False),
+    "skip_special_tokens": Told("special tokens are no text", default=True),
     "best_of": Told(
         "default `n`; so many are drawn, the likeliest are kept; the width with `use_beam_search`",
         accepts="; at least `n`, equal to it in a stream",
     ),
     "use_beam_search": Told(
-        "default false; the best hypotheses of a search, in order",
+        "the best hypotheses of a search, in order",
         accepts=f"; true needs `n` or `best_of` from 2 to {limits.MAX_BEAM_WIDTH}",
+        default=False,
     ),
-    "length_penalty": Told("default 1.0; score ÷ length^p, with a search; else ignored and listed"),
+    "length_penalty": Told("score ÷ length^p, with a search; else ignored and listed", default=1.0),
     "early_stopping": Told("default false, with a search; else ignored and listed"),
     "num_beam_groups": Told(
         "default 1, with a search; else ignored and listed",
         accepts=", a divisor of the width",
     ),
-    "diversity_penalty": Told("default 0; between groups, with a search; else ignored and listed"),
+    "diversity_penalty": Told("between groups, with a search; else ignored and listed", default=0),
     "prompt_logprobs": Told(
         "default none; log-probabilities of the prompt's tokens, so many alternatives each, in vLLM's form",
         accepts="; not in a stream",
     ),
-    "priority": Told("default 0; lower runs earlier"),
+    "priority": Told("lower runs earlier", default=0),
     "stream_options.continuous_usage_stats": Told(
-        "default false; beside `include_usage`: every chunk has the usage so far"
+        "beside `include_usage`: every chunk has the usage so far", default=False
     ),
-    "return_token_ids": Told("default false; tells `prompt_token_ids` and each choice's `token_ids`"),
-    "return_tokens_as_token_ids": Told("default false; log-probabilities name a token `token_id:7`"),
+    "return_token_ids": Told("tells `prompt_token_ids` and each choice's `token_ids`", default=False),
+    "return_tokens_as_token_ids": Told("log-probabilities name a token `token_id:7`", default=False),
     "timeout": Told("seconds; default the operator's; the deadline of the request"),
     "guided_json": Told(
         "the answer matches it; one such field at a time",
@@ -131,10 +132,7 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts=f"a string of 1 to {MAX_NAME_CHARS} characters; required of role tool",
     ),
     "max_tokens": Told("default the model's, else up to the window; more than fits is an error"),
-    "top_logprobs": Told(
-        "default 0; alternatives a token",
-        accepts="; above 0 needs `logprobs: true`",
-    ),
+    "top_logprobs": Told("alternatives a token", accepts="; above 0 needs `logprobs: true`", default=0),
     "tools": Told(
         "default none; the model may call them",
         accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
@@ -143,10 +141,9 @@ CHAT: Final[Mapping[str, Told]] = {
         "default auto; required and a name force a call",
         accepts="none, auto, required or an object that names a tool",
     ),
-    "add_generation_prompt": Told("default true; the prompt ends where the assistant begins"),
+    "add_generation_prompt": Told("the prompt ends where the assistant begins", default=True),
     "continue_final_message": Told(
-        "default false; the answer continues the last message",
-        accepts="; not beside `add_generation_prompt`",
+        "the answer continues the last message", accepts="; not beside `add_generation_prompt`", default=False
     ),
 }
 
@@ -155,12 +152,9 @@ COMPLETIONS: Final[Mapping[str, Told]] = {
         "goes to the model raw; a list is a batch",
         accepts=f"a string, token ids, or a list of up to {limits.MAX_PROMPTS} of either; required",
     ),
-    "max_tokens": Told(
-        "default 16; more than fits is an error",
-        accepts="; 0 only with `echo`",
-    ),
+    "max_tokens": Told("more than fits is an error", accepts="; 0 only with `echo`", default=16),
     "logprobs": Told("default none; four lists, so many alternatives a token"),
-    "echo": Told("default false; the prompt goes before the text, and into `logprobs`"),
+    "echo": Told("the prompt goes before the text, and into `logprobs`", default=False),
     "suffix": Told(
         "default none; fill-in-the-middle, an error of models without it",
         accepts="; needs text prompts",

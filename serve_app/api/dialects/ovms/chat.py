@@ -13,16 +13,16 @@ from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
-from serve_app.api.dialects.ovms import told
-from serve_app.api.dialects.ovms import wire as wire
+from serve_app.api.dialects.ovms import told, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
 
 
 class ChatBody(SharedFields):
@@ -104,16 +104,14 @@ class ChatDialect:
         return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
-class ChatRenderer:
-    """Writes chat completions and their chunks. The model is called as the client called it."""
+class ChatRenderer(Renderer[ChatBody]):
+    """Writes chat completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: ChatBody, model: str, legacy: bool = False) -> None:
         """`legacy`: a call is sent as the deprecated `function_call`."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
-        self._envelope = wire.Envelope(kind, f"chatcmpl-{id}", model, info, include_usage=body.include_usage)
-        self._body = body
+        super().__init__(kind, f"chatcmpl-{id}", model, info, body)
         self._legacy = legacy
-        self._is_text = body.detokenize is not False
         self._begun: set[int] = set()  # choices whose role was told
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
@@ -143,19 +141,6 @@ class ChatRenderer:
         if not self._is_text:
             content = b'"token_ids":' + openai.encode(ids) + b"," + content
         return self._envelope.chunk(index, content, logprobs=logprobs)
-
-    def end(self, usage: Usage) -> bytes:
-        return self._envelope.end(usage)
-
-    def broken(self, error: ServeError) -> bytes:
-        return wire.broken(error)
-
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        listed = list(choices)
-        more: dict[str, Any] = {}
-        if self._body.prompt_logprobs is not None:
-            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
-        return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {

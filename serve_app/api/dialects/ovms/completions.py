@@ -13,16 +13,16 @@ from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.legacy_logprobs import LegacyLogprobs
 from serve_app.api.dialects.chat.prompts import parse_prompts
 from serve_app.api.dialects.fields import Boolean, Described, Integer
-from serve_app.api.dialects.ovms import told
-from serve_app.api.dialects.ovms import wire as wire
+from serve_app.api.dialects.ovms import told, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
+from serve_app.api.dialects.ovms.renderer import Renderer
 from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
 
 
 class CompletionBody(SharedFields):
@@ -97,15 +97,11 @@ class CompletionDialect:
         return render_error(error, malformed_json=self._config.malformed_json_status)
 
 
-class CompletionRenderer:
-    """Writes completions and their chunks. The model is called as the client called it."""
+class CompletionRenderer(Renderer[CompletionBody]):
+    """Writes completions and their chunks."""
 
     def __init__(self, id: str, info: ModelInfo, body: CompletionBody, model: str) -> None:
-        self._envelope = wire.Envelope(
-            "text_completion", f"cmpl-{id}", model, info, include_usage=body.include_usage
-        )
-        self._body = body
-        self._is_text = body.detokenize is not False
+        super().__init__("text_completion", f"cmpl-{id}", model, info, body)
         self._logprobs: dict[int, LegacyLogprobs] = {}
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
@@ -130,19 +126,6 @@ class CompletionRenderer:
         if not tokens:
             return None
         return self._logprobs.setdefault(index, LegacyLogprobs(self._body.logprobs)).add(tokens)
-
-    def end(self, usage: Usage) -> bytes:
-        return self._envelope.end(usage)
-
-    def broken(self, error: ServeError) -> bytes:
-        return wire.broken(error)
-
-    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
-        listed = list(choices)
-        more: dict[str, Any] = {}
-        if self._body.prompt_logprobs is not None:
-            more["prompt_logprobs"] = openai.prompt_entries(listed[0].prompt_logprobs or ())
-        return self._envelope.whole([self._choice(i, c) for i, c in enumerate(listed)], usage, **more)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         fields: dict[str, Any] = {

@@ -10,7 +10,6 @@ from typing_extensions import TypedDict
 from serve_app.api.dialects.triton.answer.output_table import ENSEMBLE_OUTPUTS, OUTPUTS
 from serve_app.api.dialects.triton.ensemble import postprocessing, preprocessing
 from serve_app.api.dialects.triton.shapes import Datatype, value_schema
-from serve_app.api.kserve.description import READY, UNAVAILABLE
 
 _VALUES = {
     name: value_schema(output.datatype, is_answer=True)
@@ -190,6 +189,3 @@ class IndexEntry(TypedDict):
     version: str
     state: State
     reason: str
-
-
-_STATES: tuple[State, ...] = (READY, UNAVAILABLE)

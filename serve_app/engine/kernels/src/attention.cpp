@@ -1,4 +1,4 @@
-// Paged causal attention for decode steps and prefill chunks alike: grouped heads, sliding window, softcap and sinks.
+// Paged causal attention, for decodes and chunks of prefills: grouped heads, sliding window, softcap and sinks.
 #include "attention.h"
 
 #include "attention_plan.h"
@@ -6,6 +6,7 @@
 
 namespace {
 
+// Floats of the state of one part of a task.
 long part_room(const Cache& c) { return whole_lines(ROWS * state_row(c)); }
 
 }  // namespace
@@ -40,7 +41,7 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
 }
 
 void attend(const Attention* attention, const Cache* cache, int threads) {
-  static thread_local Scratch scratch;  // of the caller: two may attend at once
+  static thread_local Scratch scratch;  // one for each caller: two threads may attend at once
   float* const room = scratch.take(attention_room(*attention, *cache, threads));
   together(threads, [&] { attend_all(*attention, *cache, room, threads); });
 }

@@ -1,5 +1,5 @@
-// Scores and weighted sums for a few rows on vector registers, from the cache as it lies. Inputs are rounded and sums
-// taken in the order of the tile registers, so that a row gets the same bits here and there; but for subnormals, which
+// Scores and weighted sums of a few rows on vector registers, read from the cache in place. Inputs are rounded, and
+// sums are taken, as tile registers do it. So a row gets the same bits here as on tiles, except for subnormals, which
 // tiles take for 0.
 #pragma once
 #include <type_traits>
@@ -10,17 +10,18 @@ namespace {
 
 constexpr int AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
 
-// What is to be on its way into the second-level cache while something as large is read: `distance` bytes after it.
-// Caches lie anywhere, so the distance between two of their blocks is known as a number only.
+// Fetches one block into the second-level cache while another block of the same size is read. The fetched address is
+// `distance` bytes from the read one. The distance is a number, as blocks of two caches are parts of no common array.
 struct Ahead {
   uintptr_t distance;
 
   void fetch(const bf16* read) const { __builtin_prefetch((const void*)((uintptr_t)read + distance), 0, 2); }
 };
 
+// The fetching of `next` while `now` is read; null: `now` itself, which fetches nothing new.
 inline Ahead ahead(const bf16* now, const bf16* next) { return {next ? (uintptr_t)next - (uintptr_t)now : 0}; }
 
-// q [MR, dim] times the transposed keys [dim, `size` apart] of NP vectors -> to [MR, NP * 16].
+// q [MR, dim] times transposed keys [dim, NP * 16], rows `size` apart -> to [MR, NP * 16], rows `stride` apart.
 template <int MR, int NP>
 INLINE void scores_of(const float* q, long dim, const bf16* keys, long size, Ahead after, float* to, long stride) {
   F16 total[MR][NP] = {};
@@ -50,6 +51,7 @@ INLINE void scores_of(const float* q, long dim, const bf16* keys, long size, Ahe
     for (int j = 0; j < NP; j++) store(to + i * stride + j * LANES, total[i][j]);
 }
 
+// The same for `width` keys, a multiple of sixteen.
 template <int MR>
 void scores_of_rows(const float* q, long dim, const bf16* keys, long size, long width, Ahead after, float* to, long stride) {
   long k = 0;
@@ -57,7 +59,8 @@ void scores_of_rows(const float* q, long dim, const bf16* keys, long size, long 
   if (k < width) scores_of<MR, 1>(q, dim, keys + k, size, after, to + k, stride);
 }
 
-// out [MR, NV * 16] += p [MR, count] times the values at `rows`, which number at most BF16_INPUTS and are even in number.
+// out [MR, NV * 16] += p [MR, count] times NV * 16 features, from `feature` on, of the `count` values at `rows`. count
+// is even and at most BF16_INPUTS.
 template <int MR, int NV>
 INLINE void sums_of(const float* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
                     long out_row) {
@@ -84,6 +87,7 @@ INLINE void sums_of(const float* p, long p_row, const bf16* const* rows, long co
     }
 }
 
+// The same for all features, `width` of them, a multiple of sixteen.
 template <int MR>
 void sums_of_rows(const float* p, long p_row, const bf16* const* rows, long count, long width, Ahead after, float* out,
                   long out_row) {
@@ -93,7 +97,7 @@ void sums_of_rows(const float* p, long p_row, const bf16* const* rows, long coun
   if (f < width) sums_of<MR, 1>(p, p_row, rows, count, f, after, out, out_row);
 }
 
-// task(std::integral_constant of rows, first row), for all rows a few at once.
+// Calls task(std::integral_constant of a number of rows, first row) for groups of at most AT_ONCE that cover all rows.
 template <class F>
 INLINE void rows_at_once(long rows, F&& task) {
   long r = 0;
@@ -102,7 +106,7 @@ INLINE void rows_at_once(long rows, F&& task) {
   if (rows - r == 1) task(std::integral_constant<int, 1>{}, r);
 }
 
-// q [rows, dim], rounded to bfloat16, times a block of transposed keys -> scores [rows, width].
+// q [rows, dim], rounded to bfloat16, times a block of transposed keys -> scores [rows, width]. Fetches block `next`.
 void few_scores(long rows, const float* q, long dim, const bf16* keys, long size, long width, const bf16* next, float* to,
                 long stride) {
   rows_at_once(rows, [&](auto some, long r) {
@@ -110,7 +114,7 @@ void few_scores(long rows, const float* q, long dim, const bf16* keys, long size
   });
 }
 
-// out [rows, width] += p [rows, count], rounded to bfloat16, times the values at `rows_at`: one step of a tile.
+// out [rows, width] += p [rows, count], rounded to bfloat16, times the `count` values at `rows_at`: one step of tiles.
 void few_sums(long rows, const float* p, long p_row, const bf16* const* rows_at, long count, long width, Ahead after,
               float* out) {
   rows_at_once(rows, [&](auto some, long r) {

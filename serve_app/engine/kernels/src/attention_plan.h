@@ -1,4 +1,4 @@
-// How attention is divided into tasks.
+// The division of attention into tasks.
 #pragma once
 #include <vector>
 
@@ -6,11 +6,11 @@
 
 namespace {
 
-// The tasks of one call. With few tasks and long contexts, every part of a task is a task of its own (`parts`); parts
-// of one task are merged afterwards, in the order in which a single thread sums them. Otherwise `parts` is empty.
+// The tasks of one call. Where tasks are few and contexts long, every part of a task is a task of its own, in `parts`.
+// The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty.
 struct Plan {
   std::vector<Task> tasks, parts;
-  std::vector<size_t> begins;  // of each task's parts, and the end of the last
+  std::vector<size_t> begins;  // [tasks + 1]: task i has the parts begins[i] .. begins[i + 1] - 1
 
   Plan(const Attention& a, const Cache& c, int threads) {
     const long group = a.heads / c.kv_heads;

@@ -1,4 +1,4 @@
-// The state of an online softmax over a sequence's keys, which are summed in parts.
+// The state of an online softmax over the keys of a sequence. Keys are summed in parts.
 #pragma once
 #include <algorithm>
 #include <cmath>
@@ -8,14 +8,14 @@
 namespace {
 
 constexpr float INF = __builtin_inff();
-constexpr long PART = 1024;  // keys summed apart from others, then merged in order: threads may share them
-constexpr long ROWS = 96;    // (token, head) rows that one task works on, a multiple of 16
+constexpr long PART = 1024;  // keys of a part: parts have sums of their own, merged in order, so threads may share them
+constexpr long ROWS = 96;    // (token, head) rows of one task at most, a multiple of 16
 
-// out [rows, value_pad] unnormalised, with the maximum and the sum of each row.
+// The sums of some rows over the keys seen so far.
 struct State {
-  float* out;
-  float* top;
-  float* total;
+  float* out;    // [rows, value_pad]: values weighted by exp(score - top), not yet divided by the total
+  float* top;    // [rows]: the largest score
+  float* total;  // [rows]: the sum of the weights
 
   void reset(long rows, long width) {
     std::fill(out, out + rows * width, 0.f);
@@ -23,7 +23,7 @@ struct State {
     std::fill(total, total + rows, 0.f);
   }
 
-  // Fold in what `other` summed over later keys.
+  // Adds the sums of `other`, which are those of later keys.
   void merge(const State& other, long rows, long width) {
     for (long r = 0; r < rows; r++) {
       if (other.top[r] == -INF) continue;
@@ -37,9 +37,10 @@ struct State {
   }
 };
 
-// Floats of a row's state.
+// Floats of the state of one row.
 long state_row(const Cache& c) { return c.value_pad + 2; }
 
+// A state of ROWS rows in the memory at p, ROWS * state_row floats.
 State state_at(float* p) { return {p + 2 * ROWS, p, p + ROWS}; }
 
 }  // namespace

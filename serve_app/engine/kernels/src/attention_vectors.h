@@ -1,10 +1,11 @@
-// Scores and weighted sums of attention on vector registers, in float32.
+// Scores and weighted sums of attention on vector registers, in float32. Rows of a matrix are lda, ldb or ldc elements
+// apart.
 #pragma once
 #include "vec.h"
 
 namespace {
 
-// c [MR, NV * 16] (+)= a [MR, n] b [n, NV * 16].
+// c [MR, NV * 16] = a [MR, n] b [n, NV * 16], or += if ADD.
 template <int MR, int NV, bool ADD, class T>
 void small_product(const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc) {
   F16 acc[MR][NV];
@@ -29,6 +30,7 @@ void small_product(const float* a, long lda, const T* b, long ldb, long n, float
     for (int j = 0; j < NV; j++) store(c + i * ldc + j * LANES, acc[i][j]);
 }
 
+// The same for any width that is a multiple of sixteen.
 template <int MR, bool ADD, class T>
 void row_product(const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc, long width) {
   long j = 0;
@@ -39,7 +41,7 @@ void row_product(const float* a, long lda, const T* b, long ldb, long n, float* 
   for (; j < width; j += LANES) small_product<MR, 1, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
 }
 
-// The same for any number of rows; width is a multiple of 16.
+// The same for any number m of rows.
 template <bool ADD, class T>
 void product(long m, const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc, long width) {
   for (; m >= 6; m -= 6, a += 6 * lda, c += 6 * ldc) row_product<6, ADD>(a, lda, b, ldb, n, c, ldc, width);
@@ -52,7 +54,7 @@ void product(long m, const float* a, long lda, const T* b, long ldb, long n, flo
   }
 }
 
-// from [m, n] -> to [m, n] float32, n a multiple of 16.
+// from [m, n] -> to [m, n] float32; n is a multiple of sixteen, and rows are from_row and to_row elements apart.
 template <class T>
 void widen(const T* from, long from_row, float* to, long to_row, long m, long n) {
   for (long i = 0; i < m; i++)

@@ -1,8 +1,8 @@
-// One task of attention: some rows of one sequence and one head of keys, over the keys of one part or of all.
+// One task of attention: some rows of one sequence and one head of keys, over the keys of one part or of all parts.
 //
-// Softmax is taken online over tiles of keys. Tiles and parts begin at fixed positions of a sequence, and a tile that
-// a row cannot see leaves the row's state unchanged, bit for bit. So a row's result depends neither on the other rows
-// nor on how its sequence was cut into chunks.
+// Softmax is computed online, over tiles of keys. Tiles and parts begin at fixed positions of a sequence, and a tile
+// that a row cannot see leaves the row's state unchanged, bit for bit. So a row's result depends neither on the other
+// rows nor on the chunks in which its sequence was computed.
 #pragma once
 #include "attention.h"
 #include "attention_few.h"
@@ -14,21 +14,22 @@
 
 namespace {
 
-constexpr long TILE = 64;  // keys whose scores are held at once, at least one block; on tile registers twice as many
-constexpr long FEW = 8;    // rows up to which keys and values are read where they lie, not copied first
+constexpr long TILE = 64;  // keys whose scores are held at once, at least one block; twice as many on tile registers
+constexpr long FEW = 8;    // up to this many rows, keys and values are read in place, not copied first
 
-// The form in which softmax leaves its weights: float32, float32 rounded to bfloat16, or tiles of bfloat16.
+// The form of the weights that softmax computes: float32, float32 rounded to bfloat16, or tiles of bfloat16.
 enum class Weights { FLOATS, ROUNDED, TILED };
 
-// Ask for `count` elements in the second-level cache, which has room for one tile beside the one in use.
+// Fetches `count` elements into the second-level cache, which holds the next tile beside the one in use.
 template <class T>
 void prefetch(const T* p, long count) {
   const char* const bytes = (const char*)p;
   for (long i = 0; i < count * (long)sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, 2);
 }
 
+// `head`: a head of keys. `first`, `rows`: rows of (token, query head of the group), counted in the sequence.
 struct Task {
-  long sequence, head, first, rows, part;  // rows of (token, head of the group); part -1: all
+  long sequence, head, first, rows, part;  // part -1: all
 };
 
 struct Worker {
@@ -36,9 +37,10 @@ struct Worker {
   const Cache& c;
   const long group, tile;
   float *query, *scores, *wide_keys, *wide_values;
-  bf16 *query_tiles, *weights, *key_panels, *value_panels;  // the same memory as tiles; the weights of the scores
+  // query_tiles, key_panels and value_panels are the memory of query, wide_keys and wide_values, in the form of tiles.
+  bf16 *query_tiles, *weights, *key_panels, *value_panels;
   State state, part_state;
-  long positions[ROWS];  // of the rows of the task
+  long positions[ROWS];  // of each row of the task, in its sequence
 
   Worker(const Attention& a, const Cache& c)
       : a(a),
@@ -55,16 +57,20 @@ struct Worker {
     weights = (bf16*)(part_state.top + ROWS * state_row(c));
   }
 
+  // The position of a row's token in its sequence.
   long position(const Task& t, long row) const {
     const long tokens = a.start[t.sequence + 1] - a.start[t.sequence];
     return a.length[t.sequence] - tokens + (t.first + row) / group;
   }
+  // The first key that a token sees; the last one is the token itself.
   long first_visible(long position) const {
     return a.window ? std::max(0L, position - a.window + 1) : 0;
   }
+  // A row's token in the batch, and its head of queries.
   long element(const Task& t, long row) const { return a.start[t.sequence] + (t.first + row) / group; }
   long head(const Task& t, long row) const { return t.head * group + (t.first + row) % group; }
 
+  // Copies the queries of a task, times the scale, in the form that its products take.
   void load_query(const Task& t) {
     for (long r = 0; r < t.rows; r++) {
       positions[r] = position(t, r);
@@ -84,8 +90,8 @@ struct Worker {
     }
   }
 
-  // Mask the scores of keys key0 .. key0 + tile - 1, turn them into weights, and rescale the sums of earlier keys. The
-  // weights overwrite the scores, or fill `weights` in the form TILED.
+  // Masks the scores of keys key0 .. key0 + keys - 1, computes their weights, and rescales the sums of earlier keys.
+  // The weights overwrite the scores, or fill `weights` in the form TILED.
   template <Weights FORM>
   void softmax(const Task& t, long key0, long keys, State s) {
     const long unit = FORM == Weights::TILED ? BF16_INPUTS : LANES, padded = (keys + unit - 1) / unit * unit;
@@ -129,7 +135,7 @@ struct Worker {
     }
   }
 
-  // Visit the keys that a task reads of one part, tile by tile: visit(first key, keys, keys left after them).
+  // Calls visit(first key, number of keys, number of keys left) for the tiles of keys that a task reads of one part.
   template <class F>
   void tiles_of(const Task& t, long part, F&& visit) {
     const long end = std::min(position(t, t.rows - 1) + 1, (part + 1) * PART);
@@ -137,11 +143,13 @@ struct Worker {
       visit(key0, std::min(tile, end - key0), std::max(0L, end - key0 - tile));
   }
 
-  // The block of the cache that holds a key.
+  // The block of the cache that has a key.
   long block_of(const Task& t, long key) const { return a.tables[t.sequence * a.table_width + key / c.block_size]; }
-  // Keys at the start of a tile that no row of the task may see. Their slots may hold another sequence's old values.
+  // The number of keys at the start of a tile that no row of the task may see. Their slots may hold old values of
+  // another sequence.
   long unseen(const Task& t, long key0) const { return std::max(0L, first_visible(position(t, 0)) - key0); }
 
+  // The sums of a task over the keys of one part -> s, in float32; T is the type of the cache.
   template <class T>
   void run_part(const Task& t, long part, State s) {
     s.reset(t.rows, c.value_pad);
@@ -183,6 +191,7 @@ struct Worker {
     });
   }
 
+  // The same on tile registers.
   void run_part_on_tiles(const Task& t, long part, State s) {
     s.reset(t.rows, c.value_pad);
     const long size = c.block_size, dim = c.key_dim;
@@ -209,8 +218,8 @@ struct Worker {
     });
   }
 
-  // The same for so few rows that copying keys and values to tiles would be most of the work. Reads the cache block by
-  // block and prefetches the next block; after the last one, the block at `later` (or null).
+  // The same as on tile registers, for so few rows that most of the work would be to copy keys and values to panels. It
+  // reads the cache block by block and fetches the next block; after the last block, the block at `later` if not null.
   void run_part_of_few(const Task& t, long part, State s, const bf16* later) {
     s.reset(t.rows, c.value_pad);
     const long size = c.block_size, width = c.value_pad;
@@ -225,7 +234,8 @@ struct Worker {
       softmax<Weights::ROUNDED>(t, key0, keys, s);
       const long seen = unseen(t, key0);
       for (long step = seen / BF16_INPUTS * BF16_INPUTS; step < keys; step += BF16_INPUTS) {
-        // Where half of a pair lies outside, the inner value stands for both: the outer one has weight 0.
+        // Keys go in pairs. Where one of a pair is outside of the visible keys, its weight is 0, and the value of the
+        // visible one is read in its place.
         const long first = std::max(step, seen / 2 * 2), last = std::min(step + BF16_INPUTS, (keys + 1) / 2 * 2);
         const bf16* rows[BF16_INPUTS];
         for (long k = first; k < last;) {
@@ -242,13 +252,14 @@ struct Worker {
     });
   }
 
-  // The first block of keys that a task reads.
+  // The keys of the first block that a task reads.
   const bf16* first_keys(const Task& t) const {
     const long from = first_visible(position(t, 0)) / tile * tile;
     return c.key_block<bf16>(block_of(t, std::max(from, std::max(0L, t.part) * PART)), t.head);
   }
 
-  // `next`: the task that this thread is likely to take next, or null.
+  // The sums of a task over one part, in the fastest way for its rows. `next`: the task that this thread is likely to
+  // take next, or null.
   void run_part(const Task& t, long part, State s, const Task* next) {
     if (c.tiles && t.rows <= FEW)
       run_part_of_few(t, part, s, next ? first_keys(*next) : nullptr);
@@ -258,7 +269,7 @@ struct Worker {
       c.wide ? run_part<float>(t, part, s) : run_part<bf16>(t, part, s);
   }
 
-  // Divide by the sums, which include the sinks, and write the rows.
+  // Divides the sums by the totals, which include the sinks, and writes the rows of the output.
   void finish(const Task& t, State s) {
     for (long r = 0; r < t.rows; r++) {
       float scale = 1.f;
@@ -275,6 +286,7 @@ struct Worker {
     }
   }
 
+  // Runs a whole task. One of few rows may be done by two threads; a longer one takes its turn before it computes.
   void run(const Task& t, const Task* next, Turn& turn) {
     if (t.rows > FEW && !turn.mine()) return;
     load_query(t);

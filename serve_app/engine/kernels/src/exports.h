@@ -1,5 +1,5 @@
-// Every function of the library that Python calls. exports.py lists the same functions in Python's types; the build
-// compares the two lists, and the structures with those of structs.py, and fails if they differ.
+// Every function of the library that Python calls. exports.py lists the same functions with Python's types, structs.py
+// the same structures. The build compares both with the headers, and fails if they differ.
 //
 // `threads` is the largest number of threads that a call may use. Pointers lead to contiguous memory.
 #pragma once
@@ -11,21 +11,21 @@
 #pragma GCC visibility push(default)
 extern "C" {
 
-// weight [n, k] rows, float32 if `wide` or else bfloat16 -> panels (see panels.h) of the same type.
+// weight [n, k], float32 if `wide`, else bfloat16 -> panels of the same type (see panels.h).
 void pack_weight(const void* weight, void* packed, long n, long k, int wide, int threads);
 
-// x [m, inputs] float32, with an even number of inputs -> y [m, outputs], float32 if `wide_out` or else bfloat16.
+// x [m, inputs] float32 -> y [m, outputs], float32 if `wide_out`, else bfloat16. The number of inputs is even.
 void linear(const Linear* linear, const float* x, void* y, long m, int wide_out, int threads);
 
-// The speed of a product of bfloat16 weights on this machine, as a rank among the others; 0: not available.
+// How fast a product of bfloat16 weights is on this machine: the rank of a faster product is higher. 0: not available.
 int product_rank(long product);
 
-// residual [t, n] += delta, unless delta is null; out = RMSNorm(residual) * weight.
+// residual [t, n] += delta [t, n], unless delta is null; then out [t, n] = RMSNorm(residual) * weight [n].
 void add_rmsnorm(float* residual, const float* delta, const float* weight, float* out, long t, long n, float eps,
                  int threads);
 
-// qkv [t, heads + 2 kv_heads, dim]: norm the heads of q and k (where weights are given) and rotate them, in place, by
-// cos and sin [t, dim/2]; write k and v to the cache at slots [t].
+// qkv [t, heads + 2 kv_heads, dim]: normalises the heads of q and k where their weights [dim] are not null, and rotates
+// them by cos and sin [t, dim / 2], both in place. Then writes k and v to the cache at slots [t].
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads);
 
@@ -38,21 +38,21 @@ void gated(const float* gate_up, float* out, long t, long n, int gelu, int threa
 // x [n] bfloat16 -> out [n] float32.
 void widen(const bf16* x, float* out, long n, int threads);
 
-// The largest value of each row of x [t, n], n at least 1, and the first place that has it. In a row with NaN: the
-// first NaN and its place.
+// The largest value of each row of x [t, n], n at least 1, and the first place that has it. For a row with NaN, its
+// first NaN and the place of that NaN.
 void highest(const float* x, float* values, int64_t* places, long t, long n, int threads);
 
-// Paged causal attention of the rows that `attention` describes.
+// Paged causal attention, as `attention` describes it.
 void attend(const Attention* attention, const Cache* cache, int threads);
 
-// All decoder layers of one step, `count` of them, with a cache each: decode steps and prefill chunks alike.
+// Runs one step through `count` decoder layers with a cache each. A step has decodes, chunks of prefills, or both.
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads);
 
 // The number of tasks so far that a second thread finished because the first one had lost its core.
 long tasks_taken_over();
 
-// For tests: from now on, one thread at a time acts as if it had lost its core at the moment that `whom` names (see
-// Preempted in turn.h). Returns the number of threads that did so since the last call.
+// For tests: from now on, one thread at a time acts as if it had lost its core, at the moment that `whom` names (see
+// Preempted in turn.h). Returns how many threads have done so since the last call.
 long simulate_preemption(long whom);
 }
 #pragma GCC visibility pop

@@ -1,6 +1,7 @@
-// All decoder layers of a step in one call: norm, attention with rotary positions, norm, gated MLP. The functions are
-// those of the calls for one layer. A product's outputs are added to the residual stream, or gated, while they are in
-// registers or the first-level cache. Long prefills go in tiles of rows that stay in the second-level cache.
+// All decoder layers of a step in one call. A layer is a norm, attention with rotary positions, a norm and a gated MLP.
+// Each part computes what its own function in exports.h computes, bit for bit. The outputs of a product are added to
+// the residual stream or gated while they are in registers or in the first-level cache. A long prefill is computed in
+// tiles of rows that stay in the second-level cache.
 #include "layers.h"
 
 #include <algorithm>
@@ -15,6 +16,7 @@ namespace {
 
 constexpr long TILE = 256;  // rows
 
+// Calls work(first row, number of rows) for tiles that cover all rows.
 template <class F>
 void tiles(long rows, F&& work) {
   for (long first = 0; first < rows; first += TILE) work(first, std::min(TILE, rows - first));
@@ -39,7 +41,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       rounding = std::max(rounding, rounding_room(*linear, tile));
     parts = std::max(parts, attention_room(attention(l, *caches[i], nullptr, nullptr), *caches[i], threads));
   }
-  static thread_local Scratch scratch;  // of the caller: two may run steps at once
+  static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
   float* const hidden_at = scratch.take(whole_lines(hidden) + whole_lines(qkv) + whole_lines(attended) + rounding + parts);
   float* const qkv_at = hidden_at + whole_lines(hidden);
   float* const attended_at = qkv_at + whole_lines(qkv);

@@ -1,4 +1,4 @@
-// A decoder layer and a step, as `run_layers` takes them.
+// A decoder layer and a step: the arguments of `run_layers` in exports.h.
 #pragma once
 #include <cstdint>
 
@@ -8,16 +8,16 @@ struct Layer {
   Linear qkv, out, gate_up, down;
   const float *norm_in, *norm_mid;  // [width]
   const float *q_norm, *k_norm;     // [dim] or null
-  long heads, window, gelu;         // window 0: none; gelu: the gate's activation, instead of SiLU
+  long heads, window, gelu;         // window 0: none; gelu 1: gates by GELU, 0: by SiLU
   float eps_in, eps_mid, eps_head, scale, softcap;  // softcap 0: none
 };
 
 struct Step {
-  float* states;           // [rows, width], the residual stream: changed in place
+  float* states;           // [rows, width]: the residual stream, changed in place
   const float *cos, *sin;  // [rows, dim / 2]
-  const int64_t* slots;    // [rows]
-  const int32_t* start;    // [sequences + 1]
-  const int32_t* length;   // [sequences]
-  const int32_t* tables;   // [sequences, table_width]
+  const int64_t* slots;    // [rows]: where the cache keeps each row, block * block_size + offset
+  const int32_t* start;    // [sequences + 1]: sequence s has the rows start[s] .. start[s + 1] - 1
+  const int32_t* length;   // [sequences]: tokens in the cache, this step's included
+  const int32_t* tables;   // [sequences, table_width]: blocks of each sequence
   long rows, sequences, table_width;
 };

@@ -1,5 +1,5 @@
-// y = x W^T + b with W packed in panels of sixteen output features, by whatever this processor multiplies fastest.
-// Sums are in float32 and always in the order of the inputs: a row's result does not depend on the other rows.
+// y = x W^T + b with W packed in panels, by the product that the layer names. Sums are float32 and in the order of the
+// inputs, so that a row's result does not depend on the other rows.
 #include "linear.h"
 
 #include "exports.h"
@@ -9,7 +9,7 @@
 
 namespace {
 
-// x [m, k] rounded to bfloat16, as it lies.
+// Rounds x [m, k] to bfloat16 [m, k], and returns `to`.
 const bf16* round_rows(const float* x, bf16* to, long m, long k, int threads) {
   parallel_rows(m * k, 1, threads, [&](long first, long last) {
     long i = first;
@@ -19,7 +19,7 @@ const bf16* round_rows(const float* x, bf16* to, long m, long k, int threads) {
   return to;
 }
 
-// x [m, k] rounded to bfloat16 [m/16][k/32][16][32], inputs padded with zeros.
+// Rounds x [m, k] to tiles of bfloat16 [m/16][k/32][16][32], inputs padded with zeros, and returns `to`.
 const bf16* round_tiles(const float* x, bf16* to, long m, long k, int threads) {
   const long padded = padded_inputs(k, false);
   parallel_rows(m, k, threads, [&](long first, long last) {
@@ -34,6 +34,7 @@ const bf16* round_tiles(const float* x, bf16* to, long m, long k, int threads) {
   return to;
 }
 
+// y [m, outputs] = x W^T + b, or += if ADD, by the layer's product. room: `rounding_room` floats.
 template <bool ADD, class Y>
 void multiply(const Linear& l, const float* x, Y* y, long m, float* room, int threads) {
   const long n = l.outputs, k = l.inputs;
@@ -84,7 +85,8 @@ void project_gated(const Linear& l, const float* x, float* y, long m, bool gelu,
 int product_rank(long product) {
   if (product == TILES) return have_tiles() ? 4 : 0;
 #ifdef __AVX512BF16__
-  // Measured: a quarter of the rate of float instructions on Intel with AMX; on AMD (Zen 5) a prefill is 1.7 times faster.
+  // Measured: on Intel with AMX, PAIRS has a quarter of the rate of float instructions. On AMD (Zen 5), PAIRS makes a
+  // prefill 1.7 times faster.
   __builtin_cpu_init();
   if (product == PAIRS) return __builtin_cpu_is("amd") ? 3 : 1;
 #endif
@@ -108,7 +110,7 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
 }
 
 void linear(const Linear* l, const float* x, void* y, long m, int wide_out, int threads) {
-  static thread_local Scratch scratch;  // of the caller: two may multiply at once
+  static thread_local Scratch scratch;  // one for each caller: two threads may call at once
   float* const room = scratch.take(rounding_room(*l, m));
   together(threads, [&] {
     wide_out ? multiply<false>(*l, x, (float*)y, m, room, threads) : multiply<false>(*l, x, (bf16*)y, m, room, threads);

@@ -1,6 +1,9 @@
-// Packed weights: panels of sixteen outputs, zero-padded. float32 [N/16][K/2][2][16] with K rounded up to 2; bfloat16
-// [N/16][K/2][16][2] with K rounded up to 32, so that 64 bytes carry sixteen outputs at two inputs, and sixteen such
-// lines are what an AMX tile wants.
+// Packed weights, and how their products are shared between threads.
+//
+// A weight of N outputs and K inputs is packed in panels of sixteen outputs, padded with zeros:
+//   float32   [N/16][K/2][2][16], K rounded up to 2
+//   bfloat16  [N/16][K/2][16][2], K rounded up to 32
+// 64 bytes of bfloat16 have sixteen outputs at two inputs. Sixteen such lines are one tile of AMX.
 #pragma once
 #include <algorithm>
 
@@ -8,18 +11,19 @@
 #include "scratch.h"
 #include "vec.h"
 
-constexpr long FLOAT_INPUTS = 2, BF16_INPUTS = 32;  // to a multiple of which a panel is padded
+constexpr long FLOAT_INPUTS = 2, BF16_INPUTS = 32;  // the inputs of a panel are padded to a multiple of these
 
 INLINE long padded_inputs(long k, bool wide) {
   const long unit = wide ? FLOAT_INPUTS : BF16_INPUTS;
   return (k + unit - 1) / unit * unit;
 }
 
+// Elements of a panel with k inputs, by the type of the weights.
 INLINE long panel_size(const float*, long k) { return padded_inputs(k, true) * LANES; }
 INLINE long panel_size(const bf16*, long k) { return padded_inputs(k, false) * LANES; }
 
-// task(first, last, turn) over ranges of `count` panels: a few groups of `group` each, at most MAX_PANELS. A task's
-// weights stay in the second-level cache over all its rows.
+// Calls task(first, last, turn) for ranges [first, last) of `count` panels. A range has a few groups of `group` panels,
+// and at most MAX_PANELS, so that its weights stay in the second-level cache while the task goes over all rows.
 constexpr long MAX_PANELS = 12;
 
 template <class F>
@@ -31,17 +35,18 @@ void parallel_panels(long count, long group, int threads, F&& task) {
   });
 }
 
-// Up to here the outputs of a task are its own until it is its turn to write; with more rows it takes its turn first,
-// as a task is then long beside what it could wait for.
+// With up to this many rows, a task computes into memory of its own and then takes its turn to write. With more rows, a
+// task takes its turn first and computes in place: the wait for a lost core is then short beside the task.
 constexpr long KEPT_ROWS = 16;
 
-// Memory for `count` outputs, of the calling thread.
+// Memory for `count` outputs. It belongs to the calling thread, and its next call hands out the same memory.
 inline float* own_outputs(long count) {
   static thread_local Scratch scratch;
   return scratch.take(count);
 }
 
-// Outputs of a task [m, width] -> columns of y [m, n] from `column` on, stored or added.
+// Writes the outputs [m, width] of a task to the columns of y [m, n] from `column` on: y += outputs if ADD, else
+// y = outputs. `width` is a multiple of sixteen and may reach beyond y.
 template <bool ADD, class Y>
 void hand_over(const float* outputs, long m, long width, Y* y, long n, long column) {
   const long columns = std::min(width, n - column);

@@ -11,11 +11,11 @@
 
 namespace {
 
-// A thread's place in the program that it runs. Outside of a program, or alone in one, it has no loops to share.
+// A thread's place in the program that it runs. A thread outside of a program, or alone in one, shares no loops.
 struct Member {
   SharedLoop* shared = nullptr;
   int index = 0;
-  uint64_t loop = 0;  // the last one that it came to, counted from 1
+  uint64_t loop = 0;  // the last loop that the thread came to, counted from 1
 };
 
 thread_local Member member;
@@ -54,11 +54,11 @@ class Pool {
 #if defined(__linux__)
     pthread_setname_np(pthread_self(), "kernels");
 #endif
-    long seen = 0;  // the last program that this thread entered: it does not enter one twice
+    long seen = 0;  // the last program that this thread entered, as no thread enters a program twice
     for (;;) {
       waiting_.await([this, &seen] { return open_ && number_ != seen; });
-      // Enter first, then look again. When the caller has closed the program and sees nobody inside, it may change
-      // the fields below; a thread that enters after that finds the program closed.
+      // Enter first, then look again. A caller that has closed the program and sees nobody inside may change the
+      // fields below; a thread that enters after that finds the program closed.
       inside_++;
       if (open_) {
         seen = number_;
@@ -72,14 +72,15 @@ class Pool {
   Waiting waiting_;
   SharedLoop loops_{waiting_};
   std::atomic<bool> open_{false};
-  std::atomic<long> number_{0};  // of programs
+  std::atomic<long> number_{0};  // how many programs there were
   std::atomic<int> inside_{0}, threads_{0};
   void (*program_)(void*) = nullptr;
   void* context_ = nullptr;
   int helpers_ = 0;
 };
 
-// Never destroyed, because helpers outlive static objects. A forked child has no helpers and starts its own.
+// The pool is never destroyed, because helpers outlive static objects. A forked child has no helpers: it gets a new
+// pool.
 Pool& pool() {
   static std::atomic<Pool*> current{new Pool};
   static std::atomic<pid_t> owner{getpid()};

@@ -1,5 +1,5 @@
-// The work between matrix products, row by row in float32: norms, rotary positions, gated activations, and
-// the writing of keys and values into the cache. A row never sees another.
+// The work between matrix products, in float32: norms, rotary positions, gated activations, and the writing of keys and
+// values to the cache. Every function treats each row alone.
 #include "rowwise.h"
 
 #include <algorithm>
@@ -18,11 +18,13 @@ float mean_square(const float* x, long n) {
   return sum(total) / n;
 }
 
+// out [n] = RMSNorm(x [n]) * weight [n]; out may be x.
 void normalise(const float* x, const float* weight, float* out, long n, float eps) {
   const float scale = 1.f / std::sqrt(mean_square(x, n) + eps);
   for (long i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
 }
 
+// Rotates the pairs (x[i], x[i + half]) of a head in place by cos and sin [half].
 void rotate(float* x, const float* cos, const float* sin, long half) {
   long i = 0;
   for (; i + LANES <= half; i += LANES) {
@@ -37,7 +39,8 @@ void rotate(float* x, const float* cos, const float* sin, long half) {
   }
 }
 
-// Sixteen at a time, since rounding one number costs as much as rounding a vector.
+// Writes key [dim] to column `offset` of block [dim, size]. It rounds sixteen numbers at a time, as one number costs as
+// much to round as a vector.
 template <class T>
 void write_key(T* block, const float* key, long dim, long size, long offset) {
   T* at = block + offset;
@@ -49,6 +52,7 @@ void write_key(T* block, const float* key, long dim, long size, long offset) {
   }
 }
 
+// Writes value [dim] to row `offset` of block [size, padded].
 template <class T>
 void write_value(T* block, const float* value, long dim, long padded, long offset) {
   T* row = block + offset * padded;
@@ -57,6 +61,7 @@ void write_value(T* block, const float* value, long dim, long padded, long offse
   if (d < dim) store_some(row + d, load_some(value + d, dim - d), dim - d);
 }
 
+// Writes a token's keys and values to `slot` of the cache. Its heads are key_head and value_head floats apart.
 template <class T>
 void write_token(const Cache& cache, const float* key, long key_head, const float* value, long value_head,
                  long slot) {
@@ -68,7 +73,8 @@ void write_token(const Cache& cache, const float* key, long key_head, const floa
   }
 }
 
-// The largest of x [n] and the first place that has it; NaN, and a place that has one, if there is any.
+// *value is the largest number of x [n], and *place the first place that has it. If x has a NaN, they are the first NaN
+// and its place.
 void find_largest(const float* x, long n, float* value, int64_t* place) {
   const long whole = n / LANES * LANES;
   F16 best = splat(-__builtin_inff());
@@ -116,7 +122,7 @@ void add_rmsnorm(float* residual, const float* delta, const float* weight, float
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
   const long dim = cache->key_dim, kv = cache->kv_heads, half = dim / 2;
-  // Few ranges: neighbours of one sequence write to the same cache lines, as keys of a block lie side by side.
+  // Ranges are few, because neighbouring tokens write to the same cache lines: keys of a block lie side by side.
   const long ranges = std::clamp(t / 8, 1L, 2L * threads);
   parallel(ranges, threads, [&](long range) {
     const long first = t * range / ranges, last = t * (range + 1) / ranges;

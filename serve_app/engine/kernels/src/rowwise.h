@@ -1,7 +1,8 @@
-// The activation of a gate.
+// The activation of a gated MLP, on vectors.
 #pragma once
 #include "vec.h"
 
+// act(gate) * up, where act is GELU in its tanh form if `gelu`, else SiLU.
 INLINE F16 gate_times_up(F16 gate, F16 up, bool gelu) {
   const F16 inner = gelu ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
   return gate * sigmoid(inner) * up;

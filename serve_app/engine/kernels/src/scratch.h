@@ -1,4 +1,4 @@
-// Memory that grows and is used again. Aligned to cache lines, so that no vector straddles two of them.
+// Memory that grows and is used again. It begins at a cache line, so that no vector lies across two lines.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
@@ -11,7 +11,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { std::free(memory_); }
 
-  // Room for `count` floats, of any content; what was handed out before is gone.
+  // Memory for `count` floats, of any content. It replaces the memory of the call before. Throws std::bad_alloc.
   float* take(size_t count) {
     if (count > count_) {
       std::free(memory_);
@@ -28,5 +28,5 @@ class Scratch {
   size_t count_ = 0;
 };
 
-// Floats up to the next cache line, for buffers that share one piece of memory.
+// `count` floats, rounded up to whole cache lines: the size of one buffer among several in one piece of memory.
 inline long whole_lines(long count) { return (count + 15) / 16 * 16; }

@@ -2,8 +2,8 @@
 
 namespace {
 
-constexpr int PATIENCE = 2;  // tasks: how long a thread without tasks waits before it stands in for another
-constexpr Clock::duration TASK = std::chrono::microseconds(25);  // the guess of a thread that has done none
+constexpr int PATIENCE = 2;  // a thread without tasks waits for the time of two tasks, and then stands in for another
+constexpr Clock::duration TASK = std::chrono::microseconds(25);  // the guess of a thread that has done no task
 
 }  // namespace
 
@@ -38,7 +38,7 @@ void SharedLoop::share(int index, uint64_t loop, long count, bool repeatable, Ca
   waiting_.await([&] { return over(loop); });
 }
 
-// Do the tasks that other threads still have in hand.
+// Does the tasks that other threads still have in hand.
 void SharedLoop::stand_in(int index, uint64_t loop, long count, Call call, void* context) {
   for (int i = 0; i < threads_ && !over(loop); i++) {
     std::atomic<uint64_t>& slot = slots_[i].task;
@@ -56,7 +56,7 @@ void SharedLoop::stand_in(int index, uint64_t loop, long count, Call call, void*
 
 void SharedLoop::count_done(uint64_t loop, long count) {
   if (++done_ < count) return;
-  done_ = 0;  // before the next loop begins: nobody counts for it yet
+  done_ = 0;  // before the next loop begins, so that no thread counts for that loop yet
   next_ = (loop + 1) << 32;
   waiting_.wake_sleepers();
 }

@@ -1,4 +1,4 @@
-// The loops of a program, one after another, whose tasks its threads share.
+// The loops of a program, one after another. The threads of the program share the tasks of a loop.
 #pragma once
 #include <atomic>
 #include <cstdint>
@@ -12,18 +12,18 @@ class SharedLoop {
  public:
   explicit SharedLoop(Waiting& waiting) : waiting_(waiting) {}
 
-  // Begin with loop 1 of a program; nobody may be in a loop.
+  // Begins loop 1 of a program. No thread may be in a loop.
   void begin(int threads);
 
-  // Do tasks of `loop` until there is none left, then return when all are done. `index`: the calling thread's number.
+  // Does tasks of `loop` until none is left, and returns when all are done. `index`: the number of the calling thread.
   void share(int index, uint64_t loop, long count, bool repeatable, Call call, void* context);
 
-  // Tasks that a stand-in has written, since the process began.
+  // The number of tasks that stand-ins have written since the process began.
   long taken_over() const { return taken_over_; }
 
  private:
   struct alignas(64) Slot {
-    std::atomic<uint64_t> task{0};  // that the thread has in hand, and its stage
+    std::atomic<uint64_t> task{0};  // the task that a thread has in hand, and its stage (see turn.h)
   };
 
   bool over(uint64_t loop) const { return next_ >> 32 != loop; }
@@ -31,8 +31,8 @@ class SharedLoop {
   void count_done(uint64_t loop, long count);
 
   Waiting& waiting_;
-  std::atomic<long> done_{0};      // tasks of the loop
-  std::atomic<uint64_t> next_{0};  // loop << 32 | its next task
+  std::atomic<long> done_{0};      // the number of finished tasks of the loop
+  std::atomic<uint64_t> next_{0};  // loop << 32 | next task
   std::atomic<long> taken_over_{0};
   std::atomic<int> threads_{0};
   Slot slots_[MAX_THREADS];

@@ -1,16 +1,16 @@
-// Products on tile registers, and what becomes of their sums: stored, added or gated.
+// Products of linear layers on tile registers. Their sums are stored, added to what is there, or gated.
 #pragma once
 #include "rowwise.h"
 #include "tiles.h"
 
 namespace {
 
-// A vector of the bias at a panel.
+// The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
-constexpr long BLOCK = 2 * TILE_ROWS;
+constexpr long BLOCK = 2 * TILE_ROWS;  // rows that the registers take at once
 
-// Sums of a block of rows at two panels.
+// The sums of a block of rows at two panels.
 struct alignas(64) TileSums {
   float at[BLOCK][2 * LANES];
 
@@ -21,14 +21,15 @@ struct alignas(64) TileSums {
   F16 row(long r, long panel) const { return load(at[r] + panel * LANES); }
 };
 
-// block(first row, rows, x of these rows) over all of m rows, the tiles of x that a block of registers takes.
+// Calls block(first row, number of rows, tiles of x of these rows) for blocks that cover all m rows.
 template <class F>
 void row_blocks(const bf16* x, long m, long k, F&& block) {
   for (long row = 0; row < m; row += BLOCK)
     block(row, std::min(BLOCK, m - row), x + row * padded_inputs(k, false));
 }
 
-// The same two for TILES; x as `round_tiles` leaves it.
+// y [m, n] = x W^T + bias, or += if ADD, as in vector_product.h. x: tiles of rows from `round_tiles`. bias: padded to
+// whole panels, or null.
 template <bool ADD, class Y>
 void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
   const long panel = panel_size(w, k), steps = panel / TILE_SIZE;
@@ -63,6 +64,8 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
   });
 }
 
+// y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
+// sixteen.
 void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float* y, long m, long n, long k, bool gelu,
                           int threads) {
   const long count = n / LANES, panel = panel_size(w, k), steps = panel / TILE_SIZE;

@@ -1,5 +1,6 @@
-// Products on the tile registers of AMX: 16 rows at 32 inputs times 32 inputs of 16 outputs, bfloat16 into float32.
-// Every output is summed over steps of 32 inputs, in order, whatever the shape of the block around it.
+// Products on the tile registers of AMX. One step multiplies 16 rows by 16 outputs at 32 inputs: factors are bfloat16,
+// sums are float32. Every output adds up its steps in the order of the inputs, whatever block of rows and outputs the
+// product computes at once.
 #pragma once
 #include "panels.h"
 #ifdef __AMX_BF16__
@@ -9,12 +10,12 @@
 
 constexpr long TILE_ROWS = 16, TILE_SIZE = TILE_ROWS * BF16_INPUTS;
 
-// Where input i of row r lies in rows of `inputs` inputs, a multiple of 32: [rows/16][inputs/32][16][32].
+// The place of input i of row r in rows stored as tiles [rows/16][inputs/32][16][32]; `inputs` is a multiple of 32.
 INLINE long tile_offset(long r, long i, long inputs) {
   return r / TILE_ROWS * TILE_ROWS * inputs + i / BF16_INPUTS * TILE_SIZE + r % TILE_ROWS * BF16_INPUTS + i % BF16_INPUTS;
 }
 
-// Factors of a product: tiles of rows, and one or two panels (`v` may be null) with as many inputs.
+// The factors of a product: rows `x` as tiles, a panel `w` and a second panel `v` or null. All have the same inputs.
 struct TileFactors {
   const bf16 *x, *w, *v;
   long steps;  // of 32 inputs
@@ -22,19 +23,20 @@ struct TileFactors {
 
 #ifdef __AMX_BF16__
 
-// Linux keeps room for the tiles only for processes that ask: here, once.
+// Whether this process may use tile registers. Linux grants them to processes that ask; the first call asks.
 inline bool have_tiles() {
   constexpr long REQUEST = 0x1023, TILE_DATA = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   static const bool granted = syscall(SYS_arch_prctl, REQUEST, TILE_DATA) == 0;
   return granted;
 }
 
+// The operand of the instruction that configures the tile registers.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start = 0, reserved[14] = {};
   uint16_t row_bytes[16] = {};
   uint8_t rows[16] = {};
 
-  // Registers 0 - 3: sums, 4 and 5: rows, 6 and 7: panels. 0, 1 and 4 have only `first` rows.
+  // Registers 0 to 3 hold sums, 4 and 5 rows, 6 and 7 panels. Registers 0, 1 and 4 have `first` rows, the others 16.
   constexpr explicit TileConfig(int first = TILE_ROWS) {
     for (int i = 0; i < 8; i++) {
       row_bytes[i] = 64;
@@ -43,6 +45,7 @@ struct alignas(64) TileConfig {
   }
 };
 
+// The configuration for each number of first rows, 1 to 16.
 struct TileConfigs {
   TileConfig of[TILE_ROWS + 1];
   constexpr TileConfigs() : of() {
@@ -50,7 +53,8 @@ struct TileConfigs {
   }
 };
 
-// The tile registers are in use as long as it lives: for blocks of `rows` rows in all.
+// Tile registers are configured while a TileScope lives. `rows`: the rows of the whole product; with fewer than 16, the
+// first tile of a block has only as many.
 class TileScope {
  public:
   explicit TileScope(long rows) {
@@ -62,19 +66,21 @@ class TileScope {
   ~TileScope() { _tile_release(); }
 };
 
-constexpr long TILE_AHEAD = 4096;  // bytes of a panel that are on their way while it comes from memory
+constexpr long TILE_AHEAD = 4096;  // bytes: how far ahead a panel that comes from memory is fetched
 
+// Fetches the tile that lies TILE_AHEAD after `w` into the second-level cache.
 INLINE void prefetch_tile(const bf16* w) {
   for (long line = 0; line < TILE_ROWS; line++)
     __builtin_prefetch((const char*)w + TILE_AHEAD + line * 64, 0, 2);
 }
 
+// The same as `tile_product` below, with ROWS tiles of rows and PANELS panels, 1 or 2 each.
 template <int ROWS, int PANELS, bool ADD, bool COLD>
 void tile_product(const TileFactors& f, float* y, long stride) {
   const bf16 *const x = f.x, *const low = f.x + f.steps * TILE_SIZE, *const w = f.w, *const v = f.v;
   float* const y_low = y + TILE_ROWS * stride;
   const long bytes = stride * sizeof(float);
-  asm volatile("" ::: "memory");  // GCC's tile loads do not tell it that they read memory
+  asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
   if (ADD) {
     _tile_loadd(0, y, bytes);
     if (PANELS > 1) _tile_loadd(1, y + LANES, bytes);
@@ -108,7 +114,8 @@ void tile_product(const TileFactors& f, float* y, long stride) {
   if (ROWS > 1 && PANELS > 1) _tile_stored(3, y_low + LANES, bytes);
 }
 
-// y [rows, 16 or 32] (+)= x W^T for up to 32 rows; whole tiles of rows are written. `COLD`: the panels come from memory.
+// y [rows, 16 or 32] = x W^T, or += if ADD, for up to 32 rows `stride` apart. Whole tiles of rows are written. COLD:
+// the panels come from memory, and are fetched ahead.
 template <bool ADD, bool COLD>
 void tile_product(long rows, const TileFactors& f, float* y, long stride) {
   if (rows > TILE_ROWS)

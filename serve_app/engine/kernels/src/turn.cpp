@@ -8,11 +8,11 @@
 
 namespace {
 
-std::atomic<long> preempted{NOBODY};  // whom a test makes wait
-std::atomic<long> waits{0};           // that ended as the test wished, since it last asked
-std::atomic<bool> waiting{false};     // one owner at a time: the other threads must finish the loop
+std::atomic<long> preempted{NOBODY};  // the thread that a test makes wait
+std::atomic<long> waits{0};           // waits that ended as the test wished, since it last asked
+std::atomic<bool> waiting{false};     // whether an owner waits: one at a time, as other threads must finish the loop
 
-// Lets other threads run until `happened`, at most a second.
+// Lets other threads run until happened() is true, for at most a second.
 template <class F>
 void wait_for(F&& happened) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(1);

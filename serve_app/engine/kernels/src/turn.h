@@ -1,32 +1,33 @@
 // The right to write what a task has computed, when two threads do the same task.
 //
-// The owner of a task may lose its core in the middle of it. Then a stand-in repeats the task, and whoever is first to
-// take its turn writes. The other one may have read inputs that have changed since; its outputs are of no use, so it
-// must find its way by data that does not change.
+// The owner of a task may lose its core in the middle of the task. Then a stand-in repeats the task, and the thread
+// that takes its turn first writes. The other thread may have read inputs that changed meanwhile, and its outputs are
+// of no use. So the control flow of a task must depend only on data that does not change.
 #pragma once
 #include <atomic>
 #include <cstdint>
 
-// How far the task in an owner's slot is. A slot holds loop << 32 | task << 2 | stage; 0: nothing to stand in for.
+// The stage of the task in an owner's slot. A slot holds loop << 32 | task << 2 | stage, or 0 if there is no task to repeat.
 enum Stage : uint64_t {
-  COMPUTED,  // by the owner alone
-  REPEATED,  // by a stand-in too
-  WRITTEN,   // by the owner
-  TAKEN,     // by the stand-in
+  COMPUTED,  // the owner alone computes it
+  REPEATED,  // a stand-in computes it too
+  WRITTEN,   // the owner writes
+  TAKEN,     // the stand-in writes
   MASK = 3
 };
 
 class Turn {
  public:
-  // Of a task that nobody else may do.
+  // The turn of a task that no other thread may do.
   Turn() = default;
-  // Of the task in `slot`, for its owner or for the stand-in.
+  // The turn of the task in `slot`, for its owner or for its stand-in.
   Turn(std::atomic<uint64_t>* slot, uint64_t task, bool stands_in) : slot_(slot), task_(task), stands_in_(stands_in) {}
 
-  // Whether the caller may write. Each of the two asks once, after it has computed and before it writes.
+  // Whether the caller may write. The owner and the stand-in ask once each, after computing and before writing.
   bool mine();
+  // Whether mine() has been true.
   bool taken() const { return taken_; }
-  // Whether the other thread has written already, so that computing on is of no use.
+  // Whether the other thread has the turn already, so that more computing is of no use.
   bool lost() const;
 
  private:
@@ -35,12 +36,12 @@ class Turn {
   bool stands_in_ = false, taken_ = false;
 };
 
-// Moments at which a test lets a thread act as if it had lost its core, for at most a second.
+// The moment at which a test lets a thread act as if it had lost its core, for at most a second.
 enum Preempted : long {
   NOBODY,
-  OWNER,     // before its turn, until a stand-in has written
-  STAND_IN,  // before it computes, until the owner, which waited for it to begin, has written
+  OWNER,     // the owner, before its turn, until a stand-in has the turn
+  STAND_IN,  // the stand-in, before it computes, until the owner has the turn; the owner waits for it to begin
 };
 
-// In STAND_IN mode: called by a stand-in before it computes the task in `slot`.
+// Makes the calling stand-in wait before it computes the task in `slot`, if a test asked for STAND_IN.
 void stand_in_waits(const std::atomic<uint64_t>& slot, uint64_t task);

@@ -1,5 +1,5 @@
-// Sixteen float lanes in the compiler's own vector type: one source for AVX-512, AVX2, NEON and plain C++.
-// Knows numbers only; no shapes, no threads.
+// Vectors of sixteen floats, in the compiler's own vector type. One source serves AVX-512, AVX2, NEON and plain C++.
+// This header knows numbers only: no shapes, no threads.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -20,7 +20,7 @@ struct bf16 {
   uint16_t bits;
 };
 
-// Spelt out: `F16{} + x` would be an addition, as 0 + -0 is not -0.
+// All lanes are x. They are spelt out, as `F16{} + x` would be an addition, which turns -0 into 0.
 INLINE F16 splat(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 
 INLINE F16 load(const float* p) {
@@ -30,7 +30,7 @@ INLINE F16 load(const float* p) {
 }
 
 INLINE F16 load(const bf16* p) {
-#ifdef __AVX512F__  // one instruction, of which GCC 12 makes four
+#ifdef __AVX512F__  // one instruction; GCC 12 makes four of the lines below
   return (F16)((U16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)) << 16);
 #else
   H16 h;
@@ -41,7 +41,8 @@ INLINE F16 load(const bf16* p) {
 
 INLINE void store(float* p, F16 v) { memcpy(p, &v, sizeof v); }
 
-// Round to nearest even, as torch does; NaN stays NaN. The instruction turns numbers below 2^-126 into 0.
+// Rounds to the nearest bfloat16, ties to even, as torch does. NaN stays NaN. The instruction of AVX512-BF16 turns
+// numbers below 2^-126 into 0.
 INLINE void store(bf16* p, F16 v) {
 #ifdef __AVX512BF16__
   const auto rounded = _mm512_cvtneps_pbh((__m512)v);
@@ -55,20 +56,22 @@ INLINE void store(bf16* p, F16 v) {
 #endif
 }
 
+// v with every lane rounded to bfloat16.
 INLINE F16 rounded(F16 v) {
   bf16 rounded[LANES];
   store(rounded, v);
   return load(rounded);
 }
 
-// Two neighbouring numbers, sixteen times.
+// The pair p[0], p[1] in each of sixteen lanes.
 INLINE U16 splat_pair(const bf16* p) {
   uint32_t word;
   memcpy(&word, p, sizeof word);
   return U16{} + word;
 }
 
-// Lane by lane: sums + the products of two pairs, unfused and without subnormals where there is an instruction for it.
+// Each lane of `sums` plus both products of the lane's pairs in x and y. The instruction of AVX512-BF16 does not fuse
+// multiplication and addition, and takes subnormals for 0.
 INLINE F16 add_products(F16 sums, U16 x, U16 y) {
 #ifdef __AVX512BF16__
   return (F16)_mm512_dpbf16_ps((__m512)sums, (__m512bh)x, (__m512bh)y);
@@ -87,6 +90,7 @@ INLINE float to_float(bf16 x) {
   return f;
 }
 
+// Writes one number. A bfloat16 is rounded to nearest, ties to even; NaN stays NaN.
 INLINE void put(float* p, float x) { *p = x; }
 
 INLINE void put(bf16* p, float x) {
@@ -95,7 +99,7 @@ INLINE void put(bf16* p, float x) {
   p->bits = x != x ? 0x7fc0 : (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-// The first n of sixteen lanes; the others read as 0 and are not written.
+// The first n of sixteen lanes, 0 <= n <= 16. `load_some` sets the other lanes to 0; `store_some` does not write them.
 template <class T>
 INLINE F16 load_some(const T* p, long n) {
   T part[LANES] = {};
@@ -113,6 +117,7 @@ INLINE void store_some(T* p, F16 v, long n) {
 typedef float F8 __attribute__((vector_size(32)));
 typedef float F4 __attribute__((vector_size(16)));
 
+// The lower and the upper half of the lanes of a vector.
 template <class V>
 struct Halves {
   V low, high;
@@ -125,7 +130,7 @@ INLINE Halves<H> halves(V v) {
   return both;
 }
 
-// One fixed tree, so that a sum does not depend on how the compiler feels.
+// The sum of all lanes, by one fixed tree of additions, so that no compiler chooses another order.
 INLINE float sum(F16 v) {
   const auto eights = halves<F8>(v);
   const auto fours = halves<F4>(eights.low + eights.high);
@@ -143,15 +148,15 @@ INLINE float max(F16 v) {
 
 INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
 
-// e^x within 2 ulp; 0 below -87.3 (AVX-512: -103.9), infinity above 88.7, NaN for NaN.
+// e^x within 2 ulp. The result is 0 for x below -87.3 (-103.9 with AVX-512), infinity above 88.7, and NaN for NaN.
 INLINE F16 exp(F16 x) {
-#ifdef __AVX512F__  // clamped where the result is 0 or infinite anyway; the second operand is NaN's
+#ifdef __AVX512F__  // the results are 0 or infinite beyond these bounds; of NaN, min and max return the second operand
   F16 clamped = (F16)_mm512_min_ps(_mm512_set1_ps(100.f), _mm512_max_ps(_mm512_set1_ps(-104.f), (__m512)x));
 #else
   const F16 low = splat(-87.33654f), high = splat(88.72283f);
   F16 clamped = x < low ? low : (x > high ? high : x);
 #endif
-  const F16 magic = splat(12582912.f);  // 1.5 * 2^23: adding it rounds to an integer in the low bits
+  const F16 magic = splat(12582912.f);  // 1.5 * 2^23: a sum with it has the nearest integer in its low bits
   F16 shifted = clamped * 1.44269504f + magic;
   F16 n = shifted - magic;
   F16 r = clamped - n * 0.693359375f;
@@ -166,7 +171,7 @@ INLINE F16 exp(F16 x) {
 #ifdef __AVX512F__
   return (F16)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // Two factors, because 2^128 alone does not fit.
+  // 2^k as two factors: k may be 128, and 2^128 is no float.
   I16 k = (I16)shifted - (I16)magic;
   I16 first = k >> 1, second = k - first;
   F16 result = p * (F16)((first + 127) << 23) * (F16)((second + 127) << 23);

@@ -1,17 +1,20 @@
-// Products on vector registers: sixteen outputs of a panel at once, one or two inputs at a time. One accumulator per
-// output, in the order of the inputs, whatever the shape of the block around it.
+// Products of linear layers on vector registers. A vector holds the sixteen outputs of a panel and takes one or two
+// inputs at a time. Every output has one accumulator, which adds in the order of the inputs, whatever block of rows and
+// outputs the product computes at once.
 #pragma once
 #include "panels.h"
 #include "rowwise.h"
 
 namespace {
 
+// The weights of sixteen outputs at two neighbouring inputs.
 struct Pair {
   F16 even, odd;
 };
 
 INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
 
+// The same in bfloat16: the even input in the low half of each lane, the odd input in the high half.
 INLINE U16 load_words(const bf16* p) {
   U16 words;
   memcpy(&words, p, sizeof words);
@@ -23,9 +26,9 @@ INLINE Pair load_pair(const bf16* p) {
   return {(F16)(words << 16), (F16)(words & 0xffff0000u)};
 }
 
-constexpr long AHEAD = 1024;  // bytes: hardware prefetches a stream only to the end of its page
+constexpr long AHEAD = 1024;  // bytes of a panel fetched ahead: the hardware fetches ahead only within a page
 
-// acc += the products of MR rows of x at one pair of inputs and of NR panels.
+// acc += the products of MR rows of x, k apart, with NR panels, `panel` apart, at one pair of inputs.
 template <int MR, int NR, class W>
 INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long k, const W* w, long panel) {
   Pair b[NR];
@@ -58,7 +61,8 @@ INLINE void add_pair(F16 (&acc)[MR][NR], const bf16* x, long k, const bf16* w, l
   }
 }
 
-// MR rows of x against NR neighbouring panels; y is overwritten, or added to.
+// y = x W^T + bias, or += if ADD, for MR rows of x, k apart, and NR neighbouring panels. Rows of y are n apart; `left`
+// columns of y are left from the first panel on.
 template <bool ADD, int MR, int NR, class X, class W, class Y>
 void tile(const X* x, long k, const W* w, const float* bias, Y* y, long n, long left) {
   const long panel = panel_size(w, k);
@@ -89,6 +93,7 @@ void tile(const X* x, long k, const W* w, const float* bias, Y* y, long n, long 
 constexpr int MAX_ROWS = 8;  // with three panels: 24 accumulators, six weights and one input in 32 registers
 constexpr long GROUP = 3;
 
+// The same for the panels [first, last).
 template <bool ADD, int MR, class X, class W, class Y>
 void panels(const X* x, long k, const W* w, const float* bias, Y* y, long n, long first, long last) {
   const long panel = panel_size(w, k);
@@ -99,6 +104,7 @@ void panels(const X* x, long k, const W* w, const float* bias, Y* y, long n, lon
     tile<ADD, MR, 1>(x, k, w + j * panel, bias ? bias + j * LANES : nullptr, y + j * LANES, n, n - j * LANES);
 }
 
+// The same for `count` rows, 1 to MAX_ROWS.
 template <bool ADD, class X, class W, class Y>
 void rows(long count, const X* x, long k, const W* w, const float* b, Y* y, long n, long first, long last) {
   switch (count) {
@@ -113,14 +119,15 @@ void rows(long count, const X* x, long k, const W* w, const float* b, Y* y, long
   }
 }
 
-// tile(first, rows) over all of m rows, spread evenly: 9 rows are 5 + 4, not 8 + 1.
+// Calls tile(first row, number of rows) for tiles of at most MAX_ROWS that cover m rows evenly: 9 rows are 4 + 5, not
+// 8 + 1.
 template <class F>
 void row_tiles(long m, F&& tile) {
   const long count = (m + MAX_ROWS - 1) / MAX_ROWS;
   for (long t = 0; t < count; t++) tile(m * t / count, m * (t + 1) / count - m * t / count);
 }
 
-// x [m, k] and k even; bias padded to whole panels.
+// y [m, n] = x W^T + bias, or += if ADD, of x [m, k] with an even k. bias: padded to whole panels, or null.
 template <bool ADD, class X, class W, class Y>
 void multiply(const X* x, const W* w, const float* bias, Y* y, long m, long n, long k, int threads) {
   const long panel = panel_size(w, k);
@@ -141,7 +148,8 @@ void multiply(const X* x, const W* w, const float* bias, Y* y, long m, long n, l
   });
 }
 
-// The first n outputs gate the other n, tile by tile; n is a multiple of sixteen.
+// y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
+// sixteen. Gates are applied tile by tile, while both factors are in the first-level cache.
 template <class X, class W>
 void multiply_gated(const X* x, const W* w, const float* bias, float* y, long m, long n, long k, bool gelu,
                     int threads) {

@@ -1,4 +1,4 @@
-// Waiting for what other threads do: a while on this core, then asleep, which leaves the core to others.
+// Waiting for other threads. A waiting thread spins for a while, then sleeps and leaves its core to others.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -9,7 +9,7 @@ using Clock = std::chrono::steady_clock;
 
 class Waiting {
  public:
-  // Wait until `happened`, or until the time is over; whether it happened.
+  // Waits until happened() is true, or until the time is over. Returns whether it is true.
   template <class F>
   bool await(F&& happened, Clock::time_point until = Clock::time_point::max()) {
     const bool forever = until == Clock::time_point::max();
@@ -30,7 +30,7 @@ class Waiting {
     return true;
   }
 
-  // Call it after every change that somebody may wait for.
+  // Wakes the threads that sleep. To be called after every change that a thread may wait for.
   void wake_sleepers() {
     if (sleepers_ == 0) return;
     { std::lock_guard<std::mutex> lock(sleep_); }
@@ -38,7 +38,7 @@ class Waiting {
   }
 
  private:
-  static constexpr int SPINS = 2000;  // 0.05 to 0.1 ms: longer than most gaps within a step, shorter than a time slice
+  static constexpr int SPINS = 2000;  // 0.05 to 0.1 ms: longer than most gaps in a step, shorter than a time slice
 
   static void pause() {
 #if defined(__x86_64__)

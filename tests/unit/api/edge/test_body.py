@@ -2,14 +2,20 @@
 
 import asyncio
 import json
+import re
 from typing import Annotated, Any
 
 import pytest
 
-from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
+from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, OneOf, Text, Texts
 from serve_app.api.edge.body import ClientGone, WireModel, check_finite, parse_body, read_body
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, Overloaded, ReadTimeout
 from serve_app.limits import MAX_JSON_CONTAINERS, MAX_JSON_DEPTH
+from tests.support.protocol_checks import BODIES
+
+
+class Options(WireModel):
+    flag: Annotated[bool | None, Boolean] = None
 
 
 class Model(WireModel):
@@ -17,6 +23,9 @@ class Model(WireModel):
     share: Annotated[float | None, Number(0, 1, above=True)] = None
     flag: Annotated[bool | None, Boolean] = None
     name: Annotated[str | None, Text(1, 5)] = None
+    form: Annotated[str | None, OneOf(("float", "base64"))] = None
+    options: Options | None = None
+    meta: dict[str, Any] | None = None
     stop: Annotated[tuple[str, ...] | None, Texts(2, 3, single=True)] = None
     ids: Annotated[tuple[int, ...] | None, Integers(2, 0, 9)] = None
     bias: Annotated[tuple[tuple[int, float], ...] | None, Biases(2, 99, 5.0)] = None
@@ -106,6 +115,9 @@ async def test_usual_headers_pass():
         ("share", [0.5, 1, 1e-300], [0, 1.0001, "0.5", True, 10**400, -1]),
         ("flag", [True, False], [1, 0, "true", []]),
         ("name", ["a", "abcde"], ["", "abcdef", 1, ["a"]]),
+        ("form", ["float", "base64"], ["", "FLOAT", 1, ["float"]]),
+        ("options", [{}, {"flag": True}], [1, [], "x", True]),
+        ("meta", [{}, {"x": 1}], [1, [], "x", True]),
         ("stop", ["abc", ["a", "b"], []], ["", "abcd", ["a", ""], ["a", "b", "c"], [1], 1]),
         ("ids", [[], [0, 9], [3.0]], [[10], [-1], [True], ["1"], [1, 2, 3], 1]),
         (
@@ -126,6 +138,20 @@ def test_fields_take_their_range_and_nothing_else(field, accepted, refused):
             parse_body(Model, raw)
         assert caught.value.param == field
         assert caught.value.message.startswith(f"{field}: must ")
+
+
+@pytest.mark.parametrize("value", [-5, "\0", [[0]], {"\0": [0]}], ids=str)
+def test_no_field_of_any_protocol_is_refused_in_the_librarys_words(value):
+    bodies = {body for routes in BODIES.values() for named in routes.values() for body in named.values()}
+    refusals = []
+    for body in bodies:
+        for field in body.model_fields:
+            try:
+                parse_body(body, json.dumps({field: value}).encode())
+            except InvalidField as error:
+                refusals.append(error.message)
+    assert len(refusals) > 100
+    assert [said for said in refusals if not re.search(r": (must|is|cannot|only|words) ", said)] == []
 
 
 def test_null_is_absent():

@@ -59,7 +59,7 @@ def v1(request: pytest.FixtureRequest) -> Family:
 
 @pytest.fixture(scope="module")
 def server(v1: Family) -> Iterator[Front]:
-    with front(v1=v1) as made:
+    with front({"wait_s": 0}, v1=v1) as made:  # how long a request waits is in test_handover.py
         yield made
 
 

@@ -38,7 +38,10 @@ def whole(folder: Path, host: str = "127.0.0.1") -> HaproxySettings:
 def test_http_listens_where_it_should_and_all_else_of_haproxy_on_loopback(tmp_path: Path, host: str) -> None:
     text = ray_config(tmp_path, port=8000, stats_port=8404, metrics_port=9101)
     found = binds(adapted(text, HaproxySettings(host), "/tmp/own"))
-    assert found.pop("frontend http_frontend") == [f"{host}:8000" + (" v4v6" if host == "::" else "")]
+    assert found.pop("frontend http_frontend") == [
+        f"unix@{tmp_path}/next mode 600 name next",
+        f"{host}:8000" + (" v4v6" if host == "::" else ""),
+    ]
     assert found == {"frontend prometheus": ["127.0.0.1:9101"], "listen stats": ["127.0.0.1:8404"]}
 
 
@@ -75,10 +78,27 @@ def test_a_backend_that_ray_counts_nobody_in_keeps_the_gateways_it_had(tmp_path:
         assert done.returncode == 0, done.stderr
 
 
-def test_serves_own_proxy_is_counted_and_never_asked(tmp_path: Path) -> None:
-    text = adapted(ray_config(tmp_path, servers=[30_000], fallback=8500), HaproxySettings("::1"), "/tmp/own")
-    (line,) = (line for line in text.splitlines() if ":8500" in line)
-    assert line.endswith(" check backup disabled")
+@pytest.mark.parametrize(("fallback", "name"), [(8500, "fallback"), (None, "next")])
+def test_haproxy_takes_the_place_of_serves_own_proxy(tmp_path: Path, fallback: int | None, name: str) -> None:
+    """Ray counts the server by its name, and nobody asks Serve's own proxy."""
+    text = ray_config(tmp_path, servers=[30_000], fallback=fallback)
+    text = adapted(text, HaproxySettings("::1"), "/tmp/own")
+    assert ":8500" not in text
+    assert f"server {name} unix@{tmp_path}/next backup no-check pool-max-conn 0" in text
+    assert f"use-server {name} if {{ stopping }}" in text
+
+
+def test_only_gateways_make_haproxy_healthy(tmp_path: Path) -> None:
+    """The server that hands requests on is always up, and counts for nothing."""
+    for servers, told in (
+        ([], "always_false"),
+        ([30_000], "srv_is_up(http-system/replica-30000)"),
+    ):
+        text = adapted(
+            ray_config(tmp_path, servers=servers, fallback=8500), HaproxySettings("::1"), "/tmp/own"
+        )
+        assert f"acl backend_http-system_server_up {told}\n" in text
+        assert "nbsrv" not in text
 
 
 def test_the_admin_socket_moves_and_is_the_owners_alone(tmp_path: Path) -> None:
@@ -113,6 +133,14 @@ def test_a_line_that_cannot_be_made_safe_is_refused(tmp_path: Path, line: str, w
 def test_what_is_not_named_stays_as_it_is(tmp_path: Path) -> None:
     text = ray_config(tmp_path, servers=[30_000])
     lines = [line.strip() for line in adapted(text, HaproxySettings("127.0.0.1"), "/tmp/own").splitlines()]
-    changed = ("#", "errorfile ", "stats socket ", "bind ", "option splice-", "timeout client ")
+    changed = (
+        "#",
+        "errorfile ",
+        "stats socket ",
+        "bind ",
+        "option splice-",
+        "timeout client ",
+        "acl backend_http-system_server_up ",
+    )
     for line in filter(None, map(str.strip, text.splitlines())):
         assert line.startswith(changed) or line in lines, line

@@ -1,6 +1,6 @@
-// The kernels without Python, for processors and checkers that Python cannot be run on or under: every function of
-// exports.h against plain loops in double, and all layers in one call against the calls for one layer, bit for bit,
-// while threads act as if they had lost their cores. Prints one line and exits with 1 if anything is off.
+// The kernels without Python, for processors and checkers that cannot run Python. Every function of exports.h is compared
+// with plain loops in double. All layers in one call are compared bit for bit with calls for each part of a layer, while
+// threads act as if they had lost their cores. Prints one line, and exits with 1 if a result is wrong.
 #include <cmath>
 #include <cstdio>
 #include <deque>
@@ -17,7 +17,7 @@ using Floats = std::vector<float>;
 
 constexpr int THREADS = 4;
 constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 70, LAYERS = 2;
-constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // of results of order one
+constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // tolerances for results of order one
 
 std::mt19937 source(0);
 int wrong = 0;
@@ -40,7 +40,7 @@ float narrow(float x, bool wide) {
   return wide ? x : to_float(b);
 }
 
-// A weight [n, k] of either type, and packed.
+// A random weight [n, k] of the type that `product` takes, as floats and packed.
 struct Weight {
   long n, k;
   bool wide;
@@ -111,11 +111,11 @@ void check_linear(long product, long rows, long n, long k) {
     }
 }
 
-// A cache of the blocks of one sequence, in disorder.
+// A cache with the blocks of one sequence, out of order.
 struct Blocks {
   static constexpr long COUNT = (LENGTH + BLOCK - 1) / BLOCK;
   std::vector<int32_t> table;
-  std::vector<int64_t> slots;  // of all positions
+  std::vector<int64_t> slots;  // [LENGTH]: the slot of each position
   Floats keys, values;
   Cache cache;
 
@@ -155,7 +155,7 @@ void check_attention(long product, long tokens, long window) {
     }
 }
 
-// A prompt and three tokens more through all layers, in one call and in a call for every part of a layer.
+// A prompt and three more tokens through all layers, in one call and in calls for each part of a layer.
 void check_layers(long product) {
   std::deque<Weight> weights;
   const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());

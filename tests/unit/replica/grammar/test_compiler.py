@@ -45,7 +45,7 @@ async def test_a_good_grammar_comes_back_compiled_and_is_remembered(compiler):
     assert await compiler.compile(grammar) == serialise(grammar)
     compiler.close()  # without its child only the cache can answer
     assert await compiler.compile(grammar) == serialise(grammar)
-    assert 0 < compiler.cached_bytes <= module.CACHE_BYTES
+    assert 0 < compiler._cache.num_bytes <= module.CACHE_BYTES
     with pytest.raises(Unavailable):
         await compiler.compile(regex("a"))
 

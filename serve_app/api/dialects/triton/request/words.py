@@ -1,4 +1,4 @@
-"""Word lists: token sequences in the two rows of one tensor, and back.
+"""Word lists: token sequences in the two rows of one tensor.
 
 BatchRow 0 has the ids of all words, one after the other; row 1 the inclusive prefix sums of their
 lengths, then -1. Two words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. What
@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 
 from serve_app.api.dialects.triton.request.row import BatchRow
-from serve_app.types import Tensor
 
 Words = tuple[tuple[int, ...], ...]
 
@@ -58,11 +57,3 @@ def _words(
     if any(token < 0 for word in words for token in word):
         raise row.refused(name, "row 0: tokens of words must be ids of the vocabulary")
     return words
-
-
-def words_tensor(words: Words) -> Tensor:
-    """The list of these words, of shape (1, 2, L), as clients write it."""
-    ids = [token for word in words for token in word]
-    ends = np.cumsum([len(word) for word in words]).tolist()
-    rows = [ids, ends + [PADDING] * (len(ids) - len(ends))]
-    return Tensor(dtype="INT32", shape=(1, 2, len(ids)), data=np.asarray(rows, "<i4").tobytes())
