@@ -35,6 +35,7 @@ ARG TORCH=torch==2.13.0
 ARG TORCH_PIP_FLAGS=
 RUN --mount=type=cache,target=/root/.cache/pip pip install ${TORCH_PIP_FLAGS} "${TORCH}"
 COPY pyproject.toml README.md LICENSE ./
+COPY deploy ./deploy
 COPY serve_app ./serve_app
 RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps . && pip check
 
@@ -42,6 +43,7 @@ FROM locked AS build-cuda
 ARG TORCH=torch==2.13.0
 RUN --mount=type=cache,target=/root/.cache/pip pip install "${TORCH}"
 COPY pyproject.toml README.md LICENSE ./
+COPY deploy ./deploy
 COPY serve_app ./serve_app
 RUN --mount=type=cache,target=/root/.cache/pip pip install --no-deps . && pip check
 

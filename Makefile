@@ -30,6 +30,9 @@ PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)
 GIVING_WAY := nice -n 10
 COVERED := build/coverage
+# Runs a command; says when it starts, and its result and time at the end.
+timed = $(info $@: $(1))@began=$$(date +%s); $(1); status=$$?; \
+	echo "$@: $$([ $$status = 0 ] && echo passed || echo FAILED) after $$(( $$(date +%s) - began )) s"; exit $$status
 
 .PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol clean
 
@@ -39,17 +42,21 @@ serve: $(STAMP)
 # Three parts side by side: one computes while the clusters of the others start, wait and stop. It gives way to
 # them. A part's output comes when it is done; TEST_JOBS=1 runs one after the other.
 test: $(STAMP)
-	@echo "three parts run side by side; each shows its result when it is done (6 to 10 minutes on two cores)"
+	@echo "three parts run side by side, within 10 minutes on two cores; each shows its result when it is done:"
+	@echo "  test-unit    what needs no Ray, by three workers"
+	@echo "  test-ray     clients, faults and models on one cluster"
+	@echo "  test-deploy  every deploy file, the commands and the quick tutorials"
 	@$(SIDE_BY_SIDE) test-unit test-ray test-deploy
+	@echo "all three parts passed"
 
 test-unit: $(STAMP)
-	$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS)  # three on two cores: many tests wait
+	$(call timed,$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS))  # three on two: many tests wait
 
 test-ray: $(STAMP)
-	$(PYTEST) -m "$(RAY)" --ignore tests/deploy --ignore tests/docs $(PYTEST_FLAGS)
+	$(call timed,$(PYTEST) -m "$(RAY)" --ignore tests/deploy --ignore tests/docs $(PYTEST_FLAGS))
 
 test-deploy: $(STAMP)
-	$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy tests/docs  # whole deploy files: a cluster of their own
+	$(call timed,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy tests/docs)  # whole deploy files
 
 # With the full counts, which need the machine for themselves: one part after the other.
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)

@@ -10,6 +10,7 @@ from typing import Final
 import click
 
 from serve_app.cli.files import DEPLOY_FILE
+from serve_app.deployments.deploy_file.example import example
 
 MAX_GRACE_S: Final = 86_400.0
 
@@ -37,13 +38,13 @@ def serve(context: click.Context, file: Path | None, no_haproxy: bool, grace: fl
     """Serve a deploy file, until Ctrl-C.
 
     Starts a private one-node Ray cluster for FILE and says what happens while it loads.
-    deploy/local.yaml serves the bundled demo models and is a good start for a file of your own.
+    Without FILE it names one that serves the bundled demo models, a good start for your own.
     Ctrl-C or SIGTERM lets running answers finish and refuses new ones; a second one stops at once.
 
     Exits with 0 when it was asked to stop, and with 1 when it could not serve or go on.
     """
     if file is None:
-        raise click.UsageError("name a deploy file, such as deploy/local.yaml, which serves the demo models")
+        raise click.UsageError(f"name a deploy file, such as {example()}, which serves the demo models")
     if platform.system() != "Linux":
         raise click.ClickException(
             f"serving needs Linux, whose kernel ends all that a server started; this is {platform.system()}. "

@@ -86,7 +86,7 @@ class Server:
         except httpx.ConnectError as error:
             raise ServerError(
                 f"no server answers at {self.url} ({error}). Is it running? "
-                "`make serve` or `serve-app serve FILE` starts one; --url names another place"
+                "`serve-app serve FILE` starts one; --url names another place"
             ) from error
         except httpx.TimeoutException as error:
             raise ServerError(f"{self.url} did not answer in time; `serve-app health` tells more") from error

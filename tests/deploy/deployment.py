@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 FOLDER: Final = ROOT / "deploy"
 CACHE_BYTES: Final = 32 * 2**20
-START_S: Final = 180.0  # models load beside whatever else the machine does
+START_S: Final = 240.0  # models load beside whatever else the machine does
 GRPC_PORT: Final = free_port()  # the same in all files: another one would restart gateways
 DEMO: Final = "demo-chat"
 CHAT: Final = "/v1/chat/completions"
@@ -120,7 +120,7 @@ class Deployed(Served):
 
         For an instant it may not: Serve takes a replica out while it takes a new catalogue.
         """
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(START_S):
             while not (found := await asyncio.to_thread(_gateways)):
                 await asyncio.sleep(0.05)
         return found
@@ -176,7 +176,7 @@ class Deployed(Served):
         """Wait until what was deployed runs and the gateway is ready and lacks nothing."""
         apps = [app["name"] for app in self.raw["applications"]]
         await asyncio.to_thread(_wait, self.port, apps)
-        async with asyncio.timeout(WAIT_S):
+        async with asyncio.timeout(START_S):
             while (await self.client.get("/readyz")).json()["status"] != "ready":
                 await asyncio.sleep(0.05)
 

@@ -32,13 +32,13 @@ from tests.deploy.load import a_round, nothing_is_lost
 from tests.support.invariants import WAIT_S, unharmed
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 OLD: Final = "demo-chat-1"
 NEW: Final = "demo-chat-2"
 AT_ONCE: Final = 16
 SIGMAS: Final = 4.5
-USERS: Final = 9  # of each client of a load
+USERS: Final = 5  # of each client of a load
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

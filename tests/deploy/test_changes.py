@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.full,
     pytest.mark.ray,
     pytest.mark.asyncio(loop_scope="session"),
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(600),
 ]
 
 

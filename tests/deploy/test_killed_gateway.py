@@ -24,6 +24,7 @@ from tests.deploy.deployment import (
     CHAT,
     COMPLETIONS,
     DEMO,
+    START_S,
     Deployed,
     Raw,
     alone,
@@ -36,7 +37,7 @@ from tests.deploy.deployment import (
 from tests.support.invariants import WAIT_S
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 STREAMS: Final = 6
 LONG: Final = "tokens=4000 step=0.02"
@@ -89,7 +90,7 @@ async def generated(server: Deployed) -> int:
 
 async def until_settled(server: Deployed, ids: list[str]) -> dict[str, UsageRecord]:
     """The records, once those of `ids` have tokens."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(START_S):
         while True:
             records = await asyncio.to_thread(server.records)
             found = {record.id: record for record in records}
@@ -162,7 +163,7 @@ async def test_a_model_that_was_deleted_and_deployed_again_is_answered_by_the_sa
 
 async def until_status(server: Deployed, status: int) -> None:
     """Wait until a chat is answered so."""
-    async with asyncio.timeout(WAIT_S):
+    async with asyncio.timeout(START_S):
         while (await server.chat(DEMO, **message("tokens=1"))).status_code != status:
             await asyncio.sleep(0.1)
 

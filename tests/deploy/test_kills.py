@@ -22,7 +22,7 @@ from tests.deploy.deployment import CHAT, DEMO, Deployed, alone, app_of, deploy_
 from tests.support.invariants import WAIT_S
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 STREAMS: Final = 12  # of each kind
 LONG: Final = "tokens=400 step=0.02"

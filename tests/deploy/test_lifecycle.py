@@ -18,7 +18,7 @@ from tests.deploy.deployment import DEMO, Raw, alone, deploy_file
 from tests.deploy.stopping import LONG, STREAMS, check_stop, stream, streams
 from tests.support.invariants import WAIT_S
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 ENDS: Final = ("ctrl-c", "term", "term-group", "kill", "kill-in-start")
 

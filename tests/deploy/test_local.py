@@ -20,7 +20,7 @@ from tests.deploy.deployment import COMPLETIONS, DEMO, Deployed, Raw, app_of, de
 from tests.support.invariants import WAIT_S, footprint, growth, unharmed
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 EMBEDDER: Final = "demo-embed"
 RUNNING: Final = 16

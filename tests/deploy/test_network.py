@@ -28,7 +28,7 @@ from tests.support.invariants import WAIT_S
 from tests.support.network import Namespace, two_networks
 from tests.support.ray_cluster import ROOT
 
-pytestmark = [pytest.mark.ray, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.timeout(600)]
 
 PORT: Final = 8000
 GRPC_PORT: Final = 8001

@@ -12,7 +12,7 @@ from tests.deploy.answers import completion, every_endpoint_answers, whole
 from tests.deploy.deployment import Deployed, deploy_file, deployed
 from tests.support.ray_cluster import Cluster
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -26,7 +26,7 @@ from tests.support.invariants import WAIT_S
 from tests.support.rpc_server import output_ids, tensors
 
 # On the loop of the others: it must go on turning for the handles they have.
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
 
 
 def listening_on(port: int) -> set[str]:

@@ -18,6 +18,7 @@ from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 from serve_app.config import GatewayConfig, ModelConfig
 from serve_app.deployments.deploy_file import yaml as deploy_yaml
 from serve_app.deployments.deploy_file.checks import GATEWAY, MODEL_PATH, SYSTEM_PATH, App, disagreements
+from serve_app.deployments.deploy_file.example import example
 from serve_app.deployments.deploy_file.problem import Place, Problem, Severity
 from serve_app.deployments.deploy_file.schema import (
     config_of,
@@ -106,7 +107,7 @@ class _Check:
             return
         applications = raw.get("applications")
         if not isinstance(applications, list) or not applications:
-            yield Place(("applications",)).error("has no application; deploy/local.yaml is an example")
+            yield Place(("applications",)).error(f"has no application; {example()} is an example")
             return
         yield from wrong_values({**raw, "applications": []}, ServeDeploySchema, Place())
         options = raw.get("http_options")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
@@ -17,6 +18,9 @@ from serve_app.deployments.rollout.plan import File
 
 logger = logging.getLogger(__name__)
 
+_OURS: Final = re.compile(
+    r"^serve_app[\w.]*\.\w+: "
+)  # the class of an error of ours, which says all it has to say
 ASK_S: Final = 10.0  # all gateways answer at once, or are asked again
 
 
@@ -72,4 +76,6 @@ def reason(app: Any) -> str:
     """Why an application's status is bad: the last line with an error, since our errors say what to do."""
     texts = [app.message, *(d.message for d in app.deployments.values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
-    return lines[-1] if lines else "\n".join(text for text in texts if text)
+    if not lines:
+        return "\n".join(text for text in texts if text)
+    return _OURS.sub("", lines[-1])
