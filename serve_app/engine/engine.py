@@ -337,8 +337,9 @@ class Engine:
         owed = () if sequence.constraint is None else sequence.constraint.owed
         count, finish = self._ends.append(sequence, owed, self.max_model_len)
         if count:
-            group = self._groups[sequence.request_id]
-            self._tell(group, SamplingTask(sequence, 0), sequence, count, finish, self._clock())
+            self._step = self._clock(), 1
+            group, now = self._groups[sequence.request_id], self._step[0]
+            self._tell(group, SamplingTask(sequence, 0), sequence, count, finish, now)
 
     def _tell(
         self, group: Group, task: SamplingTask, leader: Sequence, count: int, finish: Finish, now: float

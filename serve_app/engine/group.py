@@ -103,14 +103,15 @@ class Group:
         for index, choice in enumerate(self.request.begun):
             timing = choice.timing
             if timing is not None and self.started is None:
-                self.started = self.arrived + timing.queue_s
+                self.started = min(now, self.arrived + timing.queue_s)
             if choice.finished:
                 self.open.discard(index)
                 continue
             sequence = self.sequences[index] = self._sequence(index)
             sequence.token_ids += choice.token_ids
             sequence.last_token_at = now if choice.token_ids else None
-            sequence.first_token_at = None if timing is None else self.arrived + timing.first_token_s
+            if timing is not None:
+                sequence.first_token_at = min(now, self.arrived + timing.first_token_s)
         self.forked = True
 
     @property

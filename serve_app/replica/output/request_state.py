@@ -77,7 +77,8 @@ class RequestState:
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
-        self._delivered: frozenset[int] = frozenset()  # of choices that start over: whose end the client has
+        self._resumes = False  # the prefix cache was told of by another replica
+        self._delivered: frozenset[int] = frozenset()  # choices that start over, but whose end was delivered
 
     @property
     def done(self) -> bool:
@@ -101,11 +102,12 @@ class RequestState:
 
         Tokens of unfinished choices follow through `replay`.
         """
+        usage = resume.usage
+        self._resumes, self._cached_tokens = True, usage.cached_tokens
         self._delivered = frozenset(i for i, choice in enumerate(resume.choices) if choice.finished)
         if not begun:
             return
-        usage = resume.usage
-        self._computed, self._cached_tokens, self._told = usage.prompt_tokens, usage.cached_tokens, usage
+        self._computed, self._told = usage.prompt_tokens, usage
         for index, told in enumerate(begun):
             choice = self._choices[index]
             choice.timing = told.timing
@@ -146,7 +148,8 @@ class RequestState:
         whole = bool(output.token_ids)  # with the first token, the whole prompt is computed
         self._computed = max(self._computed, len(self._prompt_ids) if whole else output.computed or 0)
         self._searched = max(self._searched, output.searched)
-        self._cached_tokens = max(self._cached_tokens, output.cached_tokens if self._computed else 0)
+        if self._computed and not self._resumes:
+            self._cached_tokens = max(self._cached_tokens, output.cached_tokens)
 
     def _has_progress(self) -> bool:
         """Whether enough was done since the last delta for a delta of progress."""
