@@ -247,6 +247,11 @@ class ModelConfig(ConfigModel):
         None,
         description="Bought throughput, which sets the number of replicas.",
     )
+    on_stop: Literal["move", "finish"] = Field(
+        "move",
+        description="A replica that Serve stops: move, its answers go on at once in other replicas with the "
+        "same weights; finish, it answers what it has.",
+    )
     memory_reserve: float = Field(
         0.05,
         ge=0,

@@ -15,7 +15,8 @@ from typing import Final
 from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError
 
-from serve_app.channel.frames import Refused, encoder, request_decoder, ticket_decoder
+from serve_app.channel.frames import Refused, Ticket, encoder, request_decoder, ticket_decoder
+from serve_app.channel.ledger import Ledger
 from serve_app.channel.sender import Outlet, Sender
 from serve_app.errors import ServeError, Unavailable
 from serve_app.types import (
@@ -51,6 +52,7 @@ class Answer:
         if seed is None:
             raise AssertionError("a gateway fixes the seed")
         self._seed = seed
+        self._is_ranked = (request.best_of or 0) > request.n
         for index, made in enumerate(self._made):
             if made != [self._token(index, position) for position in range(len(made))]:
                 raise AssertionError("the tokens so far are not those of this answer")
@@ -60,9 +62,13 @@ class Answer:
         return not any(self._open)
 
     def step(self) -> list[TokenDelta]:
-        """One delta for each open choice; with `stream` False only for those that end."""
+        """One delta for each open choice, or whole ones: as they end, or ranked ones together."""
         deltas = [self._next(index) for index, is_open in enumerate(self._open) if is_open]
-        return [delta for delta in deltas if delta is not None]
+        if not self._is_ranked:
+            return [delta for delta in deltas if delta is not None]
+        if not self.is_done:
+            return []
+        return [self._whole(index) for index in range(len(self._made))]
 
     def _token(self, index: int, position: int) -> int:
         return token_of(self._seed, index, position)
@@ -77,11 +83,15 @@ class Answer:
         is_last = len(made) == length
         self._open[index] = not is_last
         if not request.stream:
-            if not is_last:
-                return None
-            ids, is_first = made, True
+            return self._whole(index) if is_last else None
+        return self._delta(index, ids, is_first=is_first, is_last=is_last)
+
+    def _whole(self, index: int) -> TokenDelta:
+        return self._delta(index, self._made[index], is_first=True, is_last=True)
+
+    def _delta(self, index: int, ids: list[int], *, is_first: bool, is_last: bool) -> TokenDelta:
         return TokenDelta(
-            request_id=request.id,
+            request_id=self._request.id,
             index=index,
             text="".join(f" {id}" for id in ids),
             token_ids=tuple(ids),
@@ -115,6 +125,7 @@ class FakeReplica:
         self.name = name
         self.weights = weights
         self.runs = runs
+        self.pace: Callable[[], float] = lambda: 0.0  # seconds to its next step, where it runs
         self.refuses: ServeError | None = None  # new requests
         self.is_dead = self.is_leaving = self.is_full = False
         self.asked: list[GenerateRequest] = []
@@ -160,7 +171,7 @@ class FakeReplica:
         try:
             while not answer.is_done:
                 if self.runs:
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(self.pace())
                 else:
                     await turns.acquire()
                 if deltas := answer.step():
@@ -187,6 +198,10 @@ class FakeReplica:
         """Serve tells the replica to stop."""
         self.is_leaving = True
         self._sender.leave()
+
+    def ledger(self, ticket: Ticket) -> Ledger:
+        """What it keeps for the gateway of `ticket`, to be settled if that dies."""
+        return self._sender._outlets[ticket.gateway].result()._ledger
 
     def cut(self) -> None:
         """Its connections break, and it lives."""
@@ -234,13 +249,25 @@ class FakeHandle:
         self.calls: list[Response] = []
         self.generate = self
         self._choose = choose
+        self._waiting: list[tuple[Response, bytes]] = []
 
     def remote(self, payload: bytes, ticket: bytes) -> Response:
         response = Response(request_decoder.decode(payload))
         self.calls.append(response)
-        if self.replicas:
-            self._choose(self.replicas).take(response, ticket)
+        self._waiting.append((response, ticket))
+        self._assign()
         return response
+
+    def add(self, replica: FakeReplica) -> None:
+        """A replica is there; calls that waited for one go to it."""
+        self.replicas.append(replica)
+        self._assign()
+
+    def _assign(self) -> None:
+        while self.replicas and self._waiting:
+            response, ticket = self._waiting.pop()
+            if not response.done():
+                self._choose(self.replicas).take(response, ticket)
 
     @property
     def is_there(self) -> bool:

@@ -173,7 +173,7 @@ class RoutedStream:
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
             replicas.calls.quarantine.check(self._asked)
-            waits = is_patient or isinstance(refusal, ReplicaLeaving)
+            waits = is_patient or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_there = replicas.is_there()
             is_over = clock() > until or not (is_there or replicas.may_return())
             if is_over if waits else (self._sent >= ATTEMPTS or not is_there):
@@ -185,8 +185,8 @@ class RoutedStream:
                 except _REFUSALS as refused:
                     call.close()
                     cause = cause or call.cause
-                    if is_fresh and isinstance(refused, Overloaded):
-                        raise
+                    if isinstance(refused, Overloaded) and not (is_patient or cause):
+                        raise  # it was admitted nowhere yet
                     refusal = refused
                 except (EngineRefused, DeadlineExceeded):
                     raise

@@ -24,9 +24,10 @@ from serve_app.deployments.gateway.settler import Settler
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
+from serve_app.deployments.model.leaving import on_stop
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.deployments.model.workload import Workload
-from serve_app.errors import GenerationFailed, ServeError
+from serve_app.errors import GenerationFailed, ServeError, Unavailable
 from serve_app.types import GenerateRequest, TokenDelta
 
 if TYPE_CHECKING:  # a gateway builds applications without loading torch
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 Start = Callable[[ModelConfig, Callable[[str], None]], Awaitable["ServedModel"]]
 
+STOPPING: Final = Unavailable("the model's replica is stopping; try again", retry_after_s=1.0)
 INTERNAL: Final = GenerationFailed("generation failed; the request may be retried")
 
 
@@ -63,6 +65,14 @@ class ModelReplica:
             stats=self._server.stats,
             on_gone=self._settler.take,
         )
+        self._is_leaving = False
+        if config.on_stop == "move":
+            on_stop(self._leave)
+
+    def _leave(self) -> None:
+        """Serve told this replica to stop: hand its requests to others, which gateways choose."""
+        self._is_leaving = True
+        self._sender.leave()
 
     async def generate(self, payload: bytes, ticket: bytes) -> bytes | None:
         """Answer one `GenerateRequest` through the channel that `ticket` opens.
@@ -75,6 +85,8 @@ class ModelReplica:
             request = request_decoder.decode(payload)
             await affinity.arrived(request)
             outlet = await self._sender.to(ticket_decoder.decode(ticket))
+            if self._is_leaving:  # its gateway was told of the requests before this one alone
+                return encoder.encode(Refused(STOPPING.info(), is_leaving=True))
             await outlet.run(request.id, self._server.generate(request, outlet), request.record)
         except ServeError as error:
             return _refused(error)
@@ -87,7 +99,8 @@ class ModelReplica:
         """Answer one `GenerateRequest` as a stream: one `DeltaFrame` an engine step, or `Refused`.
 
         For Python callers; costs a remote stream item a step and request, where the
-        channel of `generate` shares one frame between all requests of a gateway.
+        channel of `generate` shares one frame between all requests of a gateway. It is not
+        moved: a replica that stops answers it to the end, and one that dies breaks it.
         """
         sink = _Queue()
         try:

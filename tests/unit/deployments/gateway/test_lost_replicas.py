@@ -3,110 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 from dataclasses import replace
 
 import pytest
 
 from serve_app.channel.inbox import BROKEN, KILLED
-from serve_app.channel.receiver import Receiver
-from serve_app.deployments.gateway import routed_stream as module
-from serve_app.deployments.gateway.migrations import ENGINE, Migrations
-from serve_app.deployments.gateway.quarantine import DEATHS, Quarantine
-from serve_app.deployments.gateway.route import Route
-from serve_app.deployments.gateway.routed_stream import ATTEMPTS, MOVES, RoutedStream
+from serve_app.deployments.gateway.migrations import ENGINE
+from serve_app.deployments.gateway.quarantine import DEATHS
+from serve_app.deployments.gateway.routed_stream import ATTEMPTS, MOVES
 from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, Unavailable
-from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta, UsageRecord
-from tests.support.fake_replicas import FakeHandle, FakeReplica, nameless, undisturbed
+from serve_app.types import GenerateRequest, Prompt, SamplingParams, UsageRecord
+from tests.support.fake_replicas import nameless, undisturbed
+from tests.support.routed import Gateway, get, rest, steps, until
 
 ASKED = GenerateRequest(
     id="r", model="m", prompt=Prompt(text="a"), sampling=SamplingParams(seed=7), timeout_s=100.0
 )
-WAIT_S = 10.0
-
-
-class Gateway:
-    """A route to replicas that a test adds and takes away."""
-
-    def __init__(self, receiver: Receiver) -> None:
-        self.receiver = receiver
-        self.handle = FakeHandle(choose=lambda replicas: replicas[-1])
-        self.returns = False
-        self.quarantine = Quarantine()
-        self.migrations = Migrations()
-        self.all: list[FakeReplica] = []
-        self.route = self.new_route()
-
-    def new_route(self, patience_s: float = WAIT_S) -> Route:
-        return Route(
-            self.handle,  # type: ignore[arg-type]
-            self.receiver,
-            self.quarantine,
-            lambda: self.handle.is_there,
-            may_return=lambda: self.returns,
-            patience_s=patience_s,
-            migrations=self.migrations,
-        )
-
-    def add(self, name: str, weights: str = "w", *, runs: bool = False) -> FakeReplica:
-        """A new replica, which Serve prefers from now on."""
-        replica = FakeReplica(name, weights, runs=runs)
-        self.handle.replicas.append(replica)
-        self.all.append(replica)
-        return replica
-
-    def remove(self, replica: FakeReplica) -> None:
-        self.handle.replicas.remove(replica)
-
-    def kill(self, replica: FakeReplica) -> None:
-        self.remove(replica)
-        replica.kill()
-
-    def is_idle(self) -> bool:
-        """Whether nothing of any request is left."""
-        calls = self.route._calls
-        return not (self.receiver._inboxes or calls.open or calls.watching or self.route._replicas.waiting)
-
-
-@pytest.fixture
-async def gateway(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Gateway]:
-    monkeypatch.setattr(module, "FIRST_PAUSE_S", 0.001)
-    monkeypatch.setattr(module, "LAST_PAUSE_S", 0.01)
-    receiver = await Receiver.start("127.0.0.1")
-    gateway = Gateway(receiver)
-    yield gateway
-    for replica in gateway.all:
-        await replica.close()
-    await until(gateway.is_idle)
-    await receiver.close()
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
-async def get(stream: RoutedStream) -> list[TokenDelta]:
-    return await asyncio.wait_for(stream.get(), WAIT_S)
-
-
-async def rest(stream: RoutedStream) -> list[TokenDelta]:
-    deltas: list[TokenDelta] = []
-    while more := await get(stream):
-        deltas += more
-    return deltas
-
-
-async def steps(replica: FakeReplica, stream: RoutedStream, count: int) -> list[TokenDelta]:
-    """Let `replica` make `count` steps, one after the other, and read each."""
-    await until(lambda: replica.running)
-    deltas = []
-    for _ in range(count):
-        replica.go()
-        deltas += await get(stream)
-    return deltas
 
 
 @pytest.mark.parametrize("lose", ["kill", "cut", "stop_engine"])
