@@ -74,9 +74,9 @@ def test_a_body_that_haproxy_does_not_hold_is_left_to_its_client(
 
 def test_an_answer_that_has_begun_is_not_begun_again(client: httpx.Client, gateways: list[Replica]) -> None:
     for each in gateways:
-        each.dies = False
+        each.dies, each.breaks = False, True
     with pytest.raises(httpx.RemoteProtocolError):
-        client.post("/cut", content=b"x")
+        client.post("/x", content=b"x")
     assert asked(gateways) == 1
 
 
