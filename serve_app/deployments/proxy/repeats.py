@@ -13,7 +13,7 @@ from typing import Final
 
 from serve_app.limits import BODY_READ_TIMEOUT_S
 
-REPEATS: Final = 2  # so a request that ends gateways ends three
+REPEATS: Final = 3  # as many as mark a server that refuses connections down, so that another is asked
 MAX_BYTES: Final = 14_000  # of a body: with its headers it fits into HAProxy's buffer of 16,384 bytes
 
 # What Ray writes into HAProxy's configuration.
