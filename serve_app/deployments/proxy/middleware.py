@@ -1,0 +1,110 @@
+"""What Serve's own proxy says by itself, in the words of the protocol that a request speaks.
+
+Serve's proxy answers in plain text where no gateway can: 404 while nothing is deployed, 500 for a gateway
+that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back
+from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. An answer that has
+begun stays as it is, and so do the pages below /-/.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Final
+from urllib.parse import unquote
+
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serve_app.api.context import header
+from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
+from serve_app.api.error_renderers import render_error
+from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
+from serve_app.errors import DeadlineExceeded, ServeError, Unavailable
+
+CALLBACK: Final = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
+HERE: Final = "serve_app.deployments.proxy.middleware.middlewares"
+V1: Final = "SERVE_APP_V1_DIALECT"  # whose the paths below /v1 are: the gateway's `v1_dialect`
+
+_PAGES: Final = "/-/"
+_ROUTES: Final = "/-/routes"
+_LATE: Final = DeadlineExceeded("the request took longer than the server's proxy waits")
+
+
+def middlewares() -> list[Middleware]:
+    """For Serve, in the process of a proxy."""
+    return [Middleware(OwnWords, v1=Family(os.environ.get(V1, Family.OPENAI)))]
+
+
+class OwnWords:
+    """An ASGI app around Serve's proxy."""
+
+    def __init__(self, app: ASGIApp, v1: Family) -> None:
+        self._app = app
+        self._v1 = v1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"].startswith(_PAGES):
+            await self._app(scope, receive, send)
+            return
+        has_begun = False
+        error: ServeError | None = None
+
+        async def pass_on(message: Message) -> None:
+            nonlocal has_begun, error
+            if not has_begun:
+                has_begun, error = True, _error_of(message)
+            if error is None:
+                await send(message)
+
+        await self._app(scope, receive, pass_on)
+        if not has_begun:  # Serve's proxy gave up, and its server would say 500
+            error = LOST
+        if error is not None:
+            if error is MISSING and not await self._has_routes(scope, receive):
+                error = STARTING
+            await self._reply(scope, send, error)
+
+    async def _has_routes(self, scope: Scope, receive: Receive) -> bool:
+        """Whether anything is deployed, by the proxy's own page."""
+        body = b""
+
+        async def keep(message: Message) -> None:
+            nonlocal body
+            body += message.get("body", b"")
+
+        await self._app({**scope, "path": _ROUTES, "raw_path": _ROUTES.encode()}, receive, keep)
+        try:
+            return bool(json.loads(body))
+        except ValueError:  # it does not know yet, and says so in plain text
+            return False
+
+    async def _reply(self, scope: Scope, send: Send, error: ServeError) -> None:
+        prefix, inner = split_prefix(unquote(scope["path"]))
+        word = header(scope, HEADER.lower().encode())
+        reply = render_error(family_of(word if word in WORDS else None, prefix, inner, self._v1), error)
+        length = str(len(reply.body))
+        headers = [(name.encode(), text.encode()) for name, text in reply.headers.items()]
+        headers.append((b"content-length", length.encode()))
+        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+        await send({"type": "http.response.body", "body": reply.body})
+
+
+def _error_of(message: Message) -> ServeError | None:
+    """What an answer that begins with `message` says, if it is Serve's own; None for a gateway's.
+
+    Gateways tell errors in JSON, and Serve in plain text.
+    """
+    headers = {name.lower(): text for name, text in message.get("headers", ())}
+    if not headers.get(b"content-type", b"").startswith(b"text/plain"):
+        return None
+    match message.get("status"):
+        case 404:
+            return MISSING
+        case 408:
+            return _LATE
+        case 429 | 503:
+            after = headers.get(b"retry-after", b"")
+            return Unavailable(UNREADY.message, retry_after_s=float(after)) if after.isdigit() else UNREADY
+        case _:
+            return None
