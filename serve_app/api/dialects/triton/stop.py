@@ -18,7 +18,7 @@ def find_model(services: Services, endpoint: str) -> None:
 
 
 def stopped(services: Services, context: RequestContext, stop: Stop, version: str | None) -> dict[str, Any]:
-    """End the caller's requests of an id, if this gateway runs any. Returns what the answer has beside no outputs.
+    """End the caller's requests of an id, if this gateway runs any. Returns the answer, without outputs.
 
     Raises ModelNotFound or VersionNotFound.
     """
