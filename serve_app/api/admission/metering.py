@@ -1,10 +1,10 @@
 """What an admitted request takes from budgets and leaves in the journal.
 
-Reserved before, settled after: a request is charged its prompt by estimate and its output
-at the most it may become, and gets back what it did not use. What it used is the work that was
-done for it, whoever hung up: one request, and the tokens that were computed and generated. A
-failure of ours that left the client with nothing is given back whole. Knows neither how budgets
-are kept nor where the journal is.
+A request reserves before it runs: an estimate of its prompt, and the most that its output may
+become. It settles after: what it did not use goes back. Its usage is the work that was done, also
+if the client hung up: one request, and the tokens that were computed and generated. A failure of
+the server that left the client with nothing costs nothing. Knows neither how budgets are kept nor
+where the journal is.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from serve_app.errors import (
 from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
 
 MINUTE_S: Final = 60.0
-RETRY_S: Final = 5.0  # told while usage cannot be written: an operator must make space
-BYTES_PER_TOKEN: Final = 4  # of usual text; the settlement corrects it
-TOKENS_PER_MESSAGE: Final = 4  # the template's own
+RETRY_S: Final = 5.0  # Retry-After while usage cannot be written: an operator must make space
+BYTES_PER_TOKEN: Final = 4  # an estimate for usual text, which the settlement corrects
+TOKENS_PER_MESSAGE: Final = 4  # that the template adds
 DEFAULT_OUTPUT: Final = Limits().default_output_tokens
 
 REQUESTS: Final = "requests"
@@ -50,29 +50,29 @@ _NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output to
 
 
 class User(Protocol):
-    """Something that works for a request, and knows how much."""
+    """Something that works for a request and knows its usage so far."""
 
     @property
     def usage(self) -> Usage: ...
 
 
 class Meter:
-    """Admits requests against their endpoint's budgets and accounts for them."""
+    """Admits requests within the budgets of their endpoint, and writes their usage down."""
 
     def __init__(self, quota: Quota, journal: Journal, *, usage_required: bool = False) -> None:
-        """`usage_required`: refuse what cannot be written down."""
+        """`usage_required`: refuse a request whose usage cannot be written down."""
         self._quota = quota
         self._journal = journal
         self._usage_required = usage_required
 
     @property
     def is_open(self) -> bool:
-        """Whether requests are admitted, as far as their records are concerned."""
+        """Whether the records of usage allow that requests are admitted."""
         return not self._usage_required or self._journal.problem is None
 
     @property
     def problem(self) -> str | None:
-        """Why records of usage are not where they belong; None when they are."""
+        """Why records of usage are not in the journal; None: they are."""
         if self._journal.problem is None:
             return None
         return (
@@ -85,11 +85,11 @@ class Meter:
     async def admit(
         self, endpoint: Endpoint, reserved: Callable[[], Usage], context: RequestContext
     ) -> AsyncIterator[Metered]:
-        """Account for one call. Raises QuotaExceeded, or Unavailable where usage must be written and is not.
+        """Account for one call. Raises QuotaExceeded, or Unavailable if usage must be written and cannot.
 
-        `reserved` tells what the call may use at the most; it may read every prompt, so it is
-        asked for endpoints with budgets alone. The block tells what it is given of `usage`;
-        however it ends, the reservation is settled and one record is closed.
+        `reserved` returns the most that the call may use. It may read every prompt, so only endpoints
+        with budgets call it. The block tells the `Metered` what it used. However the block ends, the
+        reservation is settled and one record is closed.
         """
         if not self.is_open:
             raise Unavailable("usage cannot be written down at present; try again", retry_after_s=RETRY_S)
@@ -106,7 +106,7 @@ class Meter:
             outcome = "aborted"
             raise
         except Exception as error:
-            # A stream that broke says so in `context`; before it nothing was delivered.
+            # A stream that broke is marked in `context`. Any other failure came before the first byte.
             metered.is_free = context.outcome is None and _is_ours(error)
             raise
         finally:
@@ -133,14 +133,14 @@ class Meter:
 
 
 class Metered:
-    """One call under way. Its user sets `usage` as it becomes known, or names what has it."""
+    """One call under way. The caller sets `usage` when it is known, or names the `User` that knows it."""
 
     def __init__(self, endpoint: Endpoint, context: RequestContext) -> None:
         self._endpoint = endpoint
         self._context = context
         self._usage = Usage()
         self._user: User | None = None
-        self.is_free = False  # nothing of it is charged
+        self.is_free = False  # the call costs nothing
         self.has_price = True
         self.record = UsageRecord(
             id=context.id,
@@ -155,7 +155,7 @@ class Metered:
 
     @property
     def usage(self) -> Usage:
-        """The work so far."""
+        """The work that was done so far."""
         return self._usage if self._user is None else self._user.usage
 
     @usage.setter
@@ -163,11 +163,11 @@ class Metered:
         self._usage = usage
 
     def follow(self, user: User) -> None:
-        """From here on `user` knows the usage, also while nothing is delivered."""
+        """From now on `user` says the usage, also while the client gets nothing."""
         self._user = user
 
     def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
-        """A question ended with `error`. Who leaves it, or lets its time run out, has had it `asked`."""
+        """A question ended with `error`. A client that left, or ran out of time, pays for what it `asked`."""
         if isinstance(error, (asyncio.CancelledError, DeadlineExceeded)):
             self.usage = asked()
 
@@ -235,7 +235,7 @@ def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]
         reserved = ask()
         rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
         capacity = rate * endpoint.burst_s
-        # One request may be larger than the burst: it then takes all of it.
+        # A request that is larger than the whole burst takes all of the burst.
         amount = min(capacity, reserved.prompt_tokens + reserved.completion_tokens)
         return [
             Draw(
@@ -270,7 +270,7 @@ def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]
 
 
 def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
-    """What was used beyond what was drawn; what is free is given back whole."""
+    """The difference between what was used and what was drawn. A free call gets back all that was drawn."""
     used = {
         REQUESTS: 1,
         INPUT: usage.prompt_tokens,
@@ -284,5 +284,5 @@ def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[D
 
 
 def _is_ours(error: Exception) -> bool:
-    """Whether the failure is the server's and not the client's, nor the end of a deadline."""
+    """Whether the server failed, and neither the client nor a deadline."""
     return isinstance(error, _OURS) or not isinstance(error, ServeError)

@@ -1,9 +1,9 @@
 """Who may call what: pure ASGI, deny by default.
 
-Covered: every path but `OPEN_PATHS` needs a caller, including paths nobody serves; the
-path is `scope["path"]` alone, as the router sees it, never a URL built from headers.
-Each route names the scope it needs when the table of routes is made (see route.py).
-Not covered: quotas, and who the peer is behind a proxy: that is `peer_of`'s business.
+Covered: every path but `OPEN_PATHS` needs a caller, also a path that nobody serves. The path
+is `scope["path"]` alone, as the router sees it, and never a URL built from headers. Each route
+names the scope that its callers need. Not covered: quotas; the address of a peer behind a proxy,
+which `peer_of` finds.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Authentication:
 
 
 class Scoped:
-    """An ASGI app for callers whose key has `needed`; the route's template goes to the metrics."""
+    """An ASGI app for callers whose key has the scope `needed`. Metrics count it by the route's template."""
 
     def __init__(self, app: ASGIApp, needed: Scope | None, route: str) -> None:
         self._app = app

@@ -1,9 +1,8 @@
 """From a socket to a checked wire model: capped reading, then strict JSON.
 
-Covered: size (declared and real), slow senders, encodings, nesting, NaN and overflow in
-any value, lone surrogates, byte-order marks, UTF-16; errors never repeat the input.
-Of duplicate keys the last one wins, as everywhere in Python. Not covered: the meaning
-of fields, which belongs to the dialects.
+Covered: size (declared and real), slow senders, encodings, nesting, NaN and overflow in any value,
+lone surrogates, byte-order marks and UTF-16. An error never repeats the input. Of duplicate keys
+the last one wins, as everywhere in Python. Not covered: what fields mean, which dialects know.
 """
 
 from __future__ import annotations
@@ -30,19 +29,19 @@ from serve_app.limits import (
 
 
 class ClientGone(Exception):
-    """The client closed the connection; there is nobody to answer."""
+    """The client closed the connection, so nobody waits for an answer."""
 
 
 class WireModel(BaseModel):
-    """Base of all wire models: unknown fields are kept aside, to be listed but not used."""
+    """The base of all wire models. Unknown fields are kept apart: they are listed, and not used."""
 
     free_form: ClassVar[tuple[str, ...]] = ()  # fields in which unchecked values may hide
-    may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers somebody else checks
+    may_be_infinite: ClassVar[tuple[str, ...]] = ()  # unknown fields whose numbers the dialect checks
 
-    # For the OpenAPI document and the tables of fields; a subclass has those of its bases too.
+    # For the OpenAPI document and the tables of fields. A subclass adds to what its bases say.
     fields_required: ClassVar[tuple[str, ...]] = ()
-    fields_told: ClassVar[Mapping[str, Told]] = {}  # by a field's name, or by a path into it
-    fields_beside: ClassVar[Mapping[str, Any]] = {}  # name of an unknown field that is read -> its type
+    fields_told: ClassVar[Mapping[str, Told]] = {}  # keyed by the name of a field, or by a path into one
+    fields_beside: ClassVar[Mapping[str, Any]] = {}  # unknown fields that the dialect reads -> their types
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True, protected_namespaces=())
 
@@ -53,17 +52,17 @@ class WireModel(BaseModel):
 
     @classmethod
     def beside(cls) -> dict[str, Any]:
-        """Fields of the body that are no attributes, each with a type that tells its shape."""
+        """The fields that are read but are no attributes, each with the type of its values."""
         return {name: shape for base in reversed(cls.__mro__) for name, shape in _own(base, "fields_beside")}
 
     def without(self, *names: str) -> Self:
-        """A copy that has neither those fields nor unknown ones: what may live as long as an answer."""
+        """A copy without the fields `names` and without unknown ones. It may live as long as an answer."""
         kept = {name: value for name, value in self.__dict__.items() if name not in names}
         return cast(Self, type(self).model_construct(**kept))
 
 
 def _own(base: type, name: str) -> Iterable[tuple[str, Any]]:
-    """The entries of a mapping that a class has by itself, and not from its bases."""
+    """The entries of the mapping `name` that the class itself defines, without those of its bases."""
     found: Mapping[str, Any] = vars(base).get(name, {})
     return found.items()
 
@@ -72,7 +71,7 @@ Wire = TypeVar("Wire", bound=WireModel)
 
 
 JSON_TYPE: Final = "application/json"
-# What a body of JSON is called, where anything is said: curl calls what `-d` sends a form.
+# The types that a body of JSON may have. curl says "form" of what `-d` sends.
 _BODY_TYPES: Final = frozenset({"", JSON_TYPE, "application/x-www-form-urlencoded"})
 
 
@@ -87,7 +86,7 @@ async def read_body(
 ) -> bytes:
     """The body of a JSON request. Raises InvalidBody, BodyTooLarge, ReadTimeout or ClientGone.
 
-    `take` is told of every piece that arrived, and may refuse it by raising.
+    `take` is called with the size of every piece that arrives. It raises to refuse the piece.
     """
     _check_headers(scope, max_bytes)
     loop = asyncio.get_running_loop()
@@ -121,13 +120,13 @@ def _check_headers(scope: Scope, max_bytes: int) -> None:
         return
     if not (length.isascii() and length.isdigit()):
         raise InvalidBody("Content-Length must be a number")
-    # Before int(): a header may hold more digits than Python converts.
+    # Checked before int(), because a header may hold more digits than Python converts.
     if len(length.lstrip("0")) > 12 or int(length) > max_bytes:
         raise BodyTooLarge(f"the body must not exceed {max_bytes} bytes")
 
 
 def check_type(content_type: str | None) -> None:
-    """Raises InvalidBody for a Content-Type that says what follows is something else than JSON."""
+    """Raises InvalidBody for a Content-Type that is not one of JSON."""
     if (content_type or "").partition(";")[0].strip().lower() not in _BODY_TYPES:
         raise InvalidBody(f"Content-Type must be {JSON_TYPE}")
 
@@ -138,7 +137,7 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
     try:
         body = model.model_validate_json(raw)
     except ValidationError as error:
-        # `input` is left out on purpose: an error must not grow with, or repeat, the body.
+        # `input` is left out on purpose: an error must not repeat the body, nor grow with its size.
         raise _public(
             error.errors(include_url=False, include_input=False, include_context=False)[0]
         ) from None
@@ -160,7 +159,7 @@ def _public(error: Any) -> InvalidBody | InvalidField:
     return InvalidField(field, f"{path}: {_REASONS.get(error['type'], error['msg'])}", joint=None)
 
 
-# What pydantic finds by itself; the types of fields say the rest.
+# Our words for errors of pydantic itself. The types of fields have words of their own.
 _REASONS: Final = {
     "missing": "is required",
     "model_type": "must be an object",
@@ -173,14 +172,14 @@ _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1 as si
 
 
 def _check_structure(raw: bytes) -> None:
-    """Refuse what nests too deep or holds too many containers, before a parser sees it.
+    """Refuse a body that nests too deep or holds too many containers, before a parser sees it.
 
-    Looks at the brackets outside of strings alone; whether they match is left to the parser.
+    Counts the brackets outside of strings. The parser checks whether brackets match.
     """
     if raw.count(b"[") + raw.count(b"{") <= MAX_JSON_DEPTH:
         return
     structure = raw.replace(b"\\\\", b"").replace(b'\\"', b"").translate(_STEPS, _NOT_STRUCTURE)
-    steps = b"".join(structure.split(b'"')[::2])  # even pieces are outside of strings
+    steps = b"".join(structure.split(b'"')[::2])  # the even pieces are outside of strings
     if steps.count(1) > MAX_JSON_CONTAINERS:
         raise InvalidBody(f"the body must hold at most {MAX_JSON_CONTAINERS} lists and objects")
     if max(accumulate(memoryview(steps).cast("b")), default=0) > MAX_JSON_DEPTH:
@@ -190,7 +189,7 @@ def _check_structure(raw: bytes) -> None:
 def check_finite(value: Any) -> None:
     """Refuse numbers that are not finite anywhere in a free-form `value`. Raises InvalidBody.
 
-    The parser keeps NaN, Infinity and 1e400 in values of no declared type.
+    The parser accepts NaN, Infinity and 1e400 in values of no declared type.
     """
     pending = [value]
     while pending:

@@ -1,6 +1,6 @@
-"""One client's connection: who left, who does not read, who waits too long.
+"""The connection of one client: it may leave, stop reading, or wait too long.
 
-Each watch costs once a request, never once an event.
+Each watch costs a fixed amount per request, and nothing per event.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ async def _cancel(task: asyncio.Future[Any]) -> None:
         task.cancel()
         await asyncio.wait({task})
     if not task.cancelled():
-        task.exception()  # taken note of: nobody else asks
+        task.exception()  # asyncio warns of an exception that nobody looked at
 
 
 class Writer:
     """Sends a response, and gives up a client that stops reading.
 
-    A server's `send` waits while its socket buffer is full, so what is not yet sent is
-    one write per request. One timer looks after that wait; a timer per write would cost
-    more than the write.
+    A server's `send` waits while its socket buffer is full, so a request has at most one write
+    under way. One timer per request watches that write: a timer per write would cost more than
+    the write.
     """
 
     def __init__(self, send: Send, timeout_s: float = WRITE_TIMEOUT_S) -> None:

@@ -1,4 +1,4 @@
-"""The outermost layer of every HTTP request: ids, refused headers, the last resort, the access log."""
+"""The outermost layer of every HTTP request: ids, refused headers, answers to failures, the access log."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from serve_app.telemetry import Metrics, log_request
 
 logger = logging.getLogger(__name__)
 
-# Ray Serve's proxies obey these before our code runs: a client could switch off the
-# detection of its own disconnect, or our deadlines.
+# Ray Serve's proxies obey these headers before our code runs. A client could switch off the detection
+# of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
-QUIET: Final = frozenset(  # asked every second, by machines
+QUIET: Final = frozenset(  # machines ask these every second
     {"/livez", "/readyz", "/health", "/metrics", "/grpc.health.v1.Health/Check"}
 )
-METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # that logs name
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # the methods that logs name
 INTERNAL: Final = "an internal error occurred; the request may be retried"
 
 
@@ -58,12 +58,12 @@ class Edge:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            # Lifespan passes; there is no websocket route, and its default answer is a refusal.
+            # The lifespan passes. A websocket has no route, and the default answer refuses it.
             await self._app(scope, receive, send)
             return
         context = open_context(scope, self._renderers[Family.OPENAI])
         status = 0
-        # Twice the same header would be read as one value with a comma.
+        # A header that comes twice would be read as one value with a comma.
         leave_id = self._ids_are_echoed and context.client_id is not None
 
         async def send_with_id(message: Message) -> None:
@@ -81,7 +81,7 @@ class Edge:
             context.render_error = self._renderers[context.family]
             context.is_forced = forced is not None or prefix is not None
             _check(scope)
-            if prefix is not None:  # behind here the alias is the route itself
+            if prefix is not None:  # from here on the alias is the route itself
                 scope = {**scope, "path": path, "raw_path": path.encode()}
             await self._app(scope, receive, send_with_id)
         except ClientGone:
@@ -91,7 +91,7 @@ class Edge:
             if isinstance(public, GenerationFailed) and public is not error:
                 logger.exception("request %s: unexpected error", context.id)
             if status:
-                raise  # too late for an answer: the server closes the connection uncleanly
+                raise  # the answer has begun: the server closes the connection without its end
             answer = context.render_error(public)
             headers = {**answer.headers, **_http_headers(error)}
             await reply(send_with_id, answer.status, headers, answer.body)
@@ -99,7 +99,7 @@ class Edge:
             log_done(self._metrics, context, scope["method"], status)
 
     def _of_router(self, error: Exception, scope: Scope) -> ServeError | None:
-        """What the router had to say, in words; None for any other error."""
+        """The router's own refusal, as an error of ours; None for any other error."""
         if not isinstance(error, HTTPException):
             return None
         told = {404: self._guide.not_found, 405: self._guide.wrong_method}.get(error.status_code)
@@ -107,7 +107,7 @@ class Edge:
 
 
 def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
-    """Count a request that ended, and write its line. `status`: what HTTP has for its end; 0: none."""
+    """Count a request that ended, and write its line. `status` is that of HTTP; 0: there was no answer."""
     seconds = time.monotonic() - context.started
     outcome = context.outcome or (str(status) if status else "cancelled")
     metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
@@ -130,7 +130,7 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
 
 def _check(scope: Scope) -> None:
     if "\n" in scope["path"]:
-        # The router's patterns end in `$`, which lets one trailing line break pass.
+        # A pattern of the router ends in `$`, which also matches before a trailing line break.
         raise RouteNotFound("there is no such route")
     for name in REFUSED_HEADERS:
         if header(scope, name.encode()) is not None:
@@ -138,13 +138,13 @@ def _check(scope: Scope) -> None:
 
 
 def public_error(error: Exception) -> ServeError:
-    """What may be said of any exception."""
+    """What a client may be told of an exception."""
     if isinstance(error, ServeError):
         return error
     return GenerationFailed(INTERNAL)
 
 
 def _http_headers(error: Exception) -> dict[str, str]:
-    """`Allow` of a 405, which the router knows."""
+    """The header `Allow` of a 405, which the router writes."""
     allow = (error.headers or {}).get("Allow") if isinstance(error, HTTPException) else None
     return {} if allow is None else {"allow": ", ".join(sorted(allow.split(", ")))}

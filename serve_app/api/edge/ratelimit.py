@@ -1,8 +1,8 @@
 """The headers that tell a caller how its budgets stand, as OpenAI names them.
 
-`x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where
-input and output are limited apart, `tokens` repeats the one with less left, for clients
-that know no other.
+`x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where input
+and output have limits of their own, `tokens` repeats the limit with fewer tokens left, for clients
+that read `tokens` alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def ratelimit_headers(budgets: Sequence[Budget]) -> list[tuple[bytes, bytes]]:
 
 
 def duration(seconds: float) -> str:
-    """As OpenAI writes it: `250ms`, `6s`, `1m30s`."""
+    """A duration as OpenAI writes one: `250ms`, `6s`, `1m30s`."""
     if seconds < 1:
         return f"{round(seconds * 1000)}ms"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,6 +1,6 @@
-"""What a client is told that asked for a route nobody has: method, path, and what it perhaps meant.
+"""The error for a request that no route serves: its method, its path, and the route it may have meant.
 
-Knows the table of routes; neither bodies nor protocols.
+Knows the table of routes. Knows neither bodies nor protocols.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from starlette.routing import compile_path
 from serve_app.errors import MethodNotAllowed, RouteNotFound
 
 MAX_SHOWN_CHARS: Final = 100  # of a path in a message
-MAX_COMPARED_CHARS: Final = 200  # beyond it, a path is like no other
-ALIKE: Final = 0.8  # of two paths, as difflib counts
+MAX_COMPARED_CHARS: Final = 200  # a longer path is not compared
+ALIKE: Final = 0.8  # from this ratio of difflib on, two paths are alike
 
 _METHOD: Final = re.compile(r"[A-Z]{1,10}")
-_BASES: Final = ("/v1", "/v3", "/serving-endpoints")  # which clients leave out of their base URL
+_BASES: Final = ("/v1", "/v3", "/serving-endpoints")  # clients may leave these out of their base URL
 _CHATS: Final = "chats are answered by POST /v1/chat/completions"
 
-# APIs of other products that clients try, by the ends of their paths.
+# APIs of other products that clients try, by the end of the path.
 _ELSEWHERE: Final = {
     "/responses": f"OpenAI's Responses API is not served; {_CHATS}",
     "/messages": f"Anthropic's Messages API is not served; {_CHATS}",
@@ -39,20 +39,20 @@ _DECLARED: Final = (
 
 
 class RouteGuide:
-    """The table of routes, as somebody who lost the way is told of it."""
+    """Errors that name the route nearest to the one that was asked for."""
 
     def __init__(self, routes: Iterable[tuple[str, str]]) -> None:
-        """`routes` are methods and paths, these as Starlette's templates."""
+        """`routes` are pairs of a method and a path. A path is a template of Starlette."""
         self._routes = [(method, path, compile_path(path)[0]) for method, path in routes]
         self._plain = sorted({path for _, path, _ in self._routes if "{" not in path})
 
     def not_found(self, method: str, path: str) -> RouteNotFound:
-        """The error of a path that no route has."""
+        """The error for a path that no route has."""
         hint = self._hint(path)
         return RouteNotFound(f"{asked(method, path)}: there is no such route{'; ' + hint if hint else ''}")
 
     def wrong_method(self, method: str, path: str) -> MethodNotAllowed:
-        """The error of a path that only routes of other methods have."""
+        """The error for a path whose routes have other methods."""
         allowed = ", ".join(sorted({known for known, _, pattern in self._routes if pattern.match(path)}))
         return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
 
@@ -77,14 +77,14 @@ class RouteGuide:
 
 
 def asked(method: str, path: str) -> str:
-    """A request's line as a message shows it: bounded, and without anything that is not plain."""
+    """The method and the path as a message shows them: of bounded length, in plain characters."""
     shown = quote(path[:MAX_SHOWN_CHARS], safe="/:@-._~")
     cut = "..." if len(path) > MAX_SHOWN_CHARS else ""
     return f"{method if _METHOD.fullmatch(method) else 'the method'} {shown}{cut}"
 
 
 def _variants(path: str) -> Iterator[str]:
-    """The same path as others write it: without a slash at its end, with a base, or with one base less."""
+    """Other spellings of a path: without a slash at its end, with a base, or with one base less."""
     plain = re.sub("/{2,}", "/", path).rstrip("/").lower()
     yield plain
     for base in _BASES:

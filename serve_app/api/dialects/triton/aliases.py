@@ -1,7 +1,7 @@
-"""Names of Triton's that mean an endpoint which has another name, and the part of it that they mean.
+"""Triton's names for an endpoint that has another name, and the part of the endpoint that each means.
 
-TensorRT-LLM's backend serves one model as several: tensors, texts around them, and the steps between
-the two. Their usual names are settings; an endpoint of its own that has such a name comes first.
+TensorRT-LLM's backend serves one model under several names: its tensors, an ensemble of texts, and the
+steps between the two. The usual names are settings. An endpoint that really has such a name comes first.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from serve_app.endpoints.endpoint import Task
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a model's name in a path or message means."""
+    """The meaning of a model's name in a path or a message."""
 
-    endpoint: str  # which need not exist
+    endpoint: str  # an endpoint of this name may not exist
     role: Role
 
 

@@ -1,4 +1,4 @@
-"""The tensors of TensorRT-LLM as metadata lists them for what a name means, whatever the model."""
+"""The tensors that metadata lists for each role of a name. They are the same for every model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from serve_app.api.kserve.description import TensorShape
 from serve_app.config import TrtllmConfig
 from serve_app.types import ModelInfo
 
-# Inputs that are token ids or about them, for which an ensemble has texts.
+# Inputs of token ids, or about token ids. An ensemble has texts instead.
 _OF_TOKENS: Final = frozenset(
     {"input_ids", "input_lengths", "bad_words_list", "stop_words_list", "embedding_bias"}
     | {"decoder_input_ids", "decoder_input_lengths", "prompt_table_extra_ids", *RENAMED.values()}
@@ -51,7 +51,7 @@ SHAPES: Final[Mapping[Role, Shapes]] = MappingProxyType(
 
 
 def config_parameters(info: ModelInfo | None, config: TrtllmConfig) -> dict[str, object]:
-    """What a configuration tells beyond tensors; little while the model is not known."""
+    """The parameters of a configuration. There are few while the model is not known."""
     own: dict[str, object] = {"exclude_input_in_output": str(config.exclude_input_in_output).lower()}
     if info is None:
         return own

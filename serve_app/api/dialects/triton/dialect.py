@@ -1,6 +1,6 @@
 """TensorRT-LLM's `InferenceRequest`: named tensors in, generation requests and the form of their answer out.
 
-Transport-neutral. Whoever brings an `InferRequest` - a body of HTTP, a message of gRPC - does this:
+The same for all transports. With the `InferRequest` of an HTTP body or a gRPC message, a transport does this:
 
     parsed = parse(request, config, can_stream=...)      # InvalidField; UnsupportedField: cannot stream
     if isinstance(parsed, Stop): ...                     # end the running request of parsed.id
@@ -10,7 +10,7 @@ Transport-neutral. Whoever brings an `InferRequest` - a body of HTTP, a message 
     answers.several(choices) -> list[InferResponse]      # otherwise, where there may be many: one a sequence
     answers.whole(choices) -> InferResponse              # and where there may not: one
 
-Of a batch every row is a request. Knows neither JSON nor protobuf nor the model.
+Every row of a batch is a request. Knows neither JSON nor protobuf nor the model.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import GenerateRequest, ModelInfo, Tensor
 
-# A replica's names of fields -> those of tensors.
+# Names of fields in a replica's errors -> names of tensors.
 _TENSORS: Final[Mapping[str, str]] = {
     "prompt": "input_ids",
     "max_tokens": "request_output_len",
@@ -69,7 +69,7 @@ _TENSORS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The wish to end the running request of this id; its answer is empty."""
+    """The wish to end the running request of this id. The answer to the wish is empty."""
 
     model: str
     id: str
@@ -80,16 +80,16 @@ class Inference:
     """A checked request."""
 
     version: str | None
-    requests: tuple[GenerateRequest, ...]  # one a row of the batch
-    streaming: bool  # one response a token is wanted
+    requests: tuple[GenerateRequest, ...]  # one for each row of the batch
+    streaming: bool  # the client wants a response for each token
     timeout_s: float | None
     answer: ResponseForm
     fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest]
-    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
-    ignored: tuple[str, ...] = ()  # keywords of a schema that an answer may not match
+    names: Mapping[str, str] = field(default_factory=dict)  # the replica's name of a field -> the client's
+    ignored: tuple[str, ...] = ()  # keywords of a schema that are not enforced
 
     def call(self, endpoint: str, renderer: Callable[[str, ModelInfo], Renderer], *, stream: bool) -> Call:
-        """The call at `endpoint`, which the model's name means; `stream`: its transport is told of deltas."""
+        """The call to `endpoint`, which the model's name means. `stream`: the transport is told of deltas."""
         return Call(
             model=endpoint,
             task=Task.COMPLETIONS,
@@ -98,7 +98,7 @@ class Inference:
             requests=self.requests,
             stream=stream,
             timeout_s=self.timeout_s,
-            ignored=self.ignored,  # unknown tensors are refused, unknown parameters passed over
+            ignored=self.ignored,  # unknown tensors are refused, and unknown parameters ignored
             renderer=renderer,
             names=self.names,
             fit=self.fit,
@@ -108,10 +108,10 @@ class Inference:
 def parse(
     request: InferRequest, config: TrtllmConfig, *, can_stream: bool, role: Role = Role.TENSORS
 ) -> Inference | Stop:
-    """What `request` asks for. `can_stream`: its transport can carry more than one response.
+    """What `request` asks for. `can_stream`: the transport can carry more than one response.
 
-    `role`: what the model's name means. Raises InvalidField, naming the tensor, or PromptTooLong;
-    UnsupportedField for a stream over a transport that has one response.
+    `role`: what the model's name means. Raises InvalidField, which names the tensor, or PromptTooLong.
+    Raises UnsupportedField for a stream over a transport that has one response.
     """
     tensors, names = own_names(request.inputs, request.model)
     if _is_stop(tensors):
@@ -129,7 +129,7 @@ def parse(
     streaming = row.flag("streaming")
     _check_stream(row, streaming, can_stream)
     excludes = row.choice("exclude_input_in_output")
-    # As the product has it, a stream never repeats the prompt.
+    # As in the product, a stream never repeats the prompt.
     with_prompt = not (config.exclude_input_in_output if excludes is None else excludes) and not streaming
     priority = engine_priority(request.parameters)
     forms = [read_guide(each) for each in rows]
@@ -145,7 +145,7 @@ def parse(
         for each, form in zip(rows, forms, strict=True)
     )
     sequences = requests[0].n
-    # Beams are told together, as they change ranks together.
+    # All beams are in one response, because they change ranks together.
     is_split = can_stream and requests[0].beam is None and len(rows) * sequences > 1
     outputs = wanted_outputs(
         row, request.outputs, request.model, with_text=with_text, is_split=is_split, role=role
@@ -167,7 +167,7 @@ def parse(
         streaming=streaming,
         timeout_s=timeout_s(request.parameters),
         answer=answer,
-        # An ensemble is made of a preprocessing, which tells of one end token.
+        # The preprocessing of an ensemble sets one end token, so there is no other.
         fit=Fit(BatchRow({}, names), pad_id, has_one_end=role is Role.ENSEMBLE and "end_id" not in row),
         names={ours: names.get(tensor, tensor) for ours, tensor in _TENSORS.items()},
         ignored=tuple(dict.fromkeys(name for form in forms for name in form.ignored)),
@@ -190,7 +190,7 @@ def _check_stream(row: BatchRow, streaming: bool, can_stream: bool) -> None:
 
 
 def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the request is to end another; the rest of it need not make sense then."""
+    """Whether the request is to end another one. Its other tensors are not looked at then."""
     tensor = tensors.get("stop")
     if tensor is None:
         return False
@@ -199,6 +199,6 @@ def _is_stop(tensors: Mapping[str, Tensor]) -> bool:
 
 
 def _pad_id(row: BatchRow) -> int | None:
-    """The client's, else its end token; None: the model's own."""
+    """The client's padding, else its end token; None: the model's own."""
     given = [each for each in (row.integer("pad_id"), row.integer("end_id")) if each not in (None, NO_TOKEN)]
     return given[0] if given else None

@@ -1,4 +1,4 @@
-"""Errors in Triton's shape, one string, and what they are called on gRPC. Knows no route."""
+"""Errors in Triton's shape, one string, and their status on gRPC. Knows no route."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.errors import ServeError
 
 __all__ = ["GRPC_STATUS", "NOT_READY", "error_object", "probe_error", "render_error"]
 
-NOT_READY: Final = 400  # status of a probe whose answer is no
+NOT_READY: Final = 400  # the status of a probe that is not ready
 
 # Condition -> name of a grpc.StatusCode.
 GRPC_STATUS: Final[Mapping[str, str]] = MappingProxyType(
@@ -44,5 +44,5 @@ def render_error(error: ServeError) -> ErrorReply:
 
 
 def probe_error(error: ServeError) -> ErrorReply:
-    """The same for a probe, whose no is a 400 and not a 503."""
+    """Status, headers and body for a probe. One that is not ready is a 400, not a 503."""
     return error_reply(error, NOT_READY if error.condition == "E9" else STATUS[error.condition])

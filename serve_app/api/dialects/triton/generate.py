@@ -1,8 +1,8 @@
 """POST .../generate and generate_stream of Triton: tensors as keys of a JSON object, or a text prompt.
 
-Every top-level key but `id` and `parameters` is a tensor, or one of the text keys of the product's
-ensemble; so is a key of `parameters` that has such a name. The response has a key an output: a
-single element bare, more as a flat list.
+Every top-level key but `id` and `parameters` is a tensor, or a text key of the product's ensemble.
+A key of `parameters` with the name of a tensor is one too. The response has a key for each output:
+one element stands bare, and several are a flat list.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class GenerateBody(WireModel):
     parameters: Any = None
 
     def split(self, table: Mapping[str, Input] = ACCEPTED) -> tuple[dict[str, Any], dict[str, Parameter]]:
-        """Values by key, null ones left out, and the request's parameters. Raises InvalidField."""
+        """Values by key without those that are null, and the request's parameters. Raises InvalidField."""
         nested = {} if self.parameters is None else self.parameters
         if not isinstance(nested, dict):
             raise InvalidField("parameters", "must be an object")
@@ -74,7 +74,7 @@ class GenerateDialect:
         stream: bool,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` as the path has them; `stream`: the route's answers are events."""
+        """`model` and `version` are those of the path. `stream`: the route answers with events."""
         self._role = role
         self._config = config
         self._model = model
@@ -105,12 +105,12 @@ class GenerateDialect:
 
 
 class GenerateRenderer:
-    """Writes events, or the one object; an answer that is not streamed is one event."""
+    """Writes events, or one object. An answer without a stream of tokens is one event."""
 
     def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, streaming: bool) -> None:
         self._answers = ResponseBuilder(answer, info)
         self._streaming = streaming
-        self._choices: dict[int, Choice] = {}  # of an answer that will be one event
+        self._choices: dict[int, Choice] = {}  # of an answer that becomes one event
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
         if not self._streaming:

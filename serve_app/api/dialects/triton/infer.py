@@ -1,4 +1,4 @@
-"""POST .../infer: tensors in the body, JSON or binary, and one response of the same kind."""
+"""POST .../infer: tensors in JSON or as bytes, and one response of the same kind."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from serve_app.types import ModelInfo, TokenDelta, Usage
 
 
 class StopAsked(Exception):
-    """The body is no request of its own but the wish to end another."""
+    """The body is not a request of its own: it asks to end another one."""
 
     def __init__(self, stop: Stop) -> None:
         super().__init__(stop.id)
@@ -27,7 +27,7 @@ class StopAsked(Exception):
 class InferDialect:
     """Tensors; for one request."""
 
-    stream_type = "application/json"  # nothing streams
+    stream_type = "application/json"  # this route has no stream
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class InferDialect:
         header_length: str | None,
         role: Role = Role.TENSORS,
     ) -> None:
-        """`model` and `version` as the path has them; `header_length`: the header that tells of the JSON."""
+        """`model` and `version` are of the path. `header_length`: the header with the length of the JSON."""
         self._role = role
         self._config = config
         self._model = model
@@ -59,7 +59,7 @@ class InferDialect:
 
 
 class InferRenderer:
-    """Writes the one response. `headers` are those of its body, once that is written."""
+    """Writes the one response. `headers` are complete once its body is written."""
 
     def __init__(self, id: str, info: ModelInfo, answer: ResponseForm, binary: BinaryOutputs) -> None:
         self._answers = ResponseBuilder(answer, info)
@@ -73,7 +73,7 @@ class InferRenderer:
         return body
 
     def event(self, prompt: int, delta: TokenDelta) -> bytes:
-        """Never asked for: nothing streams. Raises GenerationFailed."""
+        """Never called, because this route has no stream. Raises GenerationFailed."""
         raise GenerationFailed("this route does not stream")
 
     def end(self, usage: Usage) -> bytes:

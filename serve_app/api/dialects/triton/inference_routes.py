@@ -41,7 +41,7 @@ class InferRoute:
         header_length = header(scope, _HEADER)
         meant = meaning(services, names["model"])
         unpacked = Inflated(receive, header(scope, b"content-encoding"))
-        # Only with that header are there binary tensors, and a reason for more than JSON may have.
+        # Only this header announces binary tensors, whose body may be larger than one of JSON.
         most = MAX_BODY_BYTES if header_length is None else MAX_TENSOR_BODY_BYTES
         if not meant.role.generates:
             steps = InferSteps(meant.role, names["model"], names.get("version"), header_length)
@@ -97,7 +97,7 @@ class ValuesRoute:
         return meaning(self._services, scope["path_params"]["model"])
 
     def read_as(self, scope: Scope, meant: Meaning) -> Scope:
-        """The request without headers that the dialect looks at itself."""
+        """The request without the headers that the dialect itself reads."""
         return scope
 
     def dialect(self, scope: Scope, meant: Meaning) -> Dialect:
@@ -115,7 +115,7 @@ class ValuesRoute:
 
 
 def _bare(scope: Scope) -> Scope:
-    """The request without the headers that say how its body is framed, which is undone already."""
+    """The request without the headers about the framing of its body, which is undone already."""
     headers = [
         (name, value)
         for name, value in scope["headers"]

@@ -1,6 +1,6 @@
-"""KServe's pages below /v2: what lives and is ready, what models take and give, how often they did.
+"""KServe's pages below /v2: liveness, readiness, the tensors of models, and their statistics.
 
-A version is one of the endpoint's served entities; one that has none counts as version 1.
+A version is a served entity of the endpoint. An entity without a version counts as version 1.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ JSON: Final = {"content-type": "application/json"}
 
 
 class Found(NamedTuple):
-    """What a path names."""
+    """The model that a path names."""
 
     name: str  # as the client wrote it
-    role: Role  # that the name has
+    role: Role  # what the name means
     endpoint: Endpoint
-    entities: tuple[ServedEntity, ...]  # of the version, if the path has one
+    entities: tuple[ServedEntity, ...]  # those of the version, if the path names one
 
 
 def find(services: Services, names: dict[str, str]) -> Found:
@@ -56,7 +56,7 @@ def find(services: Services, names: dict[str, str]) -> Found:
 
 
 def is_ready(services: Services, found: Found) -> bool:
-    """Whether a request to it would be answered."""
+    """Whether the model would answer a request."""
     return any(services.backend.is_ready(entity.app) for entity in found.entities)
 
 
@@ -93,18 +93,18 @@ class ServerReady:
 
 
 class ModelPage:
-    """GET of a model, or of one of its versions: its tensors."""
+    """GET of a model or of one of its versions: the model's tensors."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises ModelNotFound, VersionNotFound, or what the page has to say."""
+        """Raises ModelNotFound, VersionNotFound, or the error that the page answers with."""
         found = find(self._services, scope["path_params"])
         await reply(send, 200, JSON, msgspec.json.encode(self.page(found)))
 
     def page(self, found: Found) -> dict[str, Any]:
-        """What there is to say of it."""
+        """The page about the model that was found."""
         versions = sorted({version_of(entity) for entity in found.endpoint.served_entities}, key=int)
         return model_metadata(found.name, versions, *_shapes(found))
 
@@ -122,10 +122,10 @@ class ModelReadyPage(ModelPage):
 
 
 class ConfigPage(ModelPage):
-    """GET .../config: its tensors in Triton's own form, and its limits."""
+    """GET .../config: the model's tensors in Triton's own form, and its limits."""
 
     def page(self, found: Found) -> dict[str, Any]:
-        """Nothing of its limits while it is not known."""
+        """Without limits while the model is not known."""
         parameters = config_parameters(_info(self._services, found), self._services.config.trtllm)
         return model_config(
             found.name, *_shapes(found), MAX_PROMPTS, parameters, decoupled=found.role.generates
@@ -133,7 +133,7 @@ class ConfigPage(ModelPage):
 
 
 class StatsPage(ModelPage):
-    """GET .../stats: what this gateway counted."""
+    """GET .../stats: the counts of this gateway."""
 
     def page(self, found: Found) -> dict[str, Any]:
         """One entry a version."""
@@ -172,7 +172,7 @@ def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, An
 
 
 def _shapes(found: Found) -> tuple[tuple[TensorShape, ...], tuple[TensorShape, ...]]:
-    """Inputs and outputs; none of a model that embeds."""
+    """Inputs and outputs. A model that embeds has none."""
     return ((), ()) if found.endpoint.task is Task.EMBEDDINGS else SHAPES[found.role]
 
 

@@ -1,7 +1,7 @@
-"""Triton's model control below /v2/repository, as far as a deployment has it.
+"""Triton's model control below /v2/repository.
 
-Which models there are is the operator's business: the deploy file says it. So loading a model
-that is there wakes it up, and unloading is refused with what to do instead.
+The operator's deploy file says which models there are. So loading a model of the deploy file wakes it
+up, and unloading one is refused with words about what to do instead.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from serve_app.errors import InvalidField, ModelNotFound
 
 
 class IndexBody(WireModel):
-    ready: Annotated[bool | None, Boolean] = None  # only what is ready
+    ready: Annotated[bool | None, Boolean] = None  # list ready models alone
 
 
 @with_config(extra="forbid")
 class NoParameters(TypedDict, total=False):
-    """The deploy file configures models: only what changes nothing may be here."""
+    """Parameters of loading. The deploy file configures models, so only what changes nothing is accepted."""
 
     unload_dependents: Any
 
@@ -55,7 +55,7 @@ class IndexRoute:
 
 
 class LoadRoute:
-    """POST /v2/repository/models/{model}/load: answers once the model can answer."""
+    """POST /v2/repository/models/{model}/load. The answer comes when the model can answer."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -77,7 +77,7 @@ class UnloadRoute:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises InvalidBody or InvalidField, for nothing can be unloaded here."""
+        """Raises InvalidBody or InvalidField, because no model can be unloaded here."""
         refuse_to_unload(await _controlled(self._services, scope, receive, "unload"))
 
 
@@ -112,7 +112,7 @@ def refuse_to_unload(found: Found) -> NoReturn:
 
 
 def controlled(services: Services, model: str, parameters: object, what: str) -> Found:
-    """The model to load or unload. Raises InvalidField; an unknown model is a 400, as Triton has it."""
+    """The model to load or unload. Raises InvalidField for an unknown model: as in Triton, a 400."""
     if parameters and not _means_nothing(parameters):
         raise InvalidField("parameters", "the server's deploy file configures models; send none")
     try:
@@ -122,12 +122,12 @@ def controlled(services: Services, model: str, parameters: object, what: str) ->
 
 
 async def _controlled(services: Services, scope: Scope, receive: Receive, what: str) -> Found:
-    """The model to control, once its body is read."""
+    """Reads the body, and returns the model to control."""
     with services.bodies.lease() as lease:
         body = parse_body(ControlBody, await read_body(scope, receive, lease.take) or b"{}")
     return controlled(services, scope["path_params"]["model"], body.parameters, what)
 
 
 def _means_nothing(parameters: object) -> bool:
-    """Whether all parameters are ones that change nothing here: what else to unload."""
+    """Whether all parameters are about what else to unload, which changes nothing here."""
     return isinstance(parameters, dict) and parameters.keys() <= {"unload_dependents"}

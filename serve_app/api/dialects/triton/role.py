@@ -1,4 +1,4 @@
-"""The parts that one model of TensorRT-LLM's backend is served as, each under a name of its own."""
+"""The parts of a model that TensorRT-LLM's backend serves, each under a name of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 class Role(StrEnum):
     """What a model takes and gives."""
 
-    TENSORS = "tensors"  # token ids in, token ids out; text is taken too
+    TENSORS = "tensors"  # token ids in, token ids out; it takes text too
     ENSEMBLE = "ensemble"  # text in, text out
     PREPROCESSING = "preprocessing"  # text in, the tensors of a request out
     POSTPROCESSING = "postprocessing"  # token ids in, text out

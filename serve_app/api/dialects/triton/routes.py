@@ -18,7 +18,7 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All routes of Triton."""
     yield _entry("GET", "/v2", pages.ServerPage(services), operations.SERVER)
     yield _entry("GET", "/v2/health/live", pages.ServerLive(), operations.LIVE)
     yield _entry("GET", "/v2/health/ready", pages.ServerReady(services), operations.READY)

@@ -1,4 +1,4 @@
-"""The end of a running request, which a client asks for with a tensor `stop` and the request's id."""
+"""Ends a running request. A client asks for that with a tensor `stop` and the request's id."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from serve_app.api.services import Services
 
 
 def find_model(services: Services, endpoint: str) -> None:
-    """Raises ModelNotFound."""
+    """Raises ModelNotFound for an unknown endpoint."""
     services.directory.resolve(endpoint, services.backend)
 
 
 def stopped(services: Services, context: RequestContext, stop: Stop, version: str | None) -> dict[str, Any]:
-    """End the caller's requests of an id, if this gateway runs any; what its empty answer says.
+    """End the caller's requests of an id, if this gateway runs any. Returns the answer, without outputs.
 
     Raises ModelNotFound or VersionNotFound.
     """

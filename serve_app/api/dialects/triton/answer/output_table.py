@@ -13,21 +13,21 @@ from serve_app.api.dialects.triton.role import Role
 from serve_app.api.kserve.datatype import BYTES, refused
 from serve_app.errors import InvalidField
 
-TEXT: Final = "text_output"  # of prompts that are texts
+TEXT: Final = "text_output"  # present where prompts are texts
 IDS: Final = "output_ids"
 LENGTH: Final = "sequence_length"
-ROW: Final = "batch_index"  # which row of a batch a response is about
-SEQUENCE: Final = "sequence_index"  # and which of the row's sequences
+ROW: Final = "batch_index"  # the row of the batch that a response is about
+SEQUENCE: Final = "sequence_index"  # the sequence of that row
 CONTEXT: Final = "context_logits"
 GENERATION: Final = "generation_logits"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """One tensor. It is there if the input `flag` asks for it; None: always."""
+    """One tensor. An answer has it if the input `flag` asks for it; None: always."""
 
     datatype: str
-    shape: tuple[int, ...]  # the batch first; -1: any
+    shape: tuple[int, ...]  # the dimension of the batch comes first; -1: any size
     flag: str | None = None
 
 
@@ -78,7 +78,7 @@ def wanted_outputs(
 ) -> tuple[str, ...]:
     """The outputs of a request: those asked for, or all that its inputs ask for. Raises InvalidField.
 
-    `is_split`: a response is about one of many sequences, and says which.
+    `is_split`: each response is about one of many sequences, and has the sequence's index.
     """
     if asked is None:
         absent = set() if is_split else {ROW, SEQUENCE}

@@ -1,6 +1,6 @@
 """How deltas become output tensors: one response a token, one a sequence, or one of everything.
 
-The same for all transports: what comes out are `InferResponse`s.
+Every transport gets the same `InferResponse`s.
 """
 
 from __future__ import annotations
@@ -29,34 +29,36 @@ from serve_app.types import ModelInfo, Perf, Tensor, TokenDelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResponseForm:
-    """What an answer repeats of its request, and what it shall tell."""
+    """The parts of a request that shape its answer."""
 
     model: str
     id: str | None
     outputs: tuple[str, ...]
-    prompts: tuple[tuple[int, ...] | None, ...]  # one a row of the batch; None: it is a text
-    sequences: int  # of each prompt: beams, or samples
-    is_split: bool  # where it may have many responses, each is about one sequence
-    with_prompt: bool  # its tokens stand before those of the output
-    pad_id: int | None  # as the client has it, or its end token; None: the model's
+    prompts: tuple[
+        tuple[int, ...] | None, ...
+    ]  # the ids of each row of the batch; None: the prompt is a text
+    sequences: int  # the number of beams or samples of each prompt
+    is_split: bool  # of many responses, each is about one sequence
+    with_prompt: bool  # the tokens of the prompt stand before those of the output
+    pad_id: int | None  # the client's, or its end token; None: the model's
 
 
 @dataclass(frozen=True, slots=True)
 class _Sequence:
-    """What a response tells of one sequence, or of one token of it."""
+    """The part of a response that is about one sequence, or about one token of a sequence."""
 
-    index: int  # among its row's
+    index: int  # among the sequences of the row
     tokens: Sequence[int]
     logprobs: Sequence[float]
     cum_logprob: float
     generation_logits: npt.NDArray[np.float32] | None
     text: str
-    prompt: Sequence[int] = ()  # before the tokens
+    prompt: Sequence[int] = ()  # stands before the tokens
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """What a response tells of one row of the batch, or of some of its sequences."""
+    """The part of a response that is about one row of the batch, or about some of the row's sequences."""
 
     index: int
     sequences: Sequence[_Sequence]
@@ -67,9 +69,9 @@ class _Row:
 
 @dataclass(slots=True)
 class _Open:
-    """A row of a stream, as far as it has come."""
+    """The progress of one row of a stream."""
 
-    running: int  # sequences
+    running: int  # the number of sequences that have not ended
     cum_logprobs: dict[int, float] = field(default_factory=dict)
     context_logits: npt.NDArray[np.float32] | None = None
 
@@ -85,10 +87,10 @@ class ResponseBuilder:
         self._running = answer.sequences * len(answer.prompts)
 
     def push(self, row: int, delta: TokenDelta) -> list[InferResponse]:
-        """The responses of a row's delta of a stream, one a token; the last sequence's last is final.
+        """The responses to a row's delta in a stream, one for each token. The last one of all is final.
 
-        The logits of the prompt are in the row's first response and in its last one. An end without
-        a token, as after a cancellation, is a final response without outputs.
+        The first and the last response of a row have the logits of the prompt. An end without a token,
+        as after a cancellation, is a final response without outputs.
         """
         found: list[InferResponse] = []
         state, count = self._open[row], len(delta.token_ids)
@@ -126,7 +128,7 @@ class ResponseBuilder:
         return found
 
     def several(self, choices: Iterable[Choice]) -> list[InferResponse]:
-        """The responses of an answer that is not streamed, where there may be many; as `whole`."""
+        """The responses of an answer that is not streamed, where the transport can carry many."""
         rows = self._rows(choices)
         if not self._answer.is_split:
             return [self._response(self._outputs(rows), is_final=True)]
@@ -141,7 +143,7 @@ class ResponseBuilder:
         return found
 
     def whole(self, choices: Iterable[Choice]) -> InferResponse:
-        """The one response of an answer that is not streamed; `choices` in the order of their index."""
+        """The single response of an answer without a stream. `choices` are in the order of their index."""
         return self._response(self._outputs(self._rows(choices)), is_final=True)
 
     def _rows(self, choices: Iterable[Choice]) -> list[_Row]:
@@ -176,7 +178,7 @@ class ResponseBuilder:
         return self._answer.prompts[row] or told or ()
 
     def _outputs(self, rows: Sequence[_Row]) -> dict[str, Tensor]:
-        """All wanted tensors that have something to tell; sequences of a row padded on their right."""
+        """All wanted tensors that are not empty. The sequences of a row are padded on their right."""
         outputs: dict[str, Tensor] = {}
         for name in self._answer.outputs:
             if name == TEXT:
@@ -228,7 +230,7 @@ def _logprob(delta: TokenDelta, i: int) -> float:
 
 
 def _padded(rows: Sequence[Sequence[Sequence[float]]], pad: float) -> npt.NDArray[Any]:
-    """Rows of sequences of numbers as one array, the shorter ones filled on their right."""
+    """Rows of sequences of numbers as one array. Shorter sequences are filled on their right."""
     width = max((len(sequence) for row in rows for sequence in row), default=0)
     return np.asarray([[[*s, *[pad] * (width - len(s))] for s in row] for row in rows]).reshape(
         len(rows), len(rows[0]), width
@@ -238,7 +240,7 @@ def _padded(rows: Sequence[Sequence[Sequence[float]]], pad: float) -> npt.NDArra
 def _stacked(
     rows: Sequence[Sequence[npt.NDArray[np.float32] | None]],
 ) -> npt.NDArray[np.float32]:
-    """Rows of matrices as one array, the lower ones filled with zeros below."""
+    """Rows of matrices as one array. Matrices with fewer rows are filled with zeros below."""
     found = [array for row in rows for array in row if array is not None]
     height = max((len(array) for array in found), default=0)
     width = found[0].shape[1] if found else 0
@@ -260,7 +262,7 @@ def _joined(tensors: Sequence[Mapping[str, Tensor]], name: str) -> npt.NDArray[n
 
 
 def _measured(name: str, perf: Perf | None) -> float:
-    """One number of how a sequence was served, under its name among the outputs."""
+    """One figure about how a sequence was served, under the name of its output."""
     if perf is None:
         return NO_TOKEN
     drafted, accepted = perf.draft_tokens, perf.accepted_tokens

@@ -29,7 +29,7 @@ INPUTS: Final[Mapping[str, Input]] = MappingProxyType(
 )
 OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType({OUTPUT: Output(datatype=BYTES, shape=(-1,))})
 
-_RANK: Final = 3  # of the tokens: rows of a batch, beams, tokens
+_RANK: Final = 3  # the dimensions of the tokens: rows of a batch, beams, tokens
 
 
 def parse_postprocessing(request: InferRequest) -> EnsembleStep:
@@ -62,7 +62,7 @@ def parse_postprocessing(request: InferRequest) -> EnsembleStep:
 
 
 def _numbers(request: InferRequest, name: str, rank: int) -> npt.NDArray[Any]:
-    """The tensor, with a leading dimension of 1 where it has one less. Raises InvalidField."""
+    """The tensor, with a leading dimension of 1 added where one is missing. Raises InvalidField."""
     tensor = request.inputs[name]
     check_datatype(name, tensor, "INT32")
     if len(tensor.shape) not in (rank, rank - 1) or 0 in tensor.shape[:-1]:

@@ -1,6 +1,6 @@
 """TensorRT-LLM's model `preprocessing`: texts -> the tensors of a request of tokens.
 
-Rows of a batch are padded on their right. Word lists have the form of `trtllm_words`.
+Rows of a batch are padded on their right. `request/words.py` tells the form of word lists.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ OUTPUTS: Final[Mapping[str, Output]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """One row. None: a list of words is absent, which is not the same as an empty one."""
+    """One row. None: the list of words is absent, which differs from an empty one."""
 
     query: str
     decoder_query: str | None
@@ -82,7 +82,7 @@ class _Asked:
     pad_id: int | None
 
     def texts(self) -> Iterator[tuple[str, bool]]:
-        """What is to be tokenised, and whether as a prompt, with the special tokens around it."""
+        """The texts to tokenise. True beside a prompt, which gets the special tokens around it."""
         yield self.query, True
         if self.decoder_query is not None:
             yield self.decoder_query, True
@@ -106,7 +106,7 @@ def parse_preprocessing(request: InferRequest) -> EnsembleStep:
     def tell(info: ModelInfo, told: Sequence[Tokens]) -> dict[str, Tensor]:
         ids = {text: tokens.token_ids for text, tokens in zip(texts, told, strict=True)}
         arrays = dict(_outputs(rows, ids, info))
-        if "PROMPT_TABLE_EXTRA_ID" in request.inputs:  # no token of a text stands for a row of a table
+        if "PROMPT_TABLE_EXTRA_ID" in request.inputs:  # no text has tokens for rows of a prompt table
             arrays["OUT_PROMPT_TABLE_EXTRA_IDS"] = np.zeros_like(arrays["INPUT_ID"])
         return {name: tensor_of(OUTPUTS[name].datatype, each, each.shape) for name, each in arrays.items()}
 
@@ -168,7 +168,7 @@ def _padded(rows: Sequence[Sequence[int]], pads: Sequence[int]) -> npt.NDArray[A
 
 
 def _lists(rows: Sequence[tuple[str, ...] | None], ids: Ids) -> npt.NDArray[Any]:
-    """Shape (B, 2, L): tokens of all words, and their ends; no wider than a list that is there is."""
+    """Shape (B, 2, L): the tokens of all words, and where words end. L is the width of the widest list."""
     if all(words is None for words in rows):
         return np.zeros((len(rows), 2, 0), np.int32)
     found = [[tokens for word in words or () if (tokens := ids[word, False])] for words in rows]

@@ -1,6 +1,6 @@
 """The steps around generation that TensorRT-LLM's backend serves as models: text to tensors, ids to text.
 
-Each is made of questions that the model's own tokenizer answers, and of what follows from the answers.
+A step is questions that the model's own tokenizer answers, and a function from its answers to tensors.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from serve_app.types import ModelInfo, Question, Tensor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EnsembleStep:
-    """A checked request of such a model."""
+    """A checked request to one of these models."""
 
     request: InferRequest
     questions: tuple[Question[Any], ...]
     tell: Callable[[ModelInfo, Sequence[Any]], dict[str, Tensor]]  # raises InvalidField
-    names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
+    names: Mapping[str, str] = field(default_factory=dict)  # the replica's name of a field -> the client's
 
     @property
     def num_prompts(self) -> int:
         return 1
 
     def response(self, info: ModelInfo, told: Sequence[Any]) -> InferResponse:
-        """What follows from the answers, in the order of the questions. Raises InvalidField."""
+        """The response. `answers` are in the order of the questions. Raises InvalidField."""
         request, found = self.request, self.tell(info, told)
         wanted = found if request.outputs is None else request.outputs
         return InferResponse(
@@ -42,7 +42,7 @@ class EnsembleStep:
 
 
 def check_names(request: InferRequest, inputs: Mapping[str, Input], outputs: Sequence[str]) -> None:
-    """Raises InvalidField for an input or output that the model does not have, or an input it lacks."""
+    """Raises InvalidField for an unknown input or output, and for a required input that is absent."""
     for name in request.inputs:
         if name not in inputs:
             raise unexpected(name, request.model)

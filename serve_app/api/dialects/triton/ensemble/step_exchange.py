@@ -33,7 +33,7 @@ from serve_app.limits import MAX_BODY_BYTES
 
 
 class StepBodies(Protocol):
-    """One request's form of bodies."""
+    """How one request and its response are written."""
 
     def parse(self, raw: bytes) -> EnsembleStep:
         """Raises ServeError."""
@@ -66,7 +66,7 @@ class InferSteps:
 
 
 class ValueSteps:
-    """JSON values, of the routes `generate` and `generate_stream`, whose one event it is."""
+    """JSON values, of the routes `generate` and `generate_stream`. A stream is one event."""
 
     def __init__(self, role: Role, model: str, version: str | None, *, stream: bool) -> None:
         self._role = role

@@ -1,6 +1,6 @@
 """Requests to the models `preprocessing` and `postprocessing`, over any transport.
 
-They are questions to the tokenizer, as /tokenize and /detokenize are, and are asked as those are.
+They are questions to the tokenizer, and are asked in the same way as /tokenize and /detokenize.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ INPUTS: Final[Mapping[Role, Mapping[str, Input]]] = MappingProxyType(
 async def answer_step(
     step: EnsembleStep, endpoint: str, scope: Scope, services: Services
 ) -> AsyncIterator[tuple[ServedEntity, InferResponse]]:
-    """Who answered, and the response of what was told; recorded once the block ends. Raises ServeError."""
+    """The model that answered, and its response. The end of the block records both. Raises ServeError."""
     asked = asked_of(
         services,
         scope,
@@ -53,12 +53,12 @@ async def answer_step(
 
 
 def _estimate(question: Question[Any]) -> int:
-    """Tokens in a question, about."""
+    """About how many tokens one question has."""
     if isinstance(question, TokenizeRequest):
         return prompt_tokens(question.prompt)
     return len(question.token_ids) if isinstance(question, DetokenizeRequest) else 0
 
 
 def _tokens(question: Question[Any], reply: Any) -> int:
-    """The same, as the answer tells."""
+    """How many tokens one question had, as its reply tells."""
     return len(reply.token_ids) if isinstance(reply, Tokens) else _estimate(question)

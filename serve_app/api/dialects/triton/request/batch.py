@@ -10,7 +10,7 @@ from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.api.kserve.datatype import BYTES, refused, strings, tensor_of_strings
 from serve_app.types import Tensor
 
-# What shapes the one answer to a batch, so that its rows cannot differ in it.
+# Inputs that shape the one answer to a batch. They must be equal in all rows.
 _ALIKE: Final = ("beam_width", "num_return_sequences", "pad_id", "end_id")
 _ALIKE_FLAGS: Final = (
     "streaming",
@@ -27,7 +27,7 @@ _ALIKE_FLAGS: Final = (
 def rows_of(
     tensors: Mapping[str, Tensor], names: Mapping[str, str], leading: str = "input_ids"
 ) -> list[Mapping[str, Tensor]]:
-    """The tensors of each row; `leading`, of shape (B, n) with B > 1, makes a batch of B.
+    """The tensors of each row. A tensor `leading` of shape (B, n) with B > 1 makes a batch of B.
 
     Raises InvalidField when a tensor does not have the batch's leading dimension.
     """
@@ -47,7 +47,7 @@ def rows_of(
 
 
 def check_alike(rows: Sequence[BatchRow]) -> None:
-    """Raises InvalidField where the rows of a batch differ in what shapes their common answer."""
+    """Raises InvalidField if the rows of a batch differ in an input that shapes their common answer."""
     for name in _ALIKE:
         if len({row.integer(name) for row in rows}) > 1:
             raise rows[0].refused(name, "must be the same in all rows of a batch")

@@ -1,6 +1,6 @@
-"""What only the model can tell of a request: token ids against its vocabulary, widths against its own.
+"""Checks that need the model: token ids against its vocabulary, widths against its sizes.
 
-Says it in the names of tensors. Lengths against the window are the engine's to check.
+Errors have the names of tensors. The engine checks lengths against the context window.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from serve_app.types import GenerateRequest, ModelInfo
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Checks the requests of one call. `names`: what the client called tensors by other names."""
+    """Checks the requests of one call. `names`: tensors -> the client's other names for them."""
 
     names: BatchRow
     pad_id: int | None
-    has_one_end: bool = False  # the tokenizer's own end token alone ends an answer
+    has_one_end: bool = False  # only the tokenizer's own end token ends an answer
 
     def __call__(self, request: GenerateRequest, info: ModelInfo) -> GenerateRequest:
-        """The request, as it is but for its end. Raises InvalidField."""
+        """The request, of which only the end tokens may change. Raises InvalidField."""
         vocab, sampling = info.vocab_size, request.sampling
         table = request.prompt_table
         self._ids("input_ids", request.prompt.token_ids or (), vocab + (table.used if table else 0))

@@ -18,15 +18,15 @@ from serve_app.types import Grammar, GrammarKind
 TYPE: Final = "guided_decoding_guide_type"
 GUIDE: Final = "guided_decoding_guide"
 
-# Type of guide -> who else reads such a text.
+# Type of guide -> the parser of other protocols for the same text.
 _READ_AS: Final = {"json_schema": "guided_json", "regex": "guided_regex", "ebnf_grammar": "guided_grammar"}
 _TAG: Final = "structural_tag"
 _TYPES: Final = ("json", *_READ_AS, _TAG)
-_MAX_TAGS: Final = 128  # as tools of a chat, which they usually are
+_MAX_TAGS: Final = 128  # as many as tools of a chat, which tags usually are
 
 
 def read_guide(row: BatchRow) -> Form:
-    """What the answer must match. Raises InvalidField."""
+    """The grammar that the answer must match. Raises InvalidField."""
     kind, guide = row.text(TYPE), row.text(GUIDE)
     if kind is None:
         if guide is not None:
@@ -59,7 +59,7 @@ def _structural_tag(guide: str) -> Form:
 def _tags(body: dict[str, Any], lost: list[str]) -> list[StructTag]:
     """Adds the keywords that are not enforced to `lost`.
 
-    Raises ValueError, or what reading a wrong form raises.
+    Raises ValueError, or the errors of Python for a value of a wrong form.
     """
     structures, triggers = body["structures"], body["triggers"]
     if not 1 <= len(structures) <= _MAX_TAGS or not all(type(t) is str and t for t in triggers):

@@ -1,7 +1,7 @@
 """Every input of TensorRT-LLM's `InferenceRequest`, and of text around it: type, shape, range and default.
 
-Ranges are those of the protocol, narrowed to what the server can bear (`limits`); where the model
-decides, `trtllm_fit` looks. The metadata pages list these tensors as they stand here. Only tables.
+Ranges are those of the protocol, narrowed to the bounds of `limits`. `fit.py` checks ranges that depend
+on the model. The metadata pages list these tensors as they stand here. Only tables.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from serve_app import limits
 
 MAX_INT: Final = 2**31 - 1
 MAX_FLOAT: Final = 3.4e38  # the engine's numbers are FP32
-NO_TOKEN: Final = -1  # of end_id, pad_id and the like
+NO_TOKEN: Final = -1  # means "none" in end_id, pad_id and the like
 
 
 class Rank(IntEnum):
-    """Dimensions of a tensor without that of the batch; a scalar may have one, of size 1."""
+    """The dimensions of a tensor without that of the batch. A scalar may have one dimension, of size 1."""
 
     SCALAR = 0
     VECTOR = 1
@@ -29,18 +29,18 @@ class Rank(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Input:
-    """One tensor. A scalar's bounds are inclusive unless `above`; a vector's are of each element."""
+    """One tensor. A scalar's bounds are inclusive unless `above`. A vector's bounds are of each element."""
 
     name: str
     datatype: str
     rank: Rank = Rank.SCALAR
-    shape: tuple[int, ...] = (1,)  # without the batch, for the metadata; -1: any
+    shape: tuple[int, ...] = (1,)  # without the batch, for the metadata; -1: any size
     low: float = 0
     high: float = MAX_INT
     above: bool = False  # greater than `low`
-    default: bool | float | None = None  # of a scalar; None: none, or it depends
+    default: bool | float | None = None  # of a scalar; None: there is none, or it depends
     required: bool = False
-    also: tuple[str, ...] = ()  # further datatypes that the protocol accepts in its place
+    also: tuple[str, ...] = ()  # other datatypes that the protocol accepts
 
 
 def _integer(name: str, low: int, high: int, default: int | None = None, also: tuple[str, ...] = ()) -> Input:
@@ -124,8 +124,8 @@ _LISTED: Final = (
     Input(name="guided_decoding_guide_type", datatype="BYTES"),
     Input(name="guided_decoding_guide", datatype="BYTES"),
     _flag("stop"),
-    # Hints, which are checked and change no answer: what a decoder alone does not need, how to look
-    # ahead, and how long the cache keeps a prompt.
+    # Hints are checked and change no answer: inputs of encoders, how to look ahead, and how long the
+    # cache keeps a prompt.
     _ids("decoder_input_ids"),
     _integer("decoder_input_lengths", 0, MAX_INT),
     _integer("lookahead_window_size", 0, MAX_INT),
@@ -149,7 +149,7 @@ STOP_WORDS: Final = "stop_words"
 BIAS_WORDS: Final = "embedding_bias_words"
 BIAS_WEIGHTS: Final = "embedding_bias_weights"
 
-# What comes as text, or with it. The last four are hints too.
+# Inputs that are texts, or come with texts. The last four are hints too.
 TEXTS: Final[Mapping[str, Input]] = MappingProxyType(
     {
         each.name: each
@@ -167,14 +167,14 @@ TEXTS: Final[Mapping[str, Input]] = MappingProxyType(
     }
 )
 
-MAY_EXCLUDE: Final = ("embedding_bias", BIAS_WEIGHTS, "draft_logits")  # whose numbers may be -inf
+MAY_EXCLUDE: Final = ("embedding_bias", BIAS_WEIGHTS, "draft_logits")  # their numbers may be -inf
 
 ACCEPTED: Final[Mapping[str, Input]] = MappingProxyType({**INPUTS, **TEXTS})
 
-# Another name of a tensor -> its own.
+# Another name of a tensor -> the tensor's own name.
 ALIASES: Final[Mapping[str, str]] = MappingProxyType({"min_tokens": "min_length", "seed": "random_seed"})
 
-# What goes by another name beside text -> the tensor's own.
+# A name that an input has beside text -> the tensor's own name.
 RENAMED: Final[Mapping[str, str]] = MappingProxyType(
     {
         "max_tokens": "request_output_len",

@@ -1,7 +1,7 @@
 """One row of tensors -> one generation request: sampling or beams, words, adapter, prompt table, draft.
 
-Sampling mode: with top-k and top-p both 0 the likeliest token is taken; with one of them it is drawn
-from what that one leaves; with both top-k comes first. D-TR3: a beam width of 1 is no beam search.
+With top-k and top-p both 0 the likeliest token is taken. With one of them a token is drawn from those
+that it leaves. With both, top-k comes first. A beam width of 1 is no beam search.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from serve_app.types import (
 )
 from serve_app.types.adapter import TASK_PREFIX
 
-_EARLY: Final = {0: EarlyStopping.NO, 1: EarlyStopping.YES}  # any other number: never
+_EARLY: Final = {0: EarlyStopping.NO, 1: EarlyStopping.YES}  # any other number means `never`
 
 
 def generate_request(
@@ -44,7 +44,7 @@ def generate_request(
     streaming: bool,
     with_prompt: bool,
 ) -> GenerateRequest:
-    """`with_prompt`: the answer begins with it. Raises InvalidField or PromptTooLong."""
+    """`with_prompt`: the answer begins with the prompt. Raises InvalidField or PromptTooLong."""
     text = read_prompt(row)
     is_text = text is not None
     output_len = _required(row, "request_output_len")
@@ -61,7 +61,7 @@ def generate_request(
         beam=beam,
         bad_words=read_word_texts(row, BAD_WORDS),
         stop=read_word_texts(row, STOP_WORDS),
-        include_stop=True,  # as the tokens of stop words stay (D-TR6)
+        include_stop=True,  # the tokens of stop words stay in the answer
         echo=is_text and with_prompt,
         logprobs=0 if row.flag("return_log_probs") else None,
         context_logits=row.flag("return_context_logits"),
@@ -86,7 +86,7 @@ def _required(row: BatchRow, name: str) -> int:
 
 
 def _prompt(row: BatchRow) -> Prompt:
-    """The tokens, without the padding of a batch."""
+    """The tokens of the prompt, without the padding of a batch."""
     ids = row.ids("input_ids")
     if ids is None:
         raise row.refused("input_ids", "is required")
@@ -102,7 +102,7 @@ def _prompt(row: BatchRow) -> Prompt:
 
 
 def _sampling(row: BatchRow, output_len: int, *, ends: bool) -> SamplingParams:
-    """`ends`: without an end_id the model's own end tokens end the answer."""
+    """`ends`: the model's own end tokens end an answer without an end_id."""
     top_k, top_p = row.integer("runtime_top_k") or 0, row.number("runtime_top_p") or 0.0
     temperature = row.number("temperature")
     draws = bool(top_k or top_p) and temperature != 0
@@ -150,7 +150,7 @@ def _beam(row: BatchRow) -> Beam | None:
         width=width,
         length_penalty=length_penalty,
         early_stopping=_EARLY.get(early, EarlyStopping.NEVER),
-        groups=width if rate else 1,  # each beam keeps off the tokens of those before it
+        groups=width if rate else 1,  # each beam avoids the tokens of the beams before it
         diversity_penalty=rate,
     )
 
@@ -167,7 +167,7 @@ def _sequences(row: BatchRow, beam: Beam | None) -> int:
 
 
 def _bias(row: BatchRow) -> Tensor | None:
-    """None also for one of no width, which is what preprocessing makes of no words."""
+    """None also for a list of width 0, which preprocessing makes of no words."""
     bias = row.vector("embedding_bias", may_exclude=True)
     if bias is None or not bias.size:
         return None
@@ -177,7 +177,7 @@ def _bias(row: BatchRow) -> Tensor | None:
 
 
 def _check_hints(row: BatchRow) -> None:
-    """Raises InvalidField for one that is none, though nothing depends on it."""
+    """Raises InvalidField for a value of the wrong form, though no answer depends on the value."""
     for name in HINTS:
         if INPUTS[name].rank is Rank.VECTOR:
             row.ids(name)
@@ -243,7 +243,7 @@ def _draft(row: BatchRow, output_len: int, beam: Beam | None) -> Draft | None:
 
 
 def _single(tensor: Tensor | None) -> Tensor | None:
-    """Any floating numbers as FP32."""
+    """A tensor of any floating type as FP32."""
     if tensor is None or tensor.dtype == "FP32":
         return tensor
     single = floats("draft_logits", tensor, may_exclude=True)

@@ -1,6 +1,6 @@
 """The tensors of one prompt, read by the table of inputs: shapes, datatypes, ranges, defaults.
 
-D-TR1: a scalar may come as [], [1] or [1, 1], a vector with or without the leading 1, as may a table.
+A scalar may have the shape [], [1] or [1, 1]. A vector and a table may have a leading dimension of 1.
 Every refusal names the tensor as the client called it.
 """
 
@@ -29,7 +29,7 @@ MAX_SCALAR_RANK: Final = 2
 
 
 class BatchRow:
-    """Reads tensors by name. What is absent is its default."""
+    """Reads tensors by name. An absent tensor has its default."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class BatchRow:
         names: Mapping[str, str] | None = None,
         table: Mapping[str, Input] = ACCEPTED,
     ) -> None:
-        """`tensors` of `table` under their own names; `names`: what the client called otherwise."""
+        """`tensors` have the names of `table`. `names`: those names -> the client's other names."""
         self._tensors = tensors
         self._names = names or {}
         self._table = table
@@ -46,7 +46,7 @@ class BatchRow:
         return name in self._tensors
 
     def client_name(self, name: str) -> str:
-        """What the client called a tensor."""
+        """The client's name of a tensor."""
         return self._names.get(name, name)
 
     def refused(self, name: str, reason: str) -> InvalidField:
@@ -79,7 +79,7 @@ class BatchRow:
         if tensor is None:
             return None if spec.default is None else float(spec.default)
         single = floats(self.client_name(name), tensor)
-        # The shortest decimal that means the FP32, as it was most likely written: 0.1.
+        # The shortest decimal of the FP32 is most likely what the client wrote: 0.1.
         value = float(np.frombuffer(tensor.data, "<f8")[0] if tensor.dtype == "FP64" else str(single[0]))
         if not spec.low <= value <= spec.high or (spec.above and value == spec.low):
             bound = f"above {spec.low:g} and up to" if spec.above else f"from {spec.low:g} to"
@@ -100,7 +100,7 @@ class BatchRow:
         return tuple(integers(self.client_name(name), tensor, int(spec.low), int(spec.high)).tolist())
 
     def texts(self, name: str) -> list[str]:
-        """A vector of texts; none where it is absent. Raises InvalidField."""
+        """A vector of texts. An absent vector is empty. Raises InvalidField."""
         tensor = self._tensors.get(name)
         if tensor is not None and not tensor.shape:
             return [self.text(name) or ""]
@@ -116,7 +116,7 @@ class BatchRow:
         return None if tensor is None else floats(self.client_name(name), tensor, may_exclude=may_exclude)
 
     def table(self, name: str, *, may_exclude: bool = False) -> Tensor | None:
-        """A table as it came, of shape (rows, columns) and with finite numbers. Raises InvalidField.
+        """A table of finite numbers, of shape (rows, columns), in its datatype. Raises InvalidField.
 
         `may_exclude`: numbers may be -inf too.
         """
@@ -144,7 +144,7 @@ class BatchRow:
         return tensor
 
     def _of_rank(self, name: str, rank: Rank) -> Tensor | None:
-        """The tensor without a leading dimension of 1, if it has one more than `rank`."""
+        """The tensor, without a leading dimension of 1 if it has one dimension more than `rank`."""
         tensor = self._checked(name)
         if tensor is None:
             return None
@@ -163,9 +163,9 @@ class BatchRow:
 
 
 def own_names(inputs: Mapping[str, Tensor], model: str) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """The tensors under their own names, and what the client called those that it called otherwise.
+    """The tensors under their own names, and a map from those to the client's other names.
 
-    Raises InvalidField for names that no tensor has, and for a tensor under two of its names.
+    Raises InvalidField for a name that no tensor has, and for a tensor under two of its names.
     """
     found: dict[str, Tensor] = {}
     names: dict[str, str] = {}

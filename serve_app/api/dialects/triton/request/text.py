@@ -1,6 +1,6 @@
-"""What of a row comes as text: the prompt, words to avoid or to end with, and words with a bias.
+"""The texts of a row: the prompt, words to avoid, words that end the answer, and words with a bias.
 
-The same for JSON values and for BYTES tensors. Empty words are none, as the public clients send them.
+JSON values and BYTES tensors are read alike. Empty words are ignored, because public clients send them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ BiasedWords = tuple[tuple[str, float], ...]
 
 
 def read_prompt(row: BatchRow, name: str = TEXT_INPUT) -> str | None:
-    """None: it does not come as text. Raises InvalidField or PromptTooLong."""
+    """The prompt; None: it is not text. Raises InvalidField or PromptTooLong."""
     if name not in row:
         return None
     most = limits.MAX_PROMPT_CHARS
@@ -58,7 +58,7 @@ def read_word_texts(row: BatchRow, name: str) -> tuple[str, ...]:
 
 
 def read_biased_words(row: BatchRow, words: str = BIAS_WORDS, weights: str = BIAS_WEIGHTS) -> BiasedWords:
-    """Words, each with what is added to the logits of its tokens; -inf excludes them.
+    """Words, each with the number that is added to the logits of its tokens; -inf excludes the tokens.
 
     Raises InvalidField.
     """

@@ -1,4 +1,4 @@
-"""JSON values of tensors whose type and shape their names tell: scalars, flat lists, nested lists."""
+"""JSON values of tensors: scalars, flat lists, nested lists. A tensor's name tells its type and shape."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from serve_app.api.kserve.datatype import BYTES, refused
 from serve_app.api.kserve.json_values import encoded, flat, shape_of
 from serve_app.types import Tensor
 
-# A flat table whose rows another one numbers: its name -> (the other's, elements of that a row).
+# A flat table -> the tensor that numbers the table's rows, and that tensor's elements per row.
 _ROWS_OF: Final = {
     "draft_logits": ("draft_input_ids", 1),
     "lora_weights": ("lora_config", 3),
@@ -22,9 +22,9 @@ _ROWS_OF: Final = {
 def tensors_of_values(
     values: Mapping[str, Any], model: str, table: Mapping[str, Input] = ACCEPTED
 ) -> dict[str, Tensor]:
-    """Values by the client's names of tensors, as tensors of `table` under the same names.
+    """Values by the client's names, as tensors of `table` under the same names.
 
-    Raises InvalidField, naming the tensor, for a name that none has too.
+    Raises InvalidField, which names the tensor, also for a name that no tensor has.
     """
     for name in values:
         if RENAMED.get(name, name) not in table:
@@ -41,7 +41,7 @@ def _tensor(called: str, spec: Input, value: Any, values: Mapping[str, Any]) -> 
         raise refused(called, "must be a list whose inner lists are equally long")
     datatype = spec.datatype
     if datatype == "FP16":
-        datatype = "FP32"  # which the JSON has; the model's own type is made of it later
+        datatype = "FP32"  # JSON's numbers; the model's own type is made of them later
     elif datatype == BYTES and not all(type(element) is str for element in elements):
         more = " or a list of strings" if spec.rank is Rank.VECTOR else ""
         raise refused(called, f"must be a string{more}")

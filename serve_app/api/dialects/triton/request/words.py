@@ -1,8 +1,8 @@
 """Word lists: token sequences in the two rows of one tensor.
 
-BatchRow 0 has the ids of all words, one after the other; row 1 the inclusive prefix sums of their
-lengths, then -1. Two words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. What
-follows the last offset in row 0 is padding, whatever it is.
+Row 0 has the ids of all words, one word after the other. Row 1 has the inclusive prefix sums of their
+lengths, then -1. The words [11, 4] and [9, 2, 6] are [[11, 4, 9, 2, 6], [2, 5, -1, -1, -1]]. Anything
+in row 0 behind the last offset is padding.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PADDING: Final = -1
 def read_words(row: BatchRow, name: str, most_words: int, most_tokens: int) -> Words:
     """The words of a list; an absent list has none. Raises InvalidField, which names the tensor.
 
-    Whether the ids are tokens of the model is left to whoever knows it.
+    Does not check that the ids are in the vocabulary: `fit.py` does.
     """
     table = row.table(name)
     if table is None:
