@@ -109,7 +109,7 @@ class ModelServer:
         if self._stopping:
             raise Unavailable("the model is shutting down; try again", retry_after_s=1.0)
         if request.resume is not None:
-            check_weights(request.resume, self.info)
+            check_weights(request.resume, self.info.weights)
             if all(choice.finished for choice in request.resume.choices):
                 return
         started = time.monotonic()
@@ -152,8 +152,7 @@ class ModelServer:
             describe=self._encoder.tokenizer.describe,
             first_prompt_token=self._first_prompt_token(request, token_ids),
         )
-        if request.resume is not None:
-            await replay(state, request.resume)
+        await replay(state)
         entry = _OpenRequest(state, sink, self._loop.create_future())
         self._open[request.id] = entry
         try:

@@ -13,14 +13,14 @@ from typing import Final
 from serve_app.errors import GenerationFailed, Unavailable
 from serve_app.replica.output.request_state import RequestState
 from serve_app.replica.prompt import is_ranked
-from serve_app.types import ChoiceSoFar, EngineRequest, GenerateRequest, ModelInfo, Resume
+from serve_app.types import ChoiceSoFar, EngineRequest, GenerateRequest, Resume
 
 PIECE: Final = 128  # tokens that are read again at once; then other requests get their turn
 
 
-def check_weights(resume: Resume, info: ModelInfo) -> None:
-    """Raise Unavailable for an answer that was begun with other weights than those of this model."""
-    if not info.weights or resume.weights != info.weights:
+def check_weights(resume: Resume, weights: str) -> None:
+    """Raise Unavailable for an answer that was begun with others than `weights`, which are those here."""
+    if not weights or resume.weights != weights:
         raise Unavailable("the answer was begun by another version of the model", retry_after_s=1.0)
 
 
@@ -52,8 +52,11 @@ def going_on(engine_request: EngineRequest, request: GenerateRequest) -> EngineR
     return replace(engine_request, begun=begun_choices(request), age_s=resume.age_s)
 
 
-async def replay(state: RequestState, resume: Resume) -> None:
+async def replay(state: RequestState) -> None:
     """Bring the state to where the client is. Raises GenerationFailed for tokens of another answer."""
+    resume = state.request.resume
+    if resume is None:
+        return
     begun = begun_choices(state.request)
     state.go_on(resume, begun)
     for index, choice in enumerate(begun):
