@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -405,58 +405,85 @@ ASKS: Final[tuple[Ask, ...]] = (
 )  # fmt: skip
 
 
+def long_asks(count: int, length: int) -> list[Ask]:
+    """Streams of exactly `length` tokens, greedy and seeded, some with log-probabilities."""
+    drawn = ({"temperature": 0}, {"temperature": 1.0}, {"temperature": 1.2, "top_p": 0.9, "logprobs": 2})
+    return [
+        chat(
+            f"long {number}",
+            COMPLETIONS,
+            prompt=f"{number} and {number + 1}:",
+            seed=number,
+            max_tokens=length,
+            ignore_eos=True,
+            **_stream,
+            **drawn[number % len(drawn)],
+        )
+        for number in range(count)
+    ]
+
+
 class MixedStreams:
     """The asks, each sent again and again; what is wrong with any answer ends the load."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, asks: Sequence[Ask] = ASKS) -> None:
         self._client = client
-        self.expected: dict[str, Answer] = {}
-        self.answers: list[tuple[str, Answer]] = []
+        self._asks = asks
+        self.expected: list[dict[str, Answer]] = []  # one a model: an answer is wholly of one of them
+        self.answers: list[tuple[Ask, Answer]] = []
+        self.compares = True  # while it runs
 
     @property
     def tokens(self) -> Counter[int]:
-        """Answers by their tokens, as far as they tell."""
+        """Answers by their tokens."""
         return Counter(answer.tokens for _, answer in self.answers)
 
     async def learn(self) -> None:
         """Send each ask once, undisturbed: what it is answered is right from now on."""
-        found = await asyncio.gather(*(ask.send(self._client) for ask in ASKS))
-        self.expected = {ask.name: answer for ask, answer in zip(ASKS, found, strict=True)}
-        self.answers += self.expected.items()
+        found = await asyncio.gather(*(ask.send(self._client) for ask in self._asks))
+        self.expected.append({ask.name: answer for ask, answer in zip(self._asks, found, strict=True)})
+        self.answers += zip(self._asks, found, strict=True)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """All asks at once and over again, until the block ends and each of them is answered."""
         stop = asyncio.Event()
         async with asyncio.TaskGroup() as group:
-            for ask in ASKS:
+            for ask in self._asks:
                 group.create_task(self._repeat(ask, stop))
             try:
                 yield
             finally:
                 stop.set()
 
+    def check(self, ask: Ask, answer: Answer) -> None:
+        """Raises Wrong for an answer that is not wholly one of those expected."""
+        if ask.is_exact:
+            different = [difference(answer, expected[ask.name]) for expected in self.expected]
+            if all(different):
+                raise Wrong(f"{ask.name}: {'; or '.join(map(str, different))}")
+
     async def _repeat(self, ask: Ask, stop: asyncio.Event) -> None:
         while not stop.is_set():
             try:
                 async with asyncio.timeout(ANSWER_S):
                     answer = await ask.send(self._client)
-            except Wrong as error:
-                raise Wrong(f"{ask.name}: {error}") from error
-            except (httpx.HTTPError, TimeoutError) as error:
+            except (Wrong, httpx.HTTPError, TimeoutError) as error:
                 raise Wrong(f"{ask.name}: {type(error).__name__}: {error}") from error
-            if ask.is_exact:
-                _compare(ask.name, answer, self.expected[ask.name])
-            self.answers.append((ask.name, answer))
+            self.answers.append((ask, answer))
+            if self.compares:
+                self.check(ask, answer)
 
 
-def _compare(name: str, answer: Answer, expected: Answer) -> None:
-    if answer.usage != expected.usage:
-        raise Wrong(f"{name}: usage {answer.usage[-1:]} instead of {expected.usage[-1:]}")
+def difference(answer: Answer, expected: Answer) -> str | None:
+    """The first one; None: the answers are the same."""
     for choice, wanted in expected.events.items():
         found = answer.events.get(choice, [])
         for number, (one, other) in enumerate(zip(found, wanted, strict=False)):
             if one != other:
-                raise Wrong(f"{name}, choice {choice}: event {number} is {one} instead of {other}")
+                return f"choice {choice}: event {number} is {one} instead of {other}"
         if len(found) != len(wanted):
-            raise Wrong(f"{name}, choice {choice}: {len(found)} events instead of {len(wanted)}")
+            return f"choice {choice}: {len(found)} events instead of {len(wanted)}"
+    if answer.usage != expected.usage:
+        return f"usage {answer.usage[-1:]} instead of {expected.usage[-1:]}"
+    return None

@@ -12,14 +12,14 @@ import os
 import shutil
 import signal
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Set
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from safetensors.torch import load_file, save_file
+import psutil
 
 from serve_app.accounts.journal_reader import read
 from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
@@ -29,7 +29,7 @@ from serve_app.endpoints.names import app_name
 from serve_app.models.catalogue import demo_folder
 from serve_app.types import UsageRecord
 from tests.support.invariants import Served
-from tests.support.mixed_streams import TEXT
+from tests.support.mixed_streams import DETOKENIZE, TEXT
 from tests.support.ray_cluster import free_port
 
 MODEL: Final = "pair-chat"
@@ -40,15 +40,11 @@ RESTART_S: Final = 60.0  # that a request waits for a replica, on a machine with
 POISON: Final = "poison"  # the name of the processor of `tests.support.poison`
 
 
-def wide_demo(folder: Path, *, other_weights: bool = False) -> Path:
-    """The demo model in `folder`, with a window of WINDOW tokens. `other_weights`: it answers otherwise."""
-    shutil.copytree(demo_folder("demo-chat"), folder)
+def wide_demo(folder: Path, name: str = "demo-chat") -> Path:
+    """The demo model called `name`, copied to `folder`, with a window of WINDOW tokens."""
+    shutil.copytree(demo_folder(name), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": WINDOW}))
-    if other_weights:
-        weights = load_file(folder / "model.safetensors")
-        weights["model.norm.weight"] *= 0.9
-        save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     return folder
 
 
@@ -72,6 +68,7 @@ class Pair:
     client: httpx.AsyncClient
     usage: Path
     config: ModelConfig
+    killed: set[int] = field(default_factory=set)
     app: str = app_name(MODEL)
     grpc: str = f"127.0.0.1:{GRPC_PORT}"
 
@@ -88,20 +85,31 @@ class Pair:
         """State and process of every replica."""
         return await asyncio.to_thread(_replicas, self.app)
 
-    async def until(self, replicas: int, *, without: set[int] = frozenset()) -> set[int]:  # type: ignore[assignment]
-        """Wait until so many replicas run, and the gateway hears of each. Their processes.
+    async def until(self, replicas: int, *, without: Set[int] = frozenset()) -> set[int]:
+        """Wait until so many replicas run and no other has a process. Their processes.
 
-        `without`: processes that were killed or stopped, which Serve may not have noticed yet.
+        `without`: processes that must have gone.
         """
         async with asyncio.timeout(START_S):
-            while len(pids := await self.pids() - without) != replicas:
+            while len(pids := self._living(await self.pids()) - without) != replicas or any(
+                map(is_alive, without)
+            ):
                 await asyncio.sleep(0.1)
         return pids
 
-    async def kill(self, pid: int) -> set[int]:
-        """SIGKILL the replica, and wait until two run again. Their processes."""
+    async def until_running(self, sequences: int) -> None:
+        """Wait until the engines compute at least so many sequences, as the gateway hears of them."""
+        async with asyncio.timeout(RESTART_S):
+            while await self.total("serve_app_running_sequences") < sequences:
+                await asyncio.sleep(0.1)
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL the process of a replica."""
         os.kill(pid, signal.SIGKILL)
-        return await self.until(2, without={pid})
+        self.killed.add(pid)
+
+    def _living(self, pids: set[int]) -> set[int]:
+        return pids - self.killed  # Serve may not have noticed yet
 
     async def metrics(self) -> dict[str, float]:
         """Samples of the gateway, by name with labels."""
@@ -122,18 +130,32 @@ class Pair:
             ):
                 await asyncio.sleep(0.2)
 
-    async def records(self, count: int) -> list[UsageRecord]:
-        """All records, once there are `count`: each request was opened once and closed once."""
+    async def records(self, count: int, since: float) -> list[UsageRecord]:
+        """Those of generation since then, once there are `count`: each was opened once and closed once.
+
+        `since`: Unix seconds.
+        """
         async with asyncio.timeout(RESTART_S):
-            while len(records := list(read(self.usage))) < count:
+            while len(records := self._generated(since)) < count:
                 await asyncio.sleep(0.1)
         lines = [json.loads(line) for path in self.usage.glob("*.jsonl") for line in path.open()]
         events = Counter((line["event"], line["id"]) for line in lines)
         if set(events.values()) != {1} or {event for event, _ in events} != {"open", "close"}:
             raise AssertionError(f"opened or closed twice: {events.most_common(3)}")
-        if len(records) != count or len(events) != 2 * count:
+        if len(records) != count:
             raise AssertionError(f"{len(records)} records of {count} requests")
         return records
+
+    def _generated(self, since: float) -> list[UsageRecord]:
+        return [record for record in read(self.usage, since=since) if record.route != DETOKENIZE]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process runs; one that ended and was not waited for does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 @asynccontextmanager
