@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import torch
+
+SENT_S: Final = 0.1  # by then the tokens of earlier steps have left the process
 
 
 def poison(at: int) -> Callable[[Sequence[int], Sequence[int], torch.Tensor], None]:
@@ -14,6 +18,7 @@ def poison(at: int) -> Callable[[Sequence[int], Sequence[int], torch.Tensor], No
 
     def process(prompt: Sequence[int], output: Sequence[int], logits: torch.Tensor) -> None:
         if len(output) >= at:
+            time.sleep(SENT_S)
             os.kill(os.getpid(), signal.SIGKILL)
 
     return process

@@ -109,7 +109,7 @@ class Pair:
         self.killed.add(pid)
 
     def _living(self, pids: set[int]) -> set[int]:
-        return pids - self.killed  # Serve may not have noticed yet
+        return set(filter(is_alive, pids - self.killed))  # Serve may not have noticed yet
 
     async def metrics(self) -> dict[str, float]:
         """Samples of the gateway, by name with labels."""
@@ -211,7 +211,7 @@ def _replicas(app: str) -> list[tuple[str, int]]:
     if details is None:
         return []
     found = [each for made in details["deployments"].values() for each in made["replicas"]]
-    return [(each["state"], each["pid"]) for each in found if each["pid"] is not None]
+    return [(each["state"], each["pid"]) for each in found if each.get("pid")]
 
 
 def _delete(app: str) -> None:
