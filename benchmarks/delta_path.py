@@ -1,4 +1,5 @@
-"""CPU of the gateway for each 1,000 tokens on their way from a replica's socket to the bytes of an answer.
+"""What a stream costs the gateway: CPU for each 1,000 tokens between a replica's socket and the bytes of an
+answer, and memory while it is open.
 
     python benchmarks/delta_path.py TREE [TREE ...] --turns 9
 
@@ -6,13 +7,15 @@ TREE is a checkout of this repository. Each turn runs every tree once, in a new 
 gateway's whole app over the real channel, called as an ASGI server calls it, and a replica without a model
 that sends one frame a step to all streams. A step begins when all events of the one before were sent, so
 that no figure depends on how busy the machine is. Ray and HTTP are left out. Prints a Markdown table of
-medians in CPU milliseconds of the gateway's process.
+medians: CPU milliseconds of the gateway's process, and KiB of memory for each open stream that has
+`--delivered` tokens and waits for the next: resident memory, and what Python's objects take of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -20,6 +23,7 @@ import statistics
 import subprocess
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +35,8 @@ HOST: Final = "127.0.0.1"
 MODEL: Final = "demo"
 LENGTH: Final = 4  # bytes of the length of a message on the control connection
 WAIT_S: Final = 120.0
+SETTLE_S: Final = 0.5
+PAGE_KIB: Final = os.sysconf("SC_PAGE_SIZE") // 1024
 
 # name of a row -> path, body of stream i, number of HTTP requests for `streams` streams
 Load = tuple[str, Callable[[int, int], dict[str, Any]], Callable[[int], int]]
@@ -94,7 +100,7 @@ class Control(asyncio.Protocol):
 # --- the replica -------------------------------------------------------------------------
 
 
-async def replica(port: int, tokens: int) -> None:
+async def replica(port: int) -> None:
     """Answer what the gateway's control connection says, until it ends."""
     from serve_app.channel.frames import request_decoder, ticket_decoder
     from serve_app.channel.sender import Sender
@@ -119,10 +125,9 @@ async def replica(port: int, tokens: int) -> None:
         await outlet.run(request.id, work(), request.record)
         control.say("done", request.id)
 
-    def take_step() -> None:
+    def take_step(is_last: bool) -> None:
         nonlocal step
         step += 1
-        is_last = step == tokens
         deltas = [
             TokenDelta(
                 request_id=key,
@@ -144,7 +149,7 @@ async def replica(port: int, tokens: int) -> None:
 
     def on_message(message: list[Any]) -> None:
         if message[0] == "step":
-            take_step()
+            take_step(*message[1:])
         else:
             task = asyncio.ensure_future(answer(*message[1:]))
             tasks.add(task)
@@ -227,7 +232,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
         def closed(self, record: Any) -> None:
             receiver.booked(record.id)
 
-    settings = GatewayConfig()
+    settings = GatewayConfig(max_in_flight=100_000)
     directory = Directory(parse_catalogue({"endpoints": [{"name": MODEL}]}))
     services = gateway_services(
         OneModel(),
@@ -242,19 +247,24 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
 
 
 class Driver:
-    """Calls the app as a server would, and has the replica step when every stream had its event."""
+    """Calls the app as a server would, and has the replica step when every stream had its event.
 
-    def __init__(self, control: Control, streams: int, tokens: int) -> None:
+    `pause`: the step after which `paused` is set, and the next one waits for `go_on`.
+    """
+
+    def __init__(self, control: Control, streams: int, tokens: int, pause: int = 0) -> None:
         self._control = control
         self._streams = streams
         self._tokens = tokens
-        self._events = self._ready = self._ended = 0
+        self._pause = pause
+        self.paused = asyncio.Event()
+        self._events = self._ready = self._asked = 0
         self.began = self.ended = 0.0  # process time: when all had their first event, and their last
 
     def on_ready(self) -> None:
         self._ready += 1
         if self._ready == self._streams:
-            self._control.say("step")
+            self.go_on()
 
     async def request(self, app: Any, path: str, body: dict[str, Any]) -> None:
         raw = json.dumps(body).encode()
@@ -294,12 +304,40 @@ class Driver:
             self.began = time.process_time()
         if step == self._tokens:
             self.ended = time.process_time()
+        elif step == self._pause:
+            self.paused.set()
         else:
-            self._control.say("step")
+            self.go_on()
+
+    def go_on(self) -> None:
+        """The next step."""
+        self._asked += 1
+        self._control.say("step", self._asked == self._tokens)
 
 
-async def gateway(streams: int, tokens: int, loads: Sequence[str]) -> dict[str, float]:
-    """CPU milliseconds for 1,000 tokens: of each load between the first tokens and the last."""
+def resident() -> float:
+    """KiB of memory that this process has, without what it could give back."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/statm") as pages:
+        return int(pages.read().split()[1]) * PAGE_KIB
+
+
+def allocated() -> float:
+    """KiB of Python's objects, since `tracemalloc.start`."""
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0] / 1024
+
+
+# name of a row, what it measures, open streams
+MEASURES: Final = (("resident", resident, 1000), ("objects", allocated, 100))
+
+
+async def gateway(streams: int, tokens: int, delivered: int, loads: Sequence[str]) -> dict[str, float]:
+    """CPU milliseconds for 1,000 tokens: of each load between the first tokens and the last.
+
+    And KiB for each open stream of the first load that has `delivered` tokens.
+    """
     from serve_app.channel.receiver import Receiver
 
     driver: Driver | None = None
@@ -318,7 +356,7 @@ async def gateway(streams: int, tokens: int, loads: Sequence[str]) -> dict[str, 
 
     server = await asyncio.get_running_loop().create_server(accepted, HOST, 0)
     port = server.sockets[0].getsockname()[1]
-    command = [__file__, "--replica", str(port), "--tokens", str(tokens)]
+    command = [__file__, "--replica", str(port)]
     child = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:
         control = await asyncio.wait_for(connected, WAIT_S)
@@ -337,6 +375,23 @@ async def gateway(streams: int, tokens: int, loads: Sequence[str]) -> dict[str, 
                 if is_counted:
                     found[name] = (driver.ended - driver.began) * 1e6 / (streams * (tokens - 1))
                     found[f"{name}: whole requests"] = whole * 1e6 / (streams * tokens)
+        path, body, _ = LOADS[loads[0]]
+        for name, measure, count in MEASURES:
+            if measure is allocated:
+                tracemalloc.start()  # after what is resident was measured, to which it adds
+            before = measure()
+            driver = Driver(control, count, delivered + 1, pause=delivered)
+            requests = [driver.request(app, path, body(i, count)) for i in range(count)]
+            running = asyncio.gather(*requests)
+            pausing = asyncio.ensure_future(driver.paused.wait())
+            await asyncio.wait({running, pausing}, timeout=WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+            if running.done() or not pausing.done():
+                raise RuntimeError(f"the streams did not stay open: {running}")
+            await asyncio.sleep(SETTLE_S)  # until the last events are out
+            found[f"KiB an open stream, {name}"] = (measure() - before) / count
+            driver.go_on()
+            await asyncio.wait_for(running, WAIT_S)
+            del requests, running, pausing
         await receiver.close()
         control.transport.close()
         await asyncio.wait_for(child.wait(), WAIT_S)
@@ -350,8 +405,10 @@ async def gateway(streams: int, tokens: int, loads: Sequence[str]) -> dict[str, 
 # --- the turns ---------------------------------------------------------------------------
 
 
-def turn(tree: Path, streams: int, tokens: int) -> dict[str, float]:
-    command = [sys.executable, __file__, "--gateway", "--streams", str(streams), "--tokens", str(tokens)]
+def turn(tree: Path, args: argparse.Namespace) -> dict[str, float]:
+    command = [sys.executable, __file__, "--gateway"]
+    for name in ("streams", "tokens", "delivered"):
+        command += [f"--{name}", str(getattr(args, name))]
     environment = os.environ | {"PYTHONPATH": str(tree)}
     done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, cwd=tree)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -380,19 +437,22 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--streams", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=500, help="of each stream")
+    parser.add_argument(
+        "--delivered", type=int, default=200, help="tokens of a stream whose memory is measured"
+    )
     parser.add_argument("--gateway", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--replica", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.replica is not None:
-        uvloop.run(replica(args.replica, args.tokens))
+        uvloop.run(replica(args.replica))
     elif args.gateway:
-        print(json.dumps(uvloop.run(gateway(args.streams, args.tokens, list(LOADS)))))
+        print(json.dumps(uvloop.run(gateway(args.streams, args.tokens, args.delivered, list(LOADS)))))
     else:
         trees = [tree.resolve() for tree in args.trees] or [Path(__file__).resolve().parents[1]]
         found: dict[Path, list[dict[str, float]]] = {tree: [] for tree in trees}
         for number in range(args.turns):
             for tree in trees if number % 2 == 0 else trees[::-1]:
-                found[tree].append(turn(tree, args.streams, args.tokens))
+                found[tree].append(turn(tree, args))
         print("\n".join(table(trees, found)))
 
 

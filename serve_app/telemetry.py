@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -123,6 +123,10 @@ class Metrics:
         """Read from both at each scrape how the usage journal stands."""
         self.registry.register(_JournalCollector(waiting, dropped))
 
+    def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
+        self.registry.register(_MigrationCollector(counts))
+
     def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
         self._requests.labels(endpoint, entity, route, status).inc()
         if entity != "unknown":
@@ -229,6 +233,23 @@ class _EngineCollector(Collector):
             for app, stats in snapshots.items():
                 family.add_metric([app], float(getattr(stats, attribute)))
             yield family
+
+
+class _MigrationCollector(Collector):
+    """How often answers went on in another replica, read at each scrape."""
+
+    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "serve_app_migrations",
+            "Answers that went on in another replica.",
+            labels=["application", "cause"],
+        )
+        for labels, count in self._counts().items():
+            family.add_metric(labels, float(count))
+        yield family
 
 
 class _JournalCollector(Collector):

@@ -6,7 +6,7 @@ One line when a request is admitted and one when it ends, both whole `UsageRecor
     {"event":"close","id":"...",...}
 
 A gateway that is killed closes nothing. What replicas generated for its requests is written by
-another gateway, a line for each replica (`part`):
+another gateway, a line for each prompt (`part`):
 
     {"event":"settle","part":"...","id":"...",...}
 
@@ -128,8 +128,9 @@ class Journal:
     def settled(self, record: UsageRecord, part: str) -> None:
         """A replica tells what it generated for a request of another process, which is gone.
 
-        `part` names the replica. The tokens of several replicas of one request add up; a line that
-        is written twice counts once.
+        `part` is the id of one prompt of the request as the replica knows it. The tokens of several
+        prompts add up; a line that is written twice counts once. Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the
+        last one counts: an answer that went on in another replica is told there from its beginning.
         """
         head = SETTLE + b'"part":' + _encoder.encode(part) + b","
         self._append(head, f"{record.id}/{part}", record)

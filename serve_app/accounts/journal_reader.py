@@ -77,7 +77,7 @@ def _is_within(record: UsageRecord, since: float | None, until: float | None) ->
 
 def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, UsageRecord]:
     """What replicas generated for requests of gateways that died, by the request's id."""
-    parts: dict[str, dict[str, UsageRecord]] = {}
+    parts: dict[str, dict[str, tuple[int, UsageRecord]]] = {}
     for paths in files.values():
         for line in _raw_lines(paths, since):
             if not line.startswith(SETTLE):
@@ -86,12 +86,17 @@ def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, Usa
                 record, part = _record_decoder.decode(line), _part_decoder.decode(line).part
             except msgspec.DecodeError:  # counted when all lines are read
                 continue
-            parts.setdefault(record.id, {})[part] = record
-    return {id: _sum(list(records.values())) for id, records in parts.items()}
+            # An answer that went on in another replica has the next number there, and all of its tokens.
+            prompt, _, number = part.partition("~")
+            attempt = int(number) if number.isdecimal() else 0
+            known = parts.setdefault(record.id, {})
+            if prompt not in known or known[prompt][0] <= attempt:
+                known[prompt] = attempt, record
+    return {id: _sum([record for _, record in known.values()]) for id, known in parts.items()}
 
 
 def _sum(parts: list[UsageRecord]) -> UsageRecord:
-    """What the replicas of one request generated together."""
+    """What was generated for all prompts of one request."""
     costs = [part.cost for part in parts if part.cost is not None]
     return replace(
         parts[0],

@@ -23,6 +23,7 @@ class Total:
     prompt_tokens: int = 0  # cached ones included
     cached_tokens: int = 0
     completion_tokens: int = 0
+    migrations: int = 0  # answers that went on in another replica, each time
     cost: dict[str, float] = field(default_factory=dict)  # by currency; without requests that have no price
 
     def add(self, record: UsageRecord) -> None:
@@ -30,6 +31,7 @@ class Total:
         self.prompt_tokens += record.prompt_tokens
         self.cached_tokens += record.cached_tokens
         self.completion_tokens += record.completion_tokens
+        self.migrations += record.migrations
         if record.cost is not None and record.currency is not None:
             self.cost[record.currency] = self.cost.get(record.currency, 0.0) + record.cost
 

@@ -6,7 +6,7 @@ provides an `Accounts`, and tests provide fakes of both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from starlette.types import Scope
@@ -29,6 +29,11 @@ PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; Non
 
 class DeltaStream(Protocol):
     """The deltas of one request, or of several, in order; read by one task."""
+
+    @property
+    def migrations(self) -> int:
+        """How often an answer went on in another replica so far."""
+        ...
 
     async def get(self) -> list[TokenDelta]:
         """All deltas that came since the last call, waiting for the first; [] is the end.
@@ -84,6 +89,10 @@ class Backend(Protocol):
 
     def stats(self) -> dict[str, EngineStats]:
         """For each application the latest snapshot of its engines, summed over its replicas."""
+        ...
+
+    def migrations(self) -> Mapping[tuple[str, str], int]:
+        """How often answers went on in another replica since the start, by application and cause."""
         ...
 
 

@@ -68,5 +68,6 @@ def gateway_services(
     metrics.keys_refused(lambda: accounts.refused)
     metrics.endpoints_waiting(lambda: len(directory.waiting))
     metrics.in_flight(lambda: admission.in_flight)
+    metrics.migrations(backend.migrations)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
     return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of)

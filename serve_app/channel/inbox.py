@@ -99,12 +99,13 @@ class Inbox:
         deltas, self._deltas = self._deltas, []
         return deltas
 
-    async def begun(self) -> None:
-        """Wait for the first delta, be it of progress, or for the end. Instead of `get`, not beside it.
+    async def begun(self, *, by_progress: bool = True) -> None:
+        """Wait for the first delta, or for the end. Instead of `get`, not beside it.
 
-        Raises the ServeError that the request failed with before its first delta.
+        `by_progress`: a delta of progress will do. Raises the ServeError that the request failed with
+        before its first delta.
         """
-        while not (self._deltas or self.ended or self._is_closed):
+        while not (self.started or (by_progress and self._deltas) or self.ended or self._is_closed):
             if self._error is not None:
                 raise self._error
             self._wake = self._loop.create_future()

@@ -18,9 +18,9 @@ LOST = "lost"
 
 
 class Settlement(msgspec.Struct, frozen=True, array_like=True):
-    """What one replica generated for a client's request whose gateway is gone."""
+    """What one replica generated for one prompt of a client's request whose gateway is gone."""
 
-    part: str  # the replica's share of the request: the same in every copy of this settlement
+    part: str  # the engine request: the same in every copy of this settlement
     gateway: str  # the name that the gateway's ticket has
     record: UsageRecord  # the request's record, with the tokens of this part
 
@@ -86,21 +86,24 @@ class Ledger:
 
     def settle(self) -> list[Settlement]:
         """The gateway is gone: empty the ledger, and return what it held."""
-        entries = [entry for entry in self._by_record.values() if entry.parts]
+        settlements = [
+            Settlement(request_id, self._gateway, _record(entry.record, usage))
+            for entry in self._by_record.values()
+            for request_id, usage in entry.parts.items()
+        ]
         self._by_record.clear()
         self._by_request.clear()
-        return [Settlement(min(entry.parts), self._gateway, _record(entry)) for entry in entries]
+        return settlements
 
 
-def _record(entry: _Entry) -> UsageRecord:
-    used = entry.parts.values()
+def _record(record: UsageRecord, usage: Usage) -> UsageRecord:
     return replace(
-        entry.record,
+        record,
         outcome=LOST,
         status=200,  # of a stream, whose head goes out with its first delta
-        prompt_tokens=sum(usage.prompt_tokens for usage in used),
-        cached_tokens=sum(usage.cached_tokens for usage in used),
-        completion_tokens=sum(usage.generated_tokens for usage in used),
-        discarded_tokens=sum(usage.discarded_tokens for usage in used),
-        total_s=max(0.0, time.time() - entry.record.started),
+        prompt_tokens=usage.prompt_tokens,
+        cached_tokens=usage.cached_tokens,
+        completion_tokens=usage.generated_tokens,
+        discarded_tokens=usage.discarded_tokens,
+        total_s=max(0.0, time.time() - record.started),
     )

@@ -106,18 +106,23 @@ def _plain(total: Total, by: Sequence[str]) -> dict[str, Any]:
         "prompt_tokens": total.prompt_tokens,
         "cached_tokens": total.cached_tokens,
         "completion_tokens": total.completion_tokens,
+        "migrations": total.migrations,
         "cost": total.cost,
     }
 
 
 class _Rows:
-    """Totals as rows, with a column for each way to end that there was, and for each currency."""
+    """Totals as rows, with a column for each way to end that there was, and for each currency.
+
+    There is a column of migrations where there were some.
+    """
 
     def __init__(self, totals: Sequence[Total], by: Sequence[str]) -> None:
         outcomes = [name for name in OUTCOMES if any(name in total.requests for total in totals)]
         currencies = sorted({currency for total in totals for currency in total.cost})
         tokens = ["prompt_tokens", "cached_tokens", "completion_tokens"]
-        self.header = [*by, "requests", *outcomes, *tokens, *(f"cost_{name}" for name in currencies)]
+        moved = ["migrations"] if any(total.migrations for total in totals) else []
+        self.header = [*by, "requests", *outcomes, *tokens, *moved, *(f"cost_{name}" for name in currencies)]
         self.cells: list[list[str | int | float]] = [
             [
                 *total.group,
@@ -126,6 +131,7 @@ class _Rows:
                 total.prompt_tokens,
                 total.cached_tokens,
                 total.completion_tokens,
+                *(total.migrations for _ in moved),
                 *(total.cost.get(name, "") for name in currencies),
             ]
             for total in totals

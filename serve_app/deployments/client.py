@@ -15,6 +15,9 @@ answer (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and an
 model's own generation_config.json holds. What has one answer is asked:
 `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
 errors.py.
+
+An answer is not moved to another replica, as a gateway's are. A replica that stops finishes it, and one that
+dies ends it with GenerationFailed: Serve's streams tell neither the weights of a replica nor that it stops.
 """
 
 from __future__ import annotations

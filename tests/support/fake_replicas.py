@@ -182,10 +182,10 @@ class FakeReplica:
         finally:
             self.running.pop(request.id, None)
 
-    def go(self, steps: int = 1) -> None:
-        """Every request that runs makes so many more steps."""
-        for _, turns, _ in self.running.values():
-            for _ in range(steps):
+    def go(self, steps: int = 1, request_id: str | None = None) -> None:
+        """Every request that runs, or one of them, makes so many more steps."""
+        for id, (_, turns, _) in self.running.items():
+            for _ in range(steps if request_id in (None, id) else 0):
                 turns.release()
 
     def progress(self) -> None:

@@ -74,7 +74,8 @@ class FakeServer:
         self._running += request.n
         try:
             await asyncio.sleep(float(options.get("first", "0")))
-            for number in range(count):
+            made = [] if request.resume is None else request.resume.choices
+            for number in range(len(made[0].token_ids) if made else 0, count):
                 usage = Usage(prompt_tokens=3, completion_tokens=(number + 1) * request.n)
                 last = FinishReason.LENGTH if number == count - 1 else None
                 delta = TokenDelta(

@@ -142,6 +142,9 @@ class FakeBackend:
             "model-demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)
         }
 
+    def migrations(self) -> dict[tuple[str, str], int]:
+        return {("model-demo", "killed"): 2}
+
     @streamed
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         self.requests.append(request)

@@ -41,6 +41,9 @@ class LocalBackend:
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name, self._server.info.version): self._server.stats()}
 
+    def migrations(self) -> dict[tuple[str, str], int]:
+        return {}
+
     async def ask(self, app: str, question: Question[ReplyT]) -> ReplyT:
         return await self._server.ask(question)
 

@@ -25,6 +25,8 @@ async def lists(stream: DeltaStream) -> AsyncGenerator[Deltas, None]:
 class GeneratedStream:
     """The lists of an async generator, made when they are asked for. `async for` reads it too."""
 
+    migrations = 0
+
     def __init__(self, source: AsyncGenerator[Deltas, None]) -> None:
         self._source = source
         self._next: asyncio.Future[Deltas] | None = None
@@ -70,6 +72,8 @@ def streamed(generate: Callable[..., AsyncGenerator[Deltas, None]]) -> Callable[
 
 class ServerStream:
     """The deltas of one request to a model server of this process. `async for` reads it too."""
+
+    migrations = 0
 
     def __init__(self, server: ServedModel, request: GenerateRequest) -> None:
         self._arrived: asyncio.Queue[Deltas] = asyncio.Queue()

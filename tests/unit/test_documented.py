@@ -37,6 +37,7 @@ def test_every_limit_has_its_reason_beside_it() -> None:
 
 def test_every_metric_is_listed_for_operators() -> None:
     metrics = Metrics(lambda: {"model": EngineStats()})
+    metrics.migrations(lambda: {("model", "killed"): 1})
     metrics.journal(waiting=lambda: 0, dropped=lambda: 0)
     names = {family.name for family in metrics.registry.collect()}
     missing = sorted(name for name in names if name not in OPERATIONS)

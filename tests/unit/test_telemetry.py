@@ -34,6 +34,16 @@ def test_engine_snapshots_are_read_at_each_scrape():
     assert b'serve_app_preemptions_total{application="model-demo"} 2.0' in page
 
 
+def test_answers_that_went_on_elsewhere_are_counted_by_cause():
+    counts = {("model-demo", "killed"): 2}
+    metrics = Metrics(dict)
+    metrics.migrations(lambda: counts)
+    counts["model-demo", "leaving"] = 1
+    page = metrics.render()
+    assert b'serve_app_migrations_total{application="model-demo",cause="killed"} 2.0' in page
+    assert b'serve_app_migrations_total{application="model-demo",cause="leaving"} 1.0' in page
+
+
 def test_requests_without_a_known_model_have_no_latency_series():
     metrics = Metrics(dict)
     metrics.request_done("unknown", "unknown", "/v1/completions", "404", 0.1)

@@ -55,6 +55,9 @@ class User(Protocol):
     @property
     def usage(self) -> Usage: ...
 
+    @property
+    def migrations(self) -> int: ...
+
 
 class Meter:
     """Admits requests within the budgets of their endpoint, and writes their usage down."""
@@ -186,6 +189,7 @@ class Metered:
             first_token_s=context.first_token_s,
             queue_s=context.queue_s,
             total_s=time.monotonic() - context.started,
+            migrations=0 if self._user is None else self._user.migrations,
             cost=None if price is None else cost(price, Usage() if self.is_free else usage),
             currency=None if price is None else price.currency,
         )

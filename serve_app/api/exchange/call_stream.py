@@ -43,6 +43,11 @@ class CallStream:
         """The tokens of all prompts so far."""
         return self._usage[0] if len(self._usage) == 1 else Usage.total(self._usage)
 
+    @property
+    def migrations(self) -> int:
+        """How often the answer to a prompt went on in another replica so far."""
+        return self._source.migrations
+
     async def get(self) -> list[PromptDelta]:
         """All deltas that came since the last call, waiting for the first; [] once every choice ended.
 

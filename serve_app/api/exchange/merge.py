@@ -22,6 +22,10 @@ class MergedStream:
         for task in self._tasks:
             task.add_done_callback(self._pumped)
 
+    @property
+    def migrations(self) -> int:
+        return sum(stream.migrations for stream in self._streams)
+
     async def get(self) -> list[TokenDelta]:
         while self._left:
             item = await self._arrived.get()

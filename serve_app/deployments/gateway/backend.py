@@ -117,7 +117,6 @@ class ServeBackend:
         return {app: total(self._receiver.stats(app)) for app in self._named() if self.is_ready(app)}
 
     def migrations(self) -> dict[tuple[str, str], int]:
-        """How often answers went on in another replica, by application and cause."""
         return self._migrations.counts
 
     async def close(self) -> None:

@@ -37,12 +37,19 @@ class Quarantine:
 
     def check(self, request: Request) -> None:
         """Raises EngineRefused for a request that ended `BARREN_DEATHS` or `DEATHS` replicas recently."""
-        if not self._deaths:
-            return
-        since, deaths = self._deaths.get(_digest(request), (0.0, {}))
-        is_suspect = sum(deaths.values()) >= BARREN_DEATHS or len(deaths) >= DEATHS
-        if is_suspect and self._clock() - since < KEPT_S:
+        deaths = self._recent(request)
+        if sum(deaths.values()) >= BARREN_DEATHS or len(deaths) >= DEATHS:
             raise EngineRefused("this request ended the model's process twice; it is not tried again")
+
+    def suspects(self, request: Request) -> bool:
+        """Whether a replica died recently that had `request` and made none of its tokens."""
+        return any(self._recent(request).values())
+
+    def _recent(self, request: Request) -> _Deaths:
+        if not self._deaths:
+            return {}
+        since, deaths = self._deaths.get(_digest(request), (0.0, {}))
+        return deaths if self._clock() - since < KEPT_S else {}
 
     def blame(self, request: Request, replica: str, *, is_barren: bool = True) -> None:
         """`replica` died while it served `request`. `is_barren`: it had delivered nothing of it."""

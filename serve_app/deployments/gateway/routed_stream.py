@@ -31,6 +31,7 @@ MOVES: Final = 4  # replicas that an answer may lose after they had delivered so
 FIRST_PAUSE_S: Final = 0.05  # between two attempts to find a replica for the rest
 LAST_PAUSE_S: Final = 1.0
 PATIENCE_S: Final = 10.0
+TRIAL_S: Final = 5.0  # that a suspect waits for other suspects, at most
 
 _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one later, may take the request
 
@@ -46,6 +47,7 @@ class Replicas:
     patience_s: float = PATIENCE_S  # for a replica that takes what another one has lost
     migrations: Migrations = field(default_factory=Migrations)
     waiting: set[RoutedStream] = field(default_factory=set)  # those that have lost their replica
+    on_trial: set[RoutedStream] = field(default_factory=set)  # the suspect that was sent, until it delivers
 
 
 class RoutedStream:
@@ -160,6 +162,8 @@ class RoutedStream:
 
         The rest of an answer waits for a replica, `patience_s` at most. A request of which nothing was
         delivered is tried at once or fails, so that another entity of the endpoint may answer.
+        Suspects go one after the other: all who died together would else do so again, and be condemned
+        with the one that did it.
         """
         replicas, kept = self._replicas, self._kept
         is_fresh = kept.is_empty
@@ -169,10 +173,14 @@ class RoutedStream:
         # Of several prompts in one body, one may have begun: then no other entity can answer the rest.
         is_patient = not is_fresh or self._asked.parent_id is not None
         clock = asyncio.get_running_loop().time
-        until = clock() + replicas.patience_s
+        until, trial_until = clock() + replicas.patience_s, clock() + TRIAL_S
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
             replicas.calls.quarantine.check(self._asked)
+            is_suspect = replicas.calls.quarantine.suspects(self._asked)
+            if is_suspect and replicas.on_trial and clock() < trial_until:
+                await self._pause(FIRST_PAUSE_S)
+                continue
             waits = is_patient or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_there = replicas.is_there()
             is_over = clock() > until or not (is_there or replicas.may_return())
@@ -180,8 +188,10 @@ class RoutedStream:
                 raise refusal if is_fresh else error
             if is_there:
                 call = self._candidate = self._send()
+                if is_suspect:
+                    replicas.on_trial.add(self)
                 try:
-                    await call.inbox.begun()
+                    await call.inbox.begun(by_progress=not is_suspect)
                 except _REFUSALS as refused:
                     call.close()
                     cause = cause or call.cause
@@ -196,6 +206,8 @@ class RoutedStream:
                     self._candidate = None
                     self._adopt(call, cause)
                     return
+                finally:
+                    replicas.on_trial.discard(self)
             if waits:
                 await self._pause(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)

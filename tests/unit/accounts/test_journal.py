@@ -464,7 +464,7 @@ SETTLED = replace(
 def test_what_replicas_settle_for_a_killed_gateway_is_its_row(
     gateway: Gateway, start: Callable[..., Journal], folder: Path
 ) -> None:
-    for name in ("settled", "in two parts", "nothing delivered"):
+    for name in ("settled", "in two parts", "moved", "nothing delivered"):
         gateway.do(f"journal.opened(record({name!r}))")
     gateway.do("journal.opened(record('ended')); journal.closed(record('ended', CLOSED))")
     gateway.kill()
@@ -473,6 +473,9 @@ def test_what_replicas_settle_for_a_killed_gateway_is_its_row(
         other.settled(replace(SETTLED, id="settled"), part)
     other.settled(replace(SETTLED, id="in two parts"), "p1")
     other.settled(replace(SETTLED, id="in two parts", completion_tokens=1, total_s=3.0), "p2")
+    # Its first replica was lost, and then its gateway; the last replica told all tokens.
+    for part, tokens in (("p1~2", 9), ("p1", 4), ("p1~10", 20), ("p2", 1)):
+        other.settled(replace(SETTLED, id="moved", completion_tokens=tokens), part)
     other.settled(replace(SETTLED, id="ended"), "p1")  # its gateway died before it told the replica
     other.settled(replace(SETTLED, id="never written"), "p1")  # the dead gateway's disk was full
     other.opened(replace(OPEN, id="runs"))
@@ -483,11 +486,12 @@ def test_what_replicas_settle_for_a_killed_gateway_is_its_row(
         "in two parts": replace(
             SETTLED, id="in two parts", prompt_tokens=24, completion_tokens=10, cost=1.0, total_s=3.0
         ),
+        "moved": replace(SETTLED, id="moved", prompt_tokens=24, completion_tokens=21, cost=1.0),
         "nothing delivered": replace(OPEN, id="nothing delivered", outcome="lost"),
         "never written": replace(SETTLED, id="never written"),
     }
-    assert len(list(read(folder))) == 5
-    assert len(list(read(folder, since=OPEN.started))) == 5
+    assert len(list(read(folder))) == 6
+    assert len(list(read(folder, since=OPEN.started))) == 6
     assert list(read(folder, since=OPEN.started + 1)) == []
 
 

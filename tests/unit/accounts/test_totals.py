@@ -27,7 +27,8 @@ def record(
 def test_requests_tokens_and_costs_add_up_in_groups() -> None:
     records = [
         record(prompt_tokens=10, cached_tokens=4, completion_tokens=3, cost=0.5, currency="USD"),
-        record(entity="b", completion_tokens=7),
+        record(entity="b", completion_tokens=7, migrations=1),
+        record(entity="b", migrations=2),
         record(prompt_tokens=5, outcome="aborted", cost=0.25, currency="EUR"),
         record(prompt_tokens=1, outcome="lost", cost=0.25, currency="USD"),
     ]
@@ -40,7 +41,7 @@ def test_requests_tokens_and_costs_add_up_in_groups() -> None:
             completion_tokens=3,
             cost={"USD": 0.75, "EUR": 0.25},
         ),
-        Total(("chat", "b"), requests={"finished": 1}, completion_tokens=7),
+        Total(("chat", "b"), requests={"finished": 2}, completion_tokens=7, migrations=3),
     ]
 
 

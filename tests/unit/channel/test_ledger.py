@@ -117,7 +117,7 @@ async def test_what_the_gateway_wrote_down_is_forgotten_with_its_next_beat(
     assert [each.record.id for each in replica.settled] == ["b"]
 
 
-async def test_the_prompts_of_one_body_are_one_part_and_a_failed_attempt_is_none(
+async def test_each_prompt_of_a_body_is_a_part_and_a_failed_attempt_is_none(
     replica: Replica, receiver: Receiver
 ) -> None:
     body = record("body")
@@ -126,8 +126,12 @@ async def test_the_prompts_of_one_body_are_one_part_and_a_failed_attempt_is_none
         await replica.answer(receiver, key, body, tokens)
     die(receiver)
     await until(lambda: replica.gone)
-    (settled,) = replica.settled
-    assert (settled.record.prompt_tokens, settled.record.completion_tokens) == (10, 7)
+    assert [
+        (each.part, each.record.prompt_tokens, each.record.completion_tokens) for each in replica.settled
+    ] == [
+        ("body-0", 5, 3),
+        ("body-1~1", 5, 4),
+    ]
 
 
 async def test_requests_without_a_record_or_without_a_token_are_nobodys(

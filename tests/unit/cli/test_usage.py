@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,16 @@ def test_the_table_has_a_line_for_each_combination(invoke, folder):
     ]
 
 
+def test_answers_that_went_on_elsewhere_have_a_column(invoke, folder):
+    journal = Journal(folder)
+    journal.closed(replace(record("f", endpoint="other"), migrations=3))
+    journal.close()
+    header, _, other = (
+        line.split() for line in invoke("usage", "--dir", folder, "--by", "endpoint").output.splitlines()
+    )
+    assert other[header.index("MIGRATIONS")] == "3"
+
+
 def test_json_has_all_there_is_to_know(invoke, folder):
     result = invoke("usage", "--dir", folder, "--by", "key", "--format", "json")
     alice, bob = json.loads(result.stdout)
@@ -75,6 +86,7 @@ def test_json_has_all_there_is_to_know(invoke, folder):
         "prompt_tokens": 3_000,
         "cached_tokens": 300,
         "completion_tokens": 30,
+        "migrations": 0,
         "cost": {"USD": 0.75},
     }
     assert (bob["key"], bob["cost"]) == ("bob", {})

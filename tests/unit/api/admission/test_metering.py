@@ -24,6 +24,7 @@ from tests.support.fakes_backend import (
     model_info,
 )
 from tests.support.gateway import CHAT, Gateway, chat_body, gateway, served
+from tests.support.streams import GeneratedStream
 
 ALICE, ALICE_LINE = new_key("alice")
 BOB, BOB_LINE = new_key("bob")
@@ -334,6 +335,14 @@ async def test_every_end_of_a_request_is_one_record() -> None:
         assert records[1].completion_tokens == 2 * len(WORDS)
         assert records[2].prompt_tokens == 3 * PROMPT_TOKENS
         assert records[3].completion_tokens == 1
+
+
+async def test_the_record_counts_the_replicas_that_its_answers_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(GeneratedStream, "migrations", 2)
+    async with gateway() as g:
+        await g.chat(stream=True)
+        await g.complete(prompt=["a", "b", "c"])
+        assert [record.migrations for record in g.journal.records] == [2, 6]
 
 
 @pytest.mark.parametrize(

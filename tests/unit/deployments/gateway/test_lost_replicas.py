@@ -8,14 +8,15 @@ from dataclasses import replace
 
 import pytest
 
+from serve_app.api.exchange.call_stream import CallStream, PromptDelta
 from serve_app.channel.inbox import BROKEN, KILLED
 from serve_app.deployments.gateway.migrations import ENGINE
 from serve_app.deployments.gateway.quarantine import DEATHS
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS, MOVES
 from serve_app.errors import EngineRefused, GenerationFailed, Overloaded, Unavailable
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, UsageRecord
-from tests.support.fake_replicas import nameless, undisturbed
-from tests.support.routed import Gateway, get, rest, steps, until
+from tests.support.fake_replicas import LENGTH, nameless, undisturbed
+from tests.support.routed import WAIT_S, Gateway, get, rest, steps, until
 
 ASKED = GenerateRequest(
     id="r", model="m", prompt=Prompt(text="a"), sampling=SamplingParams(seed=7), timeout_s=100.0
@@ -359,3 +360,27 @@ async def test_the_lost_replica_keeps_no_usage_of_what_another_one_told(gateway:
     assert deltas == undisturbed(asked)
     gateway.receiver.booked("record")
     assert not gateway.receiver._unbooked
+
+
+@pytest.mark.parametrize("loss", ["kill", "leave"])
+async def test_the_prompts_of_one_body_go_on_one_by_one(gateway: Gateway, loss: str) -> None:
+    """One has ended, one has begun, and one has not when the replica goes."""
+    gateway.returns = True
+    old = gateway.add("a")
+    asked = [replace(ASKED, id=f"r-{number}", parent_id="r", n=number + 1) for number in range(3)]
+    with closing(CallStream(gateway.route, asked)) as stream:  # type: ignore[arg-type]
+        await until(lambda: len(old.running) == 3)
+        found: list[PromptDelta] = []
+        for id, count in (("r-0", LENGTH), ("r-1", 1)):
+            old.go(count, id)
+        while len({prompt for prompt, _ in found}) < 2 or len(old.running) == 3:
+            found += await asyncio.wait_for(stream.get(), WAIT_S)
+        new = gateway.add("b", runs=True)
+        gateway.kill(old) if loss == "kill" else old.leave()
+        while deltas := await asyncio.wait_for(stream.get(), WAIT_S):
+            found += deltas
+        for number, request in enumerate(asked):
+            assert [delta for prompt, delta in found if prompt == number] == undisturbed(request)
+        assert stream.migrations == 2
+    assert sorted(request.id for request in new.asked) == ["r-1~1", "r-2~1"]
+    assert [request.resume is None for request in sorted(new.asked, key=lambda r: r.id)] == [False, True]

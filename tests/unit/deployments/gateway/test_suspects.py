@@ -1,0 +1,58 @@
+"""A request that kills each replica it comes to is found among those that were beside it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import closing
+
+import pytest
+
+from serve_app.deployments.gateway.quarantine import BARREN_DEATHS
+from serve_app.errors import EngineRefused
+from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
+from tests.support.fake_replicas import FakeReplica, undisturbed
+from tests.support.routed import Gateway, rest, until
+
+INNOCENTS = 6
+POISON = "poison"
+
+
+def request(name: str) -> GenerateRequest:
+    return GenerateRequest(id=name, model="m", prompt=Prompt(text=name), sampling=SamplingParams(seed=7))
+
+
+async def read(gateway: Gateway, asked: GenerateRequest) -> list[TokenDelta]:
+    with closing(gateway.route.generate(asked)) as stream:
+        return await rest(stream)
+
+
+async def supply(gateway: Gateway, deaths: list[FakeReplica]) -> None:
+    """There is always a replica; one that has the poison dies before it makes a step."""
+    replica = gateway.add("0")
+    for number in range(1, 100):
+        while not any(id.startswith(POISON) for id in replica.running):
+            replica.go()
+            await asyncio.sleep(0.002)
+        await asyncio.sleep(0.02)  # whoever was sent beside the poison is there
+        deaths.append(replica)
+        new = gateway.add(f"{number}")
+        gateway.kill(replica)
+        replica = new
+
+
+@pytest.mark.parametrize("is_late", [False, True], ids=["beside each other", "innocents first"])
+async def test_who_died_beside_the_poison_is_answered(gateway: Gateway, is_late: bool) -> None:
+    """Nothing was delivered of anybody, so that each is as suspect as the others."""
+    gateway.returns = True
+    deaths: list[FakeReplica] = []
+    supplying = asyncio.ensure_future(supply(gateway, deaths))
+    await until(lambda: gateway.handle.is_there)
+    innocents = [asyncio.ensure_future(read(gateway, request(f"{i}"))) for i in range(INNOCENTS)]
+    if is_late:
+        await asyncio.sleep(0.005)
+    with pytest.raises(EngineRefused):
+        await read(gateway, request(POISON))
+    for number, deltas in enumerate(await asyncio.gather(*innocents)):
+        assert deltas == undisturbed(request(f"{number}"))
+    assert len(deaths) == BARREN_DEATHS
+    supplying.cancel()
