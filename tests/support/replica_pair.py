@@ -193,7 +193,8 @@ def _deploy_model(app: str, config: ModelConfig, replicas: int, **options: Any) 
 def _deploy_gateway(usage: Path, **options: Any) -> None:
     from ray import serve
 
-    from serve_app.deployments.build import gateway_deployment, limiter_deployment
+    from serve_app.deployments.build import gateway_deployment
+    from serve_app.deployments.limiter import limiter_deployment
     from serve_app.endpoints.catalogue import Catalogue
 
     config = GatewayConfig(grpc_port=GRPC_PORT, usage_dir=usage, restart_wait_s=RESTART_S)
