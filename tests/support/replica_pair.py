@@ -28,8 +28,8 @@ from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.names import app_name
 from serve_app.models.catalogue import demo_folder
 from serve_app.types import UsageRecord
+from tests.support.asks import DETOKENIZE, TEXT
 from tests.support.invariants import Served
-from tests.support.mixed_streams import DETOKENIZE, TEXT
 from tests.support.ray_cluster import free_port
 
 MODEL: Final = "pair-chat"
