@@ -25,6 +25,9 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
+# Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
+RAY_TESTS := tests/clients tests/faults
+DEPLOY_TESTS := tests/deploy tests/docs
 TEST_JOBS ?= 3
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)
@@ -53,10 +56,10 @@ test-unit: $(STAMP)
 	$(call timed,$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS))  # three on two: many tests wait
 
 test-ray: $(STAMP)
-	$(call timed,$(PYTEST) -m "$(RAY)" --ignore tests/deploy --ignore tests/docs $(PYTEST_FLAGS))
+	$(call timed,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(RAY_TESTS))
 
 test-deploy: $(STAMP)
-	$(call timed,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) tests/deploy tests/docs)  # whole deploy files
+	$(call timed,$(PYTEST) -m "$(RAY)" $(PYTEST_FLAGS) $(DEPLOY_TESTS))  # whole deploy files
 
 # With the full counts, which need the machine for themselves: one part after the other.
 test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)

@@ -40,6 +40,9 @@ COMMON: Final = {
     # no cap on a message; Serve's second one does neither. Tokens travel by our channel.
     "RAY_SERVE_USE_GRPC_BY_DEFAULT": "0",
     "RAY_SERVE_PROXY_HEALTH_CHECK_PERIOD_S": "2",  # three checks that fail, and a new proxy is started
+    # Serve kills a proxy that is not up in time, and a start fails with it. Five seconds, the default, are
+    # too few for a loaded machine; `serve.start` itself waits for a minute.
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "1",  # one machine: nothing to deregister from
     "RAY_DEDUP_LOGS": "0",
     # A model's threads are the work; at Ray's 15 they give way to all else on the machine.

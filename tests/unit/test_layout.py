@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -29,3 +30,19 @@ def test_what_lies_in_support_is_used(module: Path) -> None:
     name = f"tests.support.{module.stem}"
     others = [path for folder in (TESTS, ROOT / "benchmarks") for path in folder.rglob("*.py")]
     assert any(name in path.read_text("utf-8") for path in (*others, ROOT / "Makefile") if path != module)
+
+
+def test_tests_that_need_ray_lie_where_make_test_looks_for_them() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    folders = [
+        folder
+        for words in re.findall(r"^(?:RAY|DEPLOY)_TESTS := (.*)$", makefile, re.MULTILINE)
+        for folder in words.split()
+    ]
+    mark = "pytest.mark." + "ray"
+    found = {
+        str(path.parent.relative_to(ROOT))
+        for path in TESTS.rglob("test_*.py")
+        if mark in path.read_text("utf-8")
+    }
+    assert found == set(folders)
