@@ -218,7 +218,7 @@ def check(make: NewEngine, mix: str, count: int, seed: int, **settings: object) 
 
 @pytest.mark.parametrize("mix", ["few blocks, odd chunks"])
 def test_rows_go_on_in_another_engine(make: NewEngine, mix: str) -> None:
-    check(make, mix, 20, seed=1, ngram_draft=3)
+    check(make, mix, 12, seed=1, ngram_draft=3)
 
 
 @pytest.mark.full
