@@ -110,6 +110,6 @@ async def every_endpoint_answers(server: Deployed, names: set[str]) -> None:
 async def settled(server: Deployed) -> list[UsageRecord]:
     """Wait until nothing runs anywhere; the records of what was admitted, each exactly one."""
     async with asyncio.timeout(WAIT_S):
-        while await server.running() or (await server.metrics())["serve_app_requests_in_flight"]:
+        while not await server.is_idle():
             await asyncio.sleep(0.1)
     return server.balanced()

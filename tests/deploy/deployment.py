@@ -28,7 +28,7 @@ from serve_app.config import ModelConfig
 from serve_app.deployments.rollout.rollout import rollout
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
 from serve_app.types import EngineStats, UsageRecord
-from tests.support.invariants import WAIT_S, Served, children
+from tests.support.invariants import WAIT_S, Served, children, samples_of
 from tests.support.ray_cluster import ROOT, Cluster, engine_stats, free_port
 
 logger = logging.getLogger(__name__)
@@ -127,12 +127,10 @@ class Deployed(Served):
 
     async def samples(self) -> dict[int, dict[str, float]]:
         """The metrics of each gateway, by process id."""
-        pages = {}
-        for pid, url in (await self.gateways()).items():
-            own = Served(self.client, self.model, self.processes, self.engine)
-            async with httpx.AsyncClient(base_url=url, timeout=WAIT_S) as own.client:
-                pages[pid] = await own.metrics()
-        return pages
+        gateways = await self.gateways()
+        return {
+            pid: samples_of((await self.client.get(f"{url}/metrics")).text) for pid, url in gateways.items()
+        }
 
     async def metrics(self) -> dict[str, float]:
         total: dict[str, float] = {}
@@ -156,12 +154,12 @@ class Deployed(Served):
 
     async def running(self) -> float:
         """Sequences in all replicas of all models, as the gateways hear of them."""
+        return _sequences(await self.metrics())
+
+    async def is_idle(self) -> bool:
+        """Whether nothing runs, neither in a replica nor in a gateway."""
         samples = await self.metrics()
-        return sum(
-            value
-            for name, value in samples.items()
-            if name.startswith(("serve_app_running_sequences", "serve_app_waiting_sequences"))
-        )
+        return not _sequences(samples) and not samples["serve_app_requests_in_flight"]
 
     async def engine_of(self, app: str) -> EngineStats:
         """The numbers of one replica of `app`, by its own account."""
@@ -205,6 +203,11 @@ class Deployed(Served):
     async def _traffic(self, endpoint: str) -> dict[str, int]:
         page = (await self.client.get(f"/v1/models/{endpoint}")).json()
         return {entity["name"]: entity["traffic"] for entity in page["served_entities"]}
+
+
+def _sequences(samples: Mapping[str, float]) -> float:
+    names = ("serve_app_running_sequences", "serve_app_waiting_sequences")
+    return sum(value for name, value in samples.items() if name.startswith(names))
 
 
 @asynccontextmanager

@@ -63,6 +63,7 @@ async def start_and_end(folder: Path, how: str, delay_s: float) -> None:
         await served.leaves_nothing(ports)
 
 
+@pytest.mark.full  # one that is ready is killed in test_network.py
 async def test_a_launcher_that_is_killed_in_its_start_leaves_nothing(tmp_path: Path) -> None:
     """Once HAProxy runs, which has no tie to those who started it."""
     with command(demo(), tmp_path) as served:

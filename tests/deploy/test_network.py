@@ -44,6 +44,7 @@ class Machine:
     inside: Namespace
     outside: Namespace
     said: Path
+    launcher: subprocess.Popen[bytes]
     while_starting: list[Any] = field(default_factory=list)  # what a client saw: [seconds, status, body]
 
     def ask(self, *words: str) -> Any:
@@ -94,7 +95,7 @@ def serving(folder: Path, *flags: str) -> Iterator[Machine]:
         command = inside.command(sys.executable, "-m", "serve_app.cli", "serve", str(file), *flags)
         process = subprocess.Popen(command, env=environ, cwd=folder, stdout=out, stderr=subprocess.STDOUT)
         try:
-            made = Machine(inside, outside, said)
+            made = Machine(inside, outside, said, process)
             watch = made.watch("/v1/models")
             until_said("ready on", said, process)
             made.while_starting = seen(watch)
@@ -234,3 +235,12 @@ def test_clients_with_half_a_header_keep_nobody_out_and_are_cut(machine: Machine
     ended = json.loads(out)
     assert ended["left"] == 0
     assert ended["seconds"] < 60  # ten for the last of them, and what it takes to open so many
+
+
+def test_a_launcher_that_is_killed_leaves_nothing(machine: Machine) -> None:
+    """Last in this file. Its guardian ends the rest, HAProxy too, which has no tie to whoever started it."""
+    assert machine.named("haproxy")
+    machine.launcher.kill()
+    machine.launcher.wait()
+    until(lambda: not machine.inside.processes())
+    assert not machine.inside.listening()

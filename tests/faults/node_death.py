@@ -19,7 +19,8 @@ from typing import Any, Final
 
 import psutil
 
-from tests.support.mixed_streams import MixedStreams, connected
+from tests.support.asks import connected
+from tests.support.mixed_streams import MixedStreams
 from tests.support.ray_cluster import free_port
 from tests.support.replica_pair import MODEL, Pair, model_config, replica_pair, wide_demo
 

@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from tests.support.mixed_streams import MixedStreams, connected, long_asks
+from tests.support.asks import connected
+from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import MODEL, Pair, is_alive, model_config, replica_pair, wide_demo
 

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from tests.support.mixed_streams import MixedStreams, connected
+from tests.support.asks import connected
+from tests.support.mixed_streams import MixedStreams
 from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import MODEL, Pair, model_config, replica_pair, wide_demo
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 
-from tests.support.mixed_streams import COMPLETIONS, MixedStreams, connected, long_asks
+from tests.support.asks import COMPLETIONS, connected
+from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.ray_cluster import Cluster
 from tests.support.replica_pair import MODEL, POISON, Pair, model_config, replica_pair, wide_demo
 

@@ -311,8 +311,7 @@ def check_rest(
             assert all(step.wait_s >= 0 and step.run_s >= 0 for step in steps)
         perfs = [d.perf for d in own if d.perf is not None]
         assert all(p.arrival_ns <= p.first_scheduled_ns <= p.first_token_ns <= p.last_token_ns for p in perfs)
-    begun = told and answer[told - 1]
-    cached = begun.usage.cached_tokens if begun else rest[-1].usage.cached_tokens
+    cached = (answer[told - 1] if told else rest[-1]).usage.cached_tokens
     assert rest[-1].usage == replace(answer[-1].usage, cached_tokens=cached)
     if wanted.beam is None and wanted.best_of is None:  # those are counted whole, at the end
         made = [delta.usage.completion_tokens for delta in (*answer[:told], *rest)]

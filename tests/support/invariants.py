@@ -55,11 +55,7 @@ class Served:
 
     async def metrics(self) -> dict[str, float]:
         """Samples of the gateway's metrics, by name with labels."""
-        text = (await self.client.get("/metrics")).text
-        return {
-            name: float(value)
-            for name, value in re.findall(r"^(serve_app_[^\s]+(?:\{.*\})?) (\S+)$", text, re.MULTILINE)
-        }
+        return samples_of((await self.client.get("/metrics")).text)
 
     async def until_idle(self) -> None:
         async with asyncio.timeout(WAIT_S):
@@ -70,6 +66,12 @@ class Served:
         engine = await self.engine()
         in_flight = (await self.metrics())["serve_app_requests_in_flight"]
         return bool(engine.running or engine.waiting or engine.blocks_used or in_flight)
+
+
+def samples_of(page: str) -> dict[str, float]:
+    """The samples of a page of metrics, by name with labels."""
+    found = re.findall(r"^(serve_app_[^\s]+(?:\{.*\})?) (\S+)$", page, re.MULTILINE)
+    return {name: float(value) for name, value in found}
 
 
 def children(*titles: str) -> list[psutil.Process]:

@@ -1,306 +1,38 @@
 """A load of all protocols at once, whose answers are compared with what they are undisturbed.
 
-An `Ask` is one kind of request. Greedy and seeded ones have one right answer: the events of each choice, in
-order, without what differs from run to run (ids, times, hits of the prefix cache). The others are looked at
-from end to end: framing, end, usage that only grows, ids that are the text, grammar and calls that parse.
+Greedy and seeded requests have one right answer. The others are looked at from end to end.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import httpx
-import jsonschema
-import tritonclient.grpc.aio as triton
 
-from tests.support.rpc_server import is_final, tensor, tensors
-
-LENGTH: Final = 160  # tokens of most answers
-CHAT: Final = "/v1/chat/completions"
-COMPLETIONS: Final = "/v1/completions"
-DETOKENIZE: Final = "/detokenize"
-PIRATE: Final = ":pirate"  # behind the model's name: its adapter
-TEXT: Final = "-text"  # behind the model's name: an endpoint for Databricks' completions
-ANSWER_S: Final = 180.0
-QUESTION: Final = {"messages": [{"role": "user", "content": "What is the capital of France?"}]}
-STORY: Final = {"messages": [{"role": "user", "content": "Tell me a story about a cat."}]}
-LIST: Final = {
-    "type": "array",
-    "items": {"type": "string", "minLength": 8, "maxLength": 24},
-    "minItems": 8,
-    "maxItems": 12,
-}
-FORM: Final = {"type": "json_schema", "json_schema": {"name": "list", "schema": LIST}}
-SEND: Final = {
-    "type": "object",
-    "properties": {"text": {"type": "string", "minLength": 60, "maxLength": 90}},
-    "required": ["text"],
-    "additionalProperties": False,
-}
-TOOLS: Final = {
-    "tools": [
-        {"type": "function", "function": {"name": "send_message", "parameters": SEND}},
-        {"type": "function", "function": {"name": "write_note", "parameters": SEND}},
-    ],
-    "tool_choice": "required",
-    "parallel_tool_calls": False,
-}
-IDS: Final = [5, 17, 42, 99, 7, 300, 12]
-# What differs between two runs of the same request.
-UNLIKE: Final = {
-    *("id", "created", "system_fingerprint", "prompt_tokens_details"),
-    *("first_token_cost", "decode_cost", "prefill_time", "decode_time", "queue_wait_time", "batch_size"),
-}
-ERRORS: Final = ("error", "error_code", "error_type")
-BY_SEQUENCE: Final = ("batch_index", "sequence_index")
-
-
-class Wrong(AssertionError):
-    """An answer is not what its client may expect."""
-
-
-@dataclass
-class Answer:
-    """One answer, as its client has it."""
-
-    events: dict[Any, list[Any]] = field(default_factory=dict)  # by choice, without what is UNLIKE
-    usage: list[dict[str, int]] = field(default_factory=list)  # as told, in order
-    texts: dict[int, str] = field(default_factory=dict)
-    ids: dict[int, list[int]] = field(default_factory=dict)
-    ends: dict[int, str] = field(default_factory=dict)  # the reason, by choice
-    calls: dict[int, dict[int, str]] = field(default_factory=dict)  # of tools: the arguments
-    tokens: int = 0  # of all choices
-
-
-@dataclass
-class Client:
-    """How asks reach the server."""
-
-    http: httpx.AsyncClient
-    grpc: triton.InferenceServerClient
-    model: str
-
-
-@dataclass(frozen=True)
-class Ask:
-    """One kind of request."""
-
-    name: str
-    send: Callable[[Client], Awaitable[Answer]]
-    is_exact: bool  # greedy or seeded
-
-
-@asynccontextmanager
-async def connected(url: str, grpc_address: str, model: str) -> AsyncIterator[Client]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with (
-        httpx.AsyncClient(base_url=url, timeout=ANSWER_S, limits=limits) as http,
-        triton.InferenceServerClient(grpc_address) as grpc,
-    ):
-        yield Client(http, grpc, model)
-
-
-# --- HTTP ----------------------------------------------------------------------------------
-
-
-def chat(name: str, path: str = CHAT, *, is_exact: bool = True, done: bool = True, **body: Any) -> Ask:
-    """A request whose answer, streamed or not, has `choices`."""
-
-    async def send(client: Client) -> Answer:
-        asked = {**body, "model": client.model + body.get("model", "")}
-        found = await events(client, path, asked, done=done)
-        answer = Answer()
-        for event in found:
-            _take(answer, event)
-        if not answer.ends or len(answer.ends) != body.get("n", 1) * _prompts(body):
-            raise Wrong(f"the choices that ended: {answer.ends}")
-        if answer.usage:
-            answer.tokens = answer.usage[-1]["completion_tokens"]
-            _check_usage(answer)
-        if "return_token_ids" in body:
-            await _check_ids(client, answer)
-        for choice, calls in answer.calls.items():
-            if not calls:
-                raise Wrong(f"choice {choice} has no call")
-            for arguments in calls.values():
-                _check_json(arguments, SEND)
-        if "response_format" in body:
-            for text in answer.texts.values():
-                _check_json(text, LIST)
-        if "tools" in body and not answer.calls:
-            raise Wrong(f"no call: {answer.texts}")
-        return answer
-
-    return Ask(name, send, is_exact)
-
-
-def generate(name: str, body: dict[str, Any], *, is_exact: bool = True, counted: bool) -> Ask:
-    """`generate_stream`, of MindIE or of Triton. `counted`: its events count the tokens."""
-
-    async def send(client: Client) -> Answer:
-        found = await events(client, f"/v2/models/{client.model}/generate_stream", body, done=False)
-        answer = Answer()
-        for event in found:
-            answer.events.setdefault(0, []).append(alike(event))
-            if counted:
-                answer.tokens += 1
-                if event["details"]["generated_tokens"] != answer.tokens:
-                    raise Wrong(f"token {answer.tokens}: {event}")
-            else:
-                ids = event["output_ids"]
-                answer.tokens += len(ids) if isinstance(ids, list) else 1
-        if counted and not found[-1]["details"]["finish_reason"]:
-            raise Wrong(f"the last event is {found[-1]}")
-        return answer
-
-    return Ask(name, send, is_exact)
-
-
-async def events(client: Client, path: str, body: dict[str, Any], *, done: bool) -> list[Any]:
-    """Every event of a stream, or the one answer. None is an error. `done`: a stream says its end."""
-    is_stream = body.get("stream", "generate_stream" in path)
-    path = path.replace("{model}", client.model)
-    async with client.http.stream("POST", path, json=body) as response:
-        raw = (await response.aread()).decode()
-        if response.status_code != 200:
-            raise Wrong(f"status {response.status_code}: {raw[:300]}")
-    if not is_stream:
-        return [json.loads(raw)]
-    parts = raw.split("\n\n")
-    if parts.pop() or (done and parts.pop() != "data: [DONE]"):
-        raise Wrong(f"the stream does not end: {raw[-300:]!r}")
-    if not all(part.startswith("data:") for part in parts):
-        raise Wrong(f"not an event: {raw[:300]!r}")
-    found = [json.loads(part.removeprefix("data:")) for part in parts]
-    for event in found:
-        if any(event.get(name) for name in ERRORS):
-            raise Wrong(f"after {len(found) - 1} events: {event}")
-    return found
-
-
-def alike(event: Any) -> Any:
-    """`event` without what differs from run to run."""
-    if isinstance(event, dict):
-        made = {name: alike(value) for name, value in event.items() if name not in UNLIKE}
-        if isinstance(statistics := made.get("perf_stat"), list):
-            made["perf_stat"] = [token for token, _ in statistics]
-        return made
-    return [alike(each) for each in event] if isinstance(event, list) else event
-
-
-def _take(answer: Answer, event: dict[str, Any]) -> None:
-    """Add one event, or a whole answer, to what its choices have."""
-    same = alike(event)
-    if usage := same.pop("usage", None):
-        answer.usage.append({name: value for name, value in usage.items() if isinstance(value, int)})
-    if not same["choices"]:
-        return
-    for choice in event["choices"]:
-        index = choice["index"]
-        part = choice.get("delta") or choice.get("message") or {}
-        text = choice["text"] if "text" in choice else part.get("content") or ""
-        answer.texts[index] = answer.texts.get(index, "") + text
-        answer.ids.setdefault(index, []).extend(choice.get("token_ids") or ())
-        for number, call in enumerate(part.get("tool_calls") or ()):
-            calls = answer.calls.setdefault(index, {})
-            number = call.get("index", number)
-            calls[number] = calls.get(number, "") + (call["function"].get("arguments") or "")
-        if reason := choice["finish_reason"]:
-            if index in answer.ends:
-                raise Wrong(f"choice {index} ends twice")
-            answer.ends[index] = reason
-        elif index in answer.ends and text:
-            raise Wrong(f"choice {index} goes on behind its end: {text!r}")
-    for choice in same.pop("choices"):
-        answer.events.setdefault(choice["index"], []).append({**same, "choice": choice})
-
-
-def _check_usage(answer: Answer) -> None:
-    told = [usage["completion_tokens"] for usage in answer.usage]
-    if told != sorted(told):
-        raise Wrong(f"usage does not count: {told}")
-    if len({usage["prompt_tokens"] for usage in answer.usage}) != 1:
-        raise Wrong(f"the prompt changes: {answer.usage}")
-
-
-async def _check_ids(client: Client, answer: Answer) -> None:
-    """The ids are as many as usage says, and their text is the text."""
-    if sum(map(len, answer.ids.values())) != answer.tokens:
-        raise Wrong(f"{answer.tokens} tokens, but the ids {answer.ids}")
-    for index, ids in answer.ids.items():
-        response = await client.http.post(DETOKENIZE, json={"model": client.model, "tokens": ids})
-        if (text := response.json()["prompt"]) != answer.texts[index]:
-            raise Wrong(f"{answer.texts[index]!r} is not {text!r}")
-
-
-def _check_json(text: str, schema: dict[str, Any]) -> None:
-    try:
-        jsonschema.validate(json.loads(text), schema)
-    except (ValueError, jsonschema.ValidationError) as error:
-        raise Wrong(f"not of the schema: {text!r}") from error
-
-
-def _prompts(body: dict[str, Any]) -> int:
-    return len(prompt) if isinstance(prompt := body.get("prompt"), list) else 1
-
-
-# --- gRPC ----------------------------------------------------------------------------------
-
-
-def over_grpc(name: str, *, stream: bool = True, length: int = LENGTH, **scalars: Any) -> Ask:
-    """Tensors of ids, by the unmodified tritonclient."""
-    seed = scalars.pop("seed", None)
-
-    async def send(client: Client) -> Answer:
-        inputs = tensors(IDS, length, **({"streaming": True} if stream else {}), **scalars)
-        if seed is not None:
-            inputs.append(tensor("random_seed", [[seed]], "UINT64", "uint64"))
-        answer = Answer()
-        try:
-            if stream:
-                await _listen(client, inputs, answer)
-            else:
-                _take_tensors(await client.grpc.infer(client.model, inputs), answer)
-        except triton.InferenceServerException as error:
-            raise Wrong(str(error)) from error
-        count = scalars.get("num_return_sequences", 1)
-        if answer.tokens != length * count:
-            raise Wrong(f"{answer.tokens} tokens instead of {count} times {length}")
-        return answer
-
-    return Ask(name, send, True)
-
-
-async def _listen(client: Client, inputs: list[Any], answer: Answer) -> None:
-    async def requests() -> AsyncIterator[dict[str, Any]]:
-        yield {"model_name": client.model, "inputs": inputs, "request_id": "1"}
-
-    ended = False
-    async for result, error in client.grpc.stream_infer(requests()):
-        if error is not None:
-            raise Wrong(str(error))
-        if ended:
-            raise Wrong("a response behind the final one")
-        ended = is_final(result)
-        _take_tensors(result, answer)
-    if not ended:
-        raise Wrong("no response was final")
-
-
-def _take_tensors(result: Any, answer: Answer) -> None:
-    found = {output.name: result.as_numpy(output.name).tolist() for output in result.get_response().outputs}
-    key = tuple(json.dumps(found.pop(name, None)) for name in BY_SEQUENCE)
-    answer.events.setdefault(key, []).append(found)
-    answer.tokens += sum(len(row) for beams in found["output_ids"] for row in beams)
-
-
-# --- the load ------------------------------------------------------------------------------
+from tests.support.asks import (
+    ANSWER_S,
+    CHAT,
+    COMPLETIONS,
+    FORM,
+    IDS,
+    LENGTH,
+    PIRATE,
+    QUESTION,
+    STORY,
+    TEXT,
+    TOOLS,
+    Answer,
+    Ask,
+    Client,
+    Wrong,
+    chat,
+    generate,
+    over_grpc,
+)
 
 _long: Final = {"max_tokens": LENGTH, "ignore_eos": True}
 _stream: Final = {"stream": True, "stream_options": {"include_usage": True}}

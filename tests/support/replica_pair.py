@@ -28,8 +28,8 @@ from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.names import app_name
 from serve_app.models.catalogue import demo_folder
 from serve_app.types import UsageRecord
+from tests.support.asks import DETOKENIZE, TEXT
 from tests.support.invariants import Served
-from tests.support.mixed_streams import DETOKENIZE, TEXT
 from tests.support.ray_cluster import free_port
 
 MODEL: Final = "pair-chat"
@@ -193,7 +193,8 @@ def _deploy_model(app: str, config: ModelConfig, replicas: int, **options: Any) 
 def _deploy_gateway(usage: Path, **options: Any) -> None:
     from ray import serve
 
-    from serve_app.deployments.build import gateway_deployment, limiter_deployment
+    from serve_app.deployments.build import gateway_deployment
+    from serve_app.deployments.limiter import limiter_deployment
     from serve_app.endpoints.catalogue import Catalogue
 
     config = GatewayConfig(grpc_port=GRPC_PORT, usage_dir=usage, restart_wait_s=RESTART_S)

@@ -6,9 +6,19 @@ Knows no replica and no channel. Four bytes a token, `MAX_KEPT` tokens a request
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from typing import Final
 
-from serve_app.types import ChoiceSoFar, GenerateRequest, Resume, Timing, TokenDelta, Usage
+from serve_app.errors import Unavailable, from_info
+from serve_app.types import (
+    ChoiceSoFar,
+    FinishReason,
+    GenerateRequest,
+    Resume,
+    Timing,
+    TokenDelta,
+    Usage,
+)
 
 MAX_KEPT: Final = 2**18  # tokens of all choices, 1 MB: an answer with more finishes where it is
 
@@ -16,13 +26,15 @@ MAX_KEPT: Final = 2**18  # tokens of all choices, 1 MB: an answer with more fini
 class Kept:
     """The tokens of one request that its reader was given."""
 
-    __slots__ = ("_choices", "_is_ranked", "_open", "_room", "_usage", "weights")
+    __slots__ = ("_finished", "_ids", "_is_ranked", "_is_too_long", "_open", "_timings", "_usage", "weights")
 
     def __init__(self, request: GenerateRequest) -> None:
         self.weights = ""  # `ModelInfo.weights` of the replica that made the tokens
-        self._choices = [_Choice() for _ in range(request.n)]
+        self._ids = tuple(array("I") for _ in range(request.n))  # by choice
+        self._finished = bytearray(request.n)  # by choice: whether it ended
+        self._timings: list[Timing | None] = [None] * request.n  # by choice
         self._open = request.n
-        self._room = MAX_KEPT
+        self._is_too_long = False
         self._usage = Usage()
         # Its choices are told together and only once they are compared: no part of them can go on.
         self._is_ranked = request.beam is not None or (request.best_of or 0) > request.n
@@ -30,7 +42,7 @@ class Kept:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was delivered: the request can start over, and its client sees nothing of it."""
-        return self._room == MAX_KEPT and self._open == len(self._choices)
+        return not (self._is_too_long or any(self._ids) or any(self._finished))
 
     @property
     def is_complete(self) -> bool:
@@ -40,49 +52,65 @@ class Kept:
     @property
     def can_go_on(self) -> bool:
         """Whether another replica can go on, or start over."""
-        return self.is_empty or (self._room >= 0 and not self._is_ranked)
+        return self.is_empty or not (self._is_too_long or self._is_ranked)
 
     @property
     def num_tokens(self) -> int:
         """Tokens of all choices that were delivered."""
-        return MAX_KEPT - self._room if self._room >= 0 else 0
+        return sum(map(len, self._ids))
 
-    def note(self, delta: TokenDelta) -> None:
-        """The reader is given `delta`."""
-        self._usage = delta.usage
-        ids = delta.token_ids
-        if ids and self._room >= 0:
-            self._room -= len(ids)
-            if self._room >= 0:
-                self._choices[delta.index].token_ids.extend(ids)
-            else:
+    def note(self, deltas: Sequence[TokenDelta]) -> int:
+        """The reader is given `deltas`, up to the end of an engine. How many that are.
+
+        Runs for each step of each stream.
+        """
+        choices = self._ids
+        for place, delta in enumerate(deltas):
+            if (delta.finish is not None or delta.timing is not None) and not self._note_edge(delta):
+                deltas = deltas[:place]
+                break
+            ids = delta.token_ids
+            if len(ids) == 1:
+                choices[delta.index].append(ids[0])
+            elif ids:
+                choices[delta.index].extend(ids)
+        if deltas:
+            self._usage = deltas[-1].usage
+            if self._usage.completion_tokens > MAX_KEPT and any(choices):
                 self._drop()
+        return len(deltas)
+
+    def _note_edge(self, delta: TokenDelta) -> bool:
+        """A choice begins or ends. False: its engine ended."""
+        if delta.finish is not None:
+            if is_engines_end(delta):
+                return False
+            self._open -= not self._finished[delta.index]
+            self._finished[delta.index] = True
         if delta.timing is not None:
-            self._choices[delta.index].timing = delta.timing
-        if delta.finish is not None and not self._choices[delta.index].is_finished:
-            self._choices[delta.index].is_finished = True
-            self._open -= 1
+            self._timings[delta.index] = delta.timing
+        return True
 
     def resume(self, age_s: float) -> Resume | None:
         """What a replica is told to go on; None: start over. `age_s`: since the request was first sent."""
         if self.is_empty:
             return None
         choices = tuple(
-            ChoiceSoFar(token_ids=tuple(each.token_ids), finished=each.is_finished, timing=each.timing)
-            for each in self._choices
+            ChoiceSoFar(
+                token_ids=tuple(ids), finished=bool(self._finished[index]), timing=self._timings[index]
+            )
+            for index, ids in enumerate(self._ids)
         )
         return Resume(weights=self.weights, choices=choices, usage=self._usage, age_s=age_s)
 
     def _drop(self) -> None:
-        self._room = -1
-        for choice in self._choices:
-            choice.token_ids = array("I")
+        self._is_too_long = True
+        for ids in self._ids:
+            del ids[:]
 
 
-class _Choice:
-    __slots__ = ("is_finished", "timing", "token_ids")
-
-    def __init__(self) -> None:
-        self.token_ids = array("I")
-        self.is_finished = False
-        self.timing: Timing | None = None
+def is_engines_end(delta: TokenDelta) -> bool:
+    """Whether the engine stopped, and its process lives: another replica may go on."""
+    if delta.finish is not FinishReason.ERROR or delta.error is None:
+        return False
+    return isinstance(from_info(delta.error), Unavailable)

@@ -22,7 +22,7 @@ from serve_app.errors import (
     Unavailable,
     from_info,
 )
-from serve_app.types import FinishReason, GenerateRequest, TokenDelta
+from serve_app.types import GenerateRequest, TokenDelta
 
 logger = logging.getLogger(__name__)
 
@@ -57,11 +57,25 @@ class RoutedStream:
     nothing was delivered starts over there, and its client sees nothing of that either.
     """
 
+    __slots__ = (
+        "_began",
+        "_call",
+        "_candidate",
+        "_handover",
+        "_is_closed",
+        "_kept",
+        "_losses",
+        "_pausing",
+        "_replicas",
+        "_request",
+        "_sent",
+        "migrations",
+    )
+
     def __init__(self, replicas: Replicas, request: GenerateRequest) -> None:
         """Sends `request`. Raises EngineRefused."""
         self.migrations = 0  # how often the answer went on in another replica
         self._replicas = replicas
-        self._asked = request  # as the client asked: what the quarantine knows
         self._request = _seeded(request)
         self._kept = Kept(request)
         self._began = asyncio.get_running_loop().time()
@@ -91,7 +105,7 @@ class RoutedStream:
                     return told
             elif call is self._call:  # else it was handed over meanwhile
                 if call.inbox.ended:
-                    self._replicas.calls.quarantine.clear(self._asked)
+                    self._replicas.calls.quarantine.clear(self._request)
                 return []
 
     def close(self) -> None:
@@ -108,15 +122,11 @@ class RoutedStream:
         kept = self._kept
         if not kept.weights:
             kept.weights = call.inbox.weights
-        for place, delta in enumerate(deltas):
-            if delta.finish is FinishReason.ERROR and delta.error is not None:
-                error = from_info(delta.error)
-                if isinstance(error, Unavailable):
-                    call.cause = ENGINE
-                    call.inbox.lose(error)
-                    deltas = deltas[:place]
-                    break
-            kept.note(delta)
+        count = kept.note(deltas)
+        if count < len(deltas) and (error := deltas[count].error) is not None:
+            call.cause = ENGINE
+            call.inbox.lose(from_info(error))
+            deltas = deltas[:count]
         if self._sent > 1:
             return [replace(delta, request_id=self._request.id) for delta in deltas]
         return deltas
@@ -134,7 +144,7 @@ class RoutedStream:
             resume=self._kept.resume(age_s),
         )
         self._sent += 1
-        return Call(self._replicas.calls, self._asked, rest, on_leaving=self._leave)
+        return Call(self._replicas.calls, self._request, rest, on_leaving=self._leave)
 
     def _adopt(self, call: Call, cause: str | None) -> None:
         """`call` goes on with the answer. `cause`: why its replica was lost; None: none had taken it."""
@@ -172,13 +182,13 @@ class RoutedStream:
         if not is_fresh and (self._losses > MOVES or not kept.can_go_on):
             raise error
         # Of several prompts in one body, one may have begun: then no other entity can answer the rest.
-        is_patient = not is_fresh or self._asked.parent_id is not None
+        is_patient = not is_fresh or self._request.parent_id is not None
         clock = asyncio.get_running_loop().time
         until, trial_until = clock() + replicas.patience_s, clock() + TRIAL_S
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
-            replicas.calls.quarantine.check(self._asked)
-            is_suspect = replicas.calls.quarantine.suspects(self._asked)
+            replicas.calls.quarantine.check(self._request)
+            is_suspect = replicas.calls.quarantine.suspects(self._request)
             if is_suspect and replicas.on_trial and clock() < trial_until:
                 await self._pause(FIRST_PAUSE_S)
                 continue

@@ -74,6 +74,7 @@ class RequestState:
         self._made = 0  # tokens of all choices
         self._searched = 0  # tokens of all beams
         self._told = Usage()  # the usage in the last delta
+        self._counted = 0  # tokens that another replica told of, also of choices that it had not delivered
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
@@ -88,8 +89,8 @@ class RequestState:
     def usage(self) -> Usage:
         """Tokens so far. At the end, the candidates of `best_of` that are not returned count as discarded."""
         chosen = self._best() if self._ranked and self.done else self._choices
-        completion = sum(c.num_tokens for c in chosen)
-        generated = max(self._searched, self._made)
+        completion = max(sum(c.num_tokens for c in chosen), self._counted)
+        generated = max(self._searched, self._made, completion)
         return Usage(
             prompt_tokens=self._computed,
             completion_tokens=completion,
@@ -107,7 +108,7 @@ class RequestState:
         self._delivered = frozenset(i for i, choice in enumerate(resume.choices) if choice.finished)
         if not begun:
             return
-        self._computed, self._told = usage.prompt_tokens, usage
+        self._computed, self._counted, self._told = usage.prompt_tokens, usage.completion_tokens, usage
         for index, told in enumerate(begun):
             choice = self._choices[index]
             choice.timing = told.timing
@@ -135,6 +136,8 @@ class RequestState:
             step = self._push(output)
         else:
             step = self._push_one_by_one(output)
+        if self._delivered:
+            step.deltas = [delta for delta in step.deltas if delta.index not in self._delivered]
         if step.deltas:
             self._told = step.deltas[-1].usage
         elif self.request.progress and not self.done and self._has_progress():
@@ -187,8 +190,7 @@ class RequestState:
         choice.keep(step)
         if self._ranked:
             if self.done:
-                finals = [self._final(i, c) for i, c in enumerate(self._best())]
-                result.deltas += [final for final in finals if final.index not in self._delivered]
+                result.deltas += [self._final(i, c) for i, c in enumerate(self._best())]
         elif step.finish is not None:
             result.deltas.append(self._final(output.index, choice))
         return result
