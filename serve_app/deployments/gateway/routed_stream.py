@@ -58,6 +58,7 @@ class RoutedStream:
     """
 
     __slots__ = (
+        "_attempts",
         "_began",
         "_call",
         "_candidate",
