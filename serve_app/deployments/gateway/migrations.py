@@ -1,4 +1,4 @@
-"""Counts and tells the answers that went on in another replica."""
+"""Counts the answers that went on in another replica, and writes a line for each to the log."""
 
 from __future__ import annotations
 

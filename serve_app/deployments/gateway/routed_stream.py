@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from serve_app.channel.inbox import ReplicaLost
+from serve_app.channel.inbox import KILLED, ReplicaLost
 from serve_app.deployments.gateway.calls import Call, Calls, ReplicaLeaving
 from serve_app.deployments.gateway.handover import Handover
 from serve_app.deployments.gateway.kept import Kept
@@ -58,6 +58,7 @@ class RoutedStream:
     """
 
     __slots__ = (
+        "_attempts",
         "_began",
         "_call",
         "_candidate",
@@ -80,6 +81,7 @@ class RoutedStream:
         self._kept = Kept(request)
         self._began = asyncio.get_running_loop().time()
         self._sent = 0  # calls so far
+        self._attempts = 1  # to find a replica; those of a handover do not count
         self._losses = 0  # of replicas that had delivered something
         self._is_closed = False
         self._pausing: asyncio.Future[None] | None = None
@@ -191,13 +193,15 @@ class RoutedStream:
             if is_suspect and replicas.on_trial and clock() < trial_until:
                 await self._pause(FIRST_PAUSE_S)
                 continue
-            waits = is_patient or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_there = replicas.is_there()
+            was_killed = cause == KILLED and is_there  # Serve may take a while to notice
+            waits = is_patient or was_killed or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_over = clock() > until or not (is_there or replicas.may_return())
-            if is_over if waits else (self._sent >= ATTEMPTS or not is_there):
+            if is_over if waits else (self._attempts >= ATTEMPTS or not is_there):
                 raise refusal if is_fresh else error
             if is_there:
                 call = self._candidate = self._send()
+                self._attempts += 1
                 if is_suspect:
                     replicas.on_trial.add(self)
                 try:

@@ -326,6 +326,19 @@ async def test_a_lone_request_that_nothing_was_delivered_of_fails_at_once(gatewa
             await get(stream)
 
 
+async def test_a_dead_replica_may_be_asked_again_until_serve_has_noticed(gateway: Gateway) -> None:
+    old = gateway.add("a")
+    with closing(gateway.route.generate(ASKED)) as stream:
+        await until(lambda: old.running)
+        old.kill()  # and Serve's router still knows it
+        reading = asyncio.ensure_future(get(stream))
+        await until(lambda: len(gateway.handle.calls) > ATTEMPTS + 1)
+        gateway.remove(old)
+        gateway.add("b", runs=True)
+        assert await reading + await rest(stream) == undisturbed(ASKED)
+        assert stream.migrations == 1
+
+
 async def test_engines_that_die_again_and_again_end_the_answer(gateway: Gateway) -> None:
     replica = gateway.add("0")
     with closing(gateway.route.generate(ASKED)) as stream:
