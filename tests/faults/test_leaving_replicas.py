@@ -51,6 +51,7 @@ async def all_finished(pair: Pair, load: MixedStreams, since: float) -> int:
 @pytest.mark.parametrize("length", [700, pytest.param(2000, marks=pytest.mark.full)])
 async def test_a_replica_too_many_is_gone_at_once_and_its_answers_go_on(pair: Pair, length: int) -> None:
     since = time.time()
+    await pair.deploy(replicas=2)
     pids = await pair.until(2)
     async with connected(pair.url, pair.grpc, MODEL) as client:
         load = MixedStreams(client, long_asks(ANSWERS, length))
@@ -63,13 +64,13 @@ async def test_a_replica_too_many_is_gone_at_once_and_its_answers_go_on(pair: Pa
                 await until_one_is_gone(pids)
             logger.info("gone; %d answers of %d tokens ended meanwhile", len(load.answers) - done, length)
     assert await all_finished(pair, load, since) > 0
-    await pair.deploy(replicas=2)
-    await pair.until(2)
 
 
 @pytest.mark.full
 async def test_a_rolling_replacement_under_load_loses_nothing_three_times(pair: Pair) -> None:
     since = time.time()
+    await pair.deploy(replicas=2)
+    await pair.until(2)
     async with connected(pair.url, pair.grpc, MODEL) as client:
         load = MixedStreams(client)
         await load.learn()
@@ -86,6 +87,8 @@ async def test_a_rolling_replacement_under_load_loses_nothing_three_times(pair: 
 async def test_a_model_that_replaces_another_takes_no_answer_over(pair: Pair, tmp_path: Path) -> None:
     """Each answer is wholly the old model's or wholly the new one's."""
     since = time.time()
+    await pair.deploy(replicas=2)
+    await pair.until(2)
     async with connected(pair.url, pair.grpc, MODEL) as client:
         load = MixedStreams(client, long_asks(ANSWERS, 300))
         await load.learn()
