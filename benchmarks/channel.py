@@ -22,7 +22,8 @@ from typing import Any, Final
 
 import grpc
 import uvloop
-from delta_path import HOST, WAIT_S, Control
+from delta_path import WAIT_S
+from delta_replica import HOST, Control
 
 from serve_app.channel.frames import delta_frames, encoder, from_replica, ticket_decoder
 from serve_app.channel.receiver import Receiver

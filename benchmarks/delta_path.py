@@ -30,11 +30,11 @@ from typing import Any, Final
 
 import msgspec
 import uvloop
+from delta_replica import HOST, Control
 
-HOST: Final = "127.0.0.1"
 MODEL: Final = "demo"
-LENGTH: Final = 4  # bytes of the length of a message on the control connection
 WAIT_S: Final = 120.0
+REPLICA: Final = Path(__file__).with_name("delta_replica.py")
 SETTLE_S: Final = 0.5
 PAGE_KIB: Final = os.sysconf("SC_PAGE_SIZE") // 1024
 
@@ -65,100 +65,6 @@ LOADS: Final[dict[str, Load]] = {
         lambda streams: 1,
     ),
 }
-
-
-class Control(asyncio.Protocol):
-    """A connection of messages: lists, as msgpack behind their length."""
-
-    def __init__(self, on_message: Callable[[list[Any]], None]) -> None:
-        self._on_message = on_message
-        self._buffer = bytearray()
-        self.lost = asyncio.Event()
-        self.transport: Any = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.lost.set()
-
-    def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        while len(self._buffer) >= LENGTH:
-            end = LENGTH + int.from_bytes(self._buffer[:LENGTH], "big")
-            if len(self._buffer) < end:
-                return
-            message = msgspec.msgpack.decode(bytes(self._buffer[LENGTH:end]))
-            del self._buffer[:end]
-            self._on_message(message)
-
-    def say(self, *message: Any) -> None:
-        payload = msgspec.msgpack.encode(message)
-        self.transport.write(len(payload).to_bytes(LENGTH, "big") + payload)
-
-
-# --- the replica -------------------------------------------------------------------------
-
-
-async def replica(port: int) -> None:
-    """Answer what the gateway's control connection says, until it ends."""
-    from serve_app.channel.frames import request_decoder, ticket_decoder
-    from serve_app.channel.sender import Sender
-    from serve_app.types import EngineStats, FinishReason, StepTiming, TokenDelta, Usage
-
-    running: dict[str, tuple[Any, asyncio.Future[None], StepTiming | None]] = {}
-    sender = Sender(replica="replica", app="app", stats=EngineStats)
-    tasks = set()
-    timing = StepTiming(batch_size=16, wait_s=0.0001, run_s=0.02)
-    step = 0
-
-    async def answer(payload: bytes, ticket: bytes) -> None:
-        request = request_decoder.decode(payload)
-        outlet = await sender.to(ticket_decoder.decode(ticket))
-        done = asyncio.get_running_loop().create_future()
-        running[request.id] = outlet, done, timing if request.per_token else None
-        control.say("ready", request.id)
-
-        async def work() -> None:
-            await done
-
-        await outlet.run(request.id, work(), request.record)
-        control.say("done", request.id)
-
-    def take_step(is_last: bool) -> None:
-        nonlocal step
-        step += 1
-        deltas = [
-            TokenDelta(
-                request_id=key,
-                index=0,
-                text=" word",
-                token_ids=(step,),
-                finish=FinishReason.LENGTH if is_last else None,
-                usage=Usage(prompt_tokens=32, completion_tokens=step),
-                step=timed,
-            )
-            for key, (_, _, timed) in running.items()
-        ]
-        next(iter(running.values()))[0].send(deltas)
-        if is_last:
-            for _, done, _ in running.values():
-                done.set_result(None)
-            running.clear()
-            step = 0
-
-    def on_message(message: list[Any]) -> None:
-        if message[0] == "step":
-            take_step(*message[1:])
-        else:
-            task = asyncio.ensure_future(answer(*message[1:]))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-
-    control = Control(on_message)
-    await asyncio.get_running_loop().create_connection(lambda: control, HOST, port)
-    await control.lost.wait()
-    await sender.close()
 
 
 # --- the gateway -------------------------------------------------------------------------
@@ -356,7 +262,7 @@ async def gateway(streams: int, tokens: int, delivered: int, loads: Sequence[str
 
     server = await asyncio.get_running_loop().create_server(accepted, HOST, 0)
     port = server.sockets[0].getsockname()[1]
-    command = [__file__, "--replica", str(port)]
+    command = [str(REPLICA), str(port)]
     child = await asyncio.create_subprocess_exec(sys.executable, *command)
     try:
         control = await asyncio.wait_for(connected, WAIT_S)
@@ -441,11 +347,8 @@ def main() -> None:
         "--delivered", type=int, default=200, help="tokens of a stream whose memory is measured"
     )
     parser.add_argument("--gateway", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--replica", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.replica is not None:
-        uvloop.run(replica(args.replica))
-    elif args.gateway:
+    if args.gateway:
         print(json.dumps(uvloop.run(gateway(args.streams, args.tokens, args.delivered, list(LOADS)))))
     else:
         trees = [tree.resolve() for tree in args.trees] or [Path(__file__).resolve().parents[1]]

@@ -184,6 +184,8 @@ def _deploy_model(app: str, config: ModelConfig, replicas: int, **options: Any) 
         health_check_period_s=1,
         graceful_shutdown_timeout_s=300,
         max_surge_percent=SURGE_PERCENT,
+        version=config.model_dump_json(),  # Serve draws one anew otherwise, and replaces all replicas
+        _internal=True,
         **options,
     )
     target = serve.RunTarget(deployment.bind(config), name=app, route_prefix=None)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
 from typing import Any, Final
 
 from ray.exceptions import ActorDiedError, RayError
@@ -74,7 +73,7 @@ class Call:
         self._response = toward(calls.handle, sent).generate.remote(encoder.encode(sent), ticket)
         record_id = None if sent.record is None else sent.record.id
         self.inbox: Inbox = calls.receiver.open(sent.id, record_id, on_leaving)
-        calls.open[self._response] = partial(self.inbox.fail, Unavailable(GONE, retry_after_s=2.0))
+        calls.open[self._response] = self._let_go
         self._watching = asyncio.ensure_future(self._watch())
         calls.watching.add(self._watching)
         self._watching.add_done_callback(calls.watching.discard)
@@ -84,6 +83,10 @@ class Call:
         self.inbox.close()
         if self._calls.open.pop(self._response, None) and not self.inbox.ended and not self._watching.done():
             self._response.cancel()
+
+    def _let_go(self) -> None:
+        """The model's replicas are gone."""
+        self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
 
     def hand_over(self) -> None:
         """Close: another replica has the request now, and this one forgets it."""

@@ -26,14 +26,13 @@ MAX_KEPT: Final = 2**18  # tokens of all choices, 1 MB: an answer with more fini
 class Kept:
     """The tokens of one request that its reader was given."""
 
-    __slots__ = ("_finished", "_ids", "_is_ranked", "_is_too_long", "_open", "_timings", "_usage", "weights")
+    __slots__ = ("_finished", "_ids", "_is_ranked", "_is_too_long", "_timings", "_usage", "weights")
 
     def __init__(self, request: GenerateRequest) -> None:
         self.weights = ""  # `ModelInfo.weights` of the replica that made the tokens
         self._ids = tuple(array("I") for _ in range(request.n))  # by choice
-        self._finished = bytearray(request.n)  # by choice: whether it ended
-        self._timings: list[Timing | None] = [None] * request.n  # by choice
-        self._open = request.n
+        self._finished: frozenset[int] = frozenset()  # choices that ended
+        self._timings: dict[int, Timing] | None = None  # by choice, once there is one
         self._is_too_long = False
         self._usage = Usage()
         # Its choices are told together and only once they are compared: no part of them can go on.
@@ -42,12 +41,12 @@ class Kept:
     @property
     def is_empty(self) -> bool:
         """Whether nothing was delivered: the request can start over, and its client sees nothing of it."""
-        return not (self._is_too_long or any(self._ids) or any(self._finished))
+        return not (self._is_too_long or any(self._ids) or self._finished)
 
     @property
     def is_complete(self) -> bool:
         """Whether every choice has ended."""
-        return not self._open
+        return len(self._finished) == len(self._ids)
 
     @property
     def can_go_on(self) -> bool:
@@ -85,20 +84,18 @@ class Kept:
         if delta.finish is not None:
             if is_engines_end(delta):
                 return False
-            self._open -= not self._finished[delta.index]
-            self._finished[delta.index] = True
+            self._finished |= {delta.index}
         if delta.timing is not None:
-            self._timings[delta.index] = delta.timing
+            self._timings = {**(self._timings or {}), delta.index: delta.timing}
         return True
 
     def resume(self, age_s: float) -> Resume | None:
         """What a replica is told to go on; None: start over. `age_s`: since the request was first sent."""
         if self.is_empty:
             return None
+        timings = self._timings or {}
         choices = tuple(
-            ChoiceSoFar(
-                token_ids=tuple(ids), finished=bool(self._finished[index]), timing=self._timings[index]
-            )
+            ChoiceSoFar(token_ids=tuple(ids), finished=index in self._finished, timing=timings.get(index))
             for index, ids in enumerate(self._ids)
         )
         return Resume(weights=self.weights, choices=choices, usage=self._usage, age_s=age_s)

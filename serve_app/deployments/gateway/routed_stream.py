@@ -69,6 +69,7 @@ class RoutedStream:
         "_pausing",
         "_replicas",
         "_request",
+        "_seed",
         "_sent",
         "migrations",
     )
@@ -77,7 +78,9 @@ class RoutedStream:
         """Sends `request`. Raises EngineRefused."""
         self.migrations = 0  # how often the answer went on in another replica
         self._replicas = replicas
-        self._request = _seeded(request)
+        self._request = request
+        # The client may have left the seed open. Every replica draws the same tokens by it.
+        self._seed = secrets.randbits(64) if request.sampling.seed is None else request.sampling.seed
         self._kept = Kept(request)
         self._began = asyncio.get_running_loop().time()
         self._sent = 0  # calls so far
@@ -141,6 +144,7 @@ class RoutedStream:
         rest = replace(
             self._request,
             id=id,
+            sampling=replace(self._request.sampling, seed=self._seed),
             timeout_s=None if timeout_s is None else max(0.0, timeout_s - age_s),
             resume=self._kept.resume(age_s),
         )
@@ -281,10 +285,3 @@ class RoutedStream:
     def _age_s(self) -> float:
         """Seconds since the request was first sent."""
         return asyncio.get_running_loop().time() - self._began
-
-
-def _seeded(request: GenerateRequest) -> GenerateRequest:
-    """`request` with the seed that the client left open: every replica draws the same tokens by it."""
-    if request.sampling.seed is not None:
-        return request
-    return replace(request, sampling=replace(request.sampling, seed=secrets.randbits(64)))
