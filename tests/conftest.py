@@ -1,3 +1,3 @@
 """Fixtures for all tests."""
 
-pytest_plugins = ("tests.support.ray_cluster", "tests.support.served")
+pytest_plugins = ("tests.support.ray_cluster", "tests.support.served", "tests.support.tiny_fixtures")

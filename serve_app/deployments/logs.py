@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from logging.handlers import MemoryHandler, RotatingFileHandler
 from pathlib import Path
 from typing import Final
@@ -30,6 +32,27 @@ def log_as_json() -> None:
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False  # Serve's own format would repeat every line
+
+
+@contextmanager
+def warnings_shown(show: Callable[[str], None]) -> Iterator[None]:
+    """Call `show` with each warning that this package logs in the block, such as a missing compiler."""
+    handler = _Shown(show)
+    logger = logging.getLogger(PACKAGE)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
+class _Shown(logging.Handler):
+    def __init__(self, show: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._show(record.getMessage())
 
 
 def _beside_serve() -> logging.Handler | None:

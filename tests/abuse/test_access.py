@@ -8,7 +8,7 @@ from serve_app.accounts.keys import new_key
 from serve_app.api.edge.auth import OPEN_PATHS, Scoped
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import CHAT, chat_body, fake_app, filled, gateway
+from tests.support.gateway import CHAT, bearer, chat_body, fake_app, filled, gateway
 
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
@@ -25,10 +25,6 @@ CLOSED = [
     for method in sorted(route.methods)
     if route.path not in OPEN_PATHS
 ]
-
-
-def bearer(key):
-    return {"authorization": f"Bearer {key}"}
 
 
 def test_exactly_the_probes_are_open():

@@ -12,14 +12,13 @@ import pytest
 import pytest_asyncio
 
 from serve_app.api.dialects.openai.completions import CompletionDialect
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, ServeError
 from serve_app.replica.grammar import compiler as module
 from serve_app.replica.grammar.compiler import ReplyCache
 from serve_app.replica.server import ModelServer
 from serve_app.types import ErrorInfo, FinishReason, GenerateRequest, Prompt, SamplingParams
+from tests.support.replica import model_server
 from tests.support.sink import Sink
-from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -120,21 +119,10 @@ BOMBS = [
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServer]:
-    folder: Path = make_tiny_llama(tmp_path_factory.mktemp("tiny"))
-    made = await ModelServer.start(
-        ModelConfig(
-            name="tiny",
-            source=str(folder),
-            dtype="float32",
-            attention="reference",
-            threads=1,
-            engine=EngineConfig(max_model_len=256, num_blocks=256, block_size=16),
-        ),
-        lambda _: None,
-    )
-    yield made
-    await made.stop()
+async def server(folder: Path) -> AsyncIterator[ModelServer]:
+    engine = {"max_model_len": 256, "num_blocks": 256}
+    async with model_server(engine, name="tiny", source=str(folder), attention="reference") as made:
+        yield made
 
 
 def parse(fields: dict[str, Any], number: int = 0) -> GenerateRequest:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import AsyncIterator
-from typing import Literal
+from typing import Any, Literal
 
 import openai
 import pytest
@@ -15,7 +15,7 @@ from tests.support.served import MODEL
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
 
-QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 
 
 class Road(BaseModel):
@@ -47,13 +47,9 @@ async def test_the_sdk_parses_answers_into_its_models(client: openai.AsyncOpenAI
 
 async def test_a_stream_of_a_schema_adds_up(client: openai.AsyncOpenAI) -> None:
     schema = {"type": "object", "properties": {"n": {"type": "integer", "maximum": 9}}, "required": ["n"]}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
     stream = await client.chat.completions.create(
-        model=MODEL,
-        messages=QUESTION,
-        stream=True,
-        temperature=0,
-        max_tokens=60,
-        response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": schema}},
+        model=MODEL, messages=QUESTION, stream=True, temperature=0, max_tokens=60, response_format=form
     )
     chunks = [chunk async for chunk in stream]
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pytest
 
+from serve_app.types import FinishReason
 from tests.conformance.fields import Bounds
 
 BOOLEAN: Final[tuple[list[Any], list[Any]]] = ([True, False, None], [1, 0, "true"])
@@ -113,3 +114,13 @@ DEFAULTS: Final[dict[str, tuple[Any, Any, dict[str, Any]]]] = {
     "skip_special_tokens": (True, False, {"temperature": 0, "ignore_eos": True, "max_tokens": 60}),
     "response_format": ({"type": "text"}, {"type": "json_object"}, {}),
 }
+
+# OpenAI's word for the end of an answer, which other protocols share.
+ENDS = [
+    (FinishReason.EOS, "stop"),
+    (FinishReason.STOP, "stop"),
+    (FinishReason.LENGTH, "length"),
+    (FinishReason.CONTEXT, "length"),
+    (FinishReason.ABORT, "stop"),
+    (FinishReason.TOOL_CALLS, "tool_calls"),
+]

@@ -17,7 +17,7 @@ from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
 from tests.conformance import conftest
 from tests.conformance.fields import accepted, by_name, refused
-from tests.conformance.openai_bounds import DEFAULTS, SHARED, TOGETHER, VARIED
+from tests.conformance.openai_bounds import DEFAULTS, ENDS, SHARED, TOGETHER, VARIED
 from tests.conformance.openai_errors import INVALID, error_of
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import events, gateway
@@ -56,6 +56,23 @@ class Route:
             raise AssertionError(f"{found.status_code}: {found.text}")
         return events(found.text)
 
+    async def accepts(self, client: httpx.AsyncClient, field: str, value: Any) -> None:
+        found = await self.ask(client, **{field: value})
+        assert found.status_code == 200, found.text
+
+    async def refuses(self, client: httpx.AsyncClient, field: str, value: Any) -> None:
+        """With the field's name, perhaps followed by a place inside of it."""
+        found = await self.ask(client, **{field: value})
+        assert found.status_code == 400
+        assert str(error_of(found)["param"]).split(".")[0] == field
+
+    async def judges(self, client: httpx.AsyncClient, fields: dict[str, Any], complaint: str | None) -> None:
+        """`complaint`: the field that is named; None: all is accepted."""
+        found = await self.ask(client, **fields)
+        assert found.status_code == (200 if complaint is None else 400), found.text
+        if complaint is not None:
+            assert error_of(found)["param"] == complaint
+
 
 def text_of(choice: dict[str, Any]) -> str:
     """The text of a choice, or of a chunk of one, of either route."""
@@ -74,8 +91,7 @@ class SharedRules:
     async def test_what_is_inside_its_bounds_is_accepted(
         self, client: httpx.AsyncClient, field: str, value: Any
     ) -> None:
-        found = await self.route.ask(client, **{field: value})
-        assert found.status_code == 200, found.text
+        await self.route.accepts(client, field, value)
 
     @module_loop
     @pytest.mark.parametrize(("field", "value"), refused(SHARED))
@@ -94,10 +110,7 @@ class SharedRules:
     async def test_fields_beside_each_other(
         self, client: httpx.AsyncClient, fields: dict[str, Any], complaint: str | None
     ) -> None:
-        found = await self.route.ask(client, **fields)
-        assert found.status_code == (200 if complaint is None else 400), found.text
-        if complaint is not None:
-            assert error_of(found)["param"] == complaint
+        await self.route.judges(client, fields, complaint)
 
     @module_loop
     @pytest.mark.own_server  # which differences another model shows nobody knows
@@ -147,17 +160,7 @@ class SharedRules:
             await g.check()
 
     @pytest.mark.parametrize("stream", [True, False])
-    @pytest.mark.parametrize(
-        ("reason", "word"),
-        [
-            (FinishReason.EOS, "stop"),
-            (FinishReason.STOP, "stop"),
-            (FinishReason.LENGTH, "length"),
-            (FinishReason.CONTEXT, "length"),
-            (FinishReason.ABORT, "stop"),
-            (FinishReason.TOOL_CALLS, "tool_calls"),
-        ],
-    )
+    @pytest.mark.parametrize(("reason", "word"), ENDS)
     async def test_the_words_for_an_end(self, reason: FinishReason, word: str, stream: bool) -> None:
         async with gateway(FakeBackend(finish=reason)) as g:
             found = await g.post(self.route.path, self.route.body(model="demo", stream=stream))

@@ -208,7 +208,7 @@ def test_while_a_gateway_is_replaced_every_protocol_waits_or_says_so_in_its_own_
     gateway.kill()
     gateway.wait(WAIT_S)
     for path in paths.values():
-        until(lambda path=path: machine.get(path)["status"] == 200)
+        until(lambda path=path: machine.get(path)["status"] == 200)  # type: ignore[misc]
     for family, watch in watches.items():
         answers = so_far(watch)
         told = {(status, body) for _, status, body in answers if status not in (0, 200)}

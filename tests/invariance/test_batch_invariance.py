@@ -21,7 +21,6 @@ from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.types import Beam, EarlyStopping, EngineRequest, FinishReason, PositionLogprobs, SamplingParams
-from tests.support.tiny_llama import make_tiny_llama
 
 WINDOW = 256
 EOS = (2,)
@@ -37,11 +36,6 @@ class Answer:
     # Equal to the last bit with the kernels of ours alone: torch's own round by the shape of the batch.
     logprobs: tuple[tuple[PositionLogprobs, ...], ...] = field(default=(), compare=False)
     prompt_logprobs: tuple[PositionLogprobs, ...] | None = field(default=None, compare=False)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module", params=["reference", "cpu"])

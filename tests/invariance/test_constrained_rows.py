@@ -13,7 +13,7 @@ from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.types import EngineRequest
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
-from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 REGEXES = (
     "[0-9]{1,12}",
@@ -21,11 +21,6 @@ REGEXES = (
     r'\{"name":"[a-z]{1,8}","numbers":\[[0-9](,[0-9]){0,4}\]\}',
     "([A-Z][a-z]{0,5} ?)+",
 )
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

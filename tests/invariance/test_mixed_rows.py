@@ -31,7 +31,7 @@ from tests.invariance.test_batch_invariance import MIXES as ALL_MIXES
 from tests.invariance.test_batch_invariance import VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import REGEXES
 from tests.support.adapters import matrices
-from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 SCHEMA = '{"type":"object","properties":{"a":{"type":"integer"},"b":{"enum":["x","yes"]}},"required":["a"]}'
 # Blocks of a size that our kernels know, else nothing is exact that hangs on the last bit.
@@ -117,11 +117,6 @@ def values(answer: Answer) -> list[float]:
 
 
 NewEngine = Callable[..., Engine]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 def demo_engine(**engine: object) -> Engine:

@@ -19,7 +19,7 @@ from serve_app.types import Draft, EngineRequest, PromptTable, Tensor
 from tests.invariance.test_batch_invariance import MIXES, VOCAB, Answer, alone, mixed, new_engine, requests
 from tests.invariance.test_constrained_rows import constrained_engine
 from tests.invariance.test_constrained_rows import wanted as constrained
-from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 WIDTH = 64
 
@@ -68,11 +68,6 @@ def guessed(request: EngineRequest, answer: Answer, seed: int, *, with_logits: b
         rows[np.arange(len(tokens)), tokens] += 4
         logits = tensor(rows)
     return replace(request, draft=Draft(token_ids=tokens, logits=logits))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

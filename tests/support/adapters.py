@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +36,11 @@ def linear(model: Any, layer: int, module: str) -> torch.nn.Linear:
 
 def shapes_of(model: Any) -> Shapes:
     """Of a model of transformers whose linears are called as Llama calls them."""
-    return {
-        (layer, module): tuple(linear(model, layer, module).weight.shape)
-        for layer in range(len(model.model.layers))
-        for module in LINEARS
-    }
+    shapes = {}
+    for layer, module in product(range(len(model.model.layers)), LINEARS):
+        rows, columns = linear(model, layer, module).weight.shape
+        shapes[layer, module] = rows, columns
+    return shapes
 
 
 def original(folder: Path) -> PreTrainedModel:

@@ -159,3 +159,8 @@ async def served(app: FastAPI) -> AsyncIterator[tuple[str, int]]:
     finally:
         server.should_exit = True
         await task
+
+
+def bearer(key: str) -> dict[str, str]:
+    """The headers of a caller with this key."""
+    return {"authorization": f"Bearer {key}"}

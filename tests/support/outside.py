@@ -15,6 +15,7 @@ import selectors
 import socket
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -101,7 +102,13 @@ def half(host: str, port: str, count: str) -> dict[str, float]:
     return {"left": len(clients.get_map()), "seconds": time.monotonic() - began}
 
 
-COMMANDS = {"ports": ports, "get": get, "live": live, "watch": watch, "half": half}
+COMMANDS: dict[str, Callable[..., object]] = {
+    "ports": ports,
+    "get": get,
+    "live": live,
+    "watch": watch,
+    "half": half,
+}
 
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]

@@ -21,7 +21,7 @@ from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments.gateway import affinity
 from serve_app.deployments.gateway.settler import Settler
-from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.logs import log_as_json, warnings_shown
 from serve_app.deployments.memory import MemoryGuard, be_expendable
 from serve_app.deployments.model.gpu import with_gpu_share
 from serve_app.deployments.model.leaving import on_stop
@@ -54,7 +54,8 @@ class ModelReplica:
 
             start = served_model.start
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
-        self._server = await start(config, _report)
+        with warnings_shown(_report):
+            self._server = await start(config, _report)
         self._workload = Workload(config.engine.max_step_tokens)
         self._memory = MemoryGuard(config.memory_reserve)
         self._settler = Settler()

@@ -1,6 +1,6 @@
 """HAProxy as our launcher runs it: Ray's configuration made private, bounded and polite, kept running.
 
-`answers` -> `settings` are written once, by the launcher. `supervisor` is what Ray starts as its HAProxy
-binary: it adapts the file that Ray wrote (`config`), runs HAProxy with it, and stands in for it at the
-admin socket (`relay`). The supervisor's process knows neither Ray nor the api: it must be light.
+The launcher writes `answers` and `settings` once. Ray starts `supervisor` as its HAProxy binary. The
+supervisor adapts the file that Ray wrote (`config`), runs HAProxy with that file, and answers for HAProxy
+at the admin socket (`relay`). Its process knows neither Ray nor the api, because it must be light.
 """

@@ -1,10 +1,10 @@
 """What HAProxy itself answers, in the words of the protocol that a request speaks.
 
-HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, when one dies
-with a request in its hands. The shapes are those of `api.dialects`; this module only writes them down
-where HAProxy finds them: a file for each condition, with each protocol's body on a line of its own.
-Not covered: what is no HTTP/1.1 (400) and headers that come too slowly (408). HAProxy has no rule for
-those, and nothing is known of the request.
+HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, and when a
+gateway dies with a request. `api.dialects` has the shapes of errors. This module writes them where HAProxy
+finds them: a file for each condition, with the body of each protocol on a line of its own. Not covered:
+requests that are not HTTP/1.1 (400), and headers that come too slowly (408). HAProxy has no rule for
+these, and the protocol of the request is unknown.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ _PATH: Final = "path,url_dec"
 def request_rules(v1: Family) -> Iterator[str]:
     """Rules of a frontend that note the protocol of a request, as `family_of` finds it.
 
-    Later rules win. `v1`: whose the paths below /v1 are. A word that is none in the header, which the
-    gateway refuses, changes nothing.
+    Later rules win. `v1`: the family of the paths below /v1. An unknown word in the header changes
+    nothing here; the gateway refuses such a request.
     """
     yield _note(Family.OPENAI)
     yield _note(Family.TRITON, f"{{ {_PATH} -m str {V2_PAGE} }} || {{ {_PATH} -m beg {V2} }}")
@@ -62,7 +62,7 @@ def request_rules(v1: Family) -> Iterator[str]:
 
 
 def errors(folder: Path) -> Iterator[str]:
-    """Lines of the section `defaults`: what HAProxy says by itself. Bodies are files in `folder`."""
+    """Lines of the section `defaults`: the answers of HAProxy itself. Their bodies are files in `folder`."""
     for status, name, error in (
         (503, "unready", UNREADY),
         (502, "lost", LOST),
@@ -75,13 +75,13 @@ def errors(folder: Path) -> Iterator[str]:
 
 
 def starting_rules(folder: Path) -> Iterator[str]:
-    """Rules of a backend that answers for a server without any application yet."""
+    """Rules of a backend that answers while the server has no application yet."""
     bodies = _bodies(folder / "starting.map", STARTING)
     yield f"http-request return status 503 {_headers(STARTING)} lf-string {bodies}"
 
 
 def missing_rules(folder: Path) -> Iterator[str]:
-    """Rules of a backend that answers for paths which no application has."""
+    """Rules of a backend that answers for paths that no application has."""
     bodies = _bodies(folder / "missing.map", MISSING)
     yield f"http-request return status 404 {_headers(MISSING)} lf-string {bodies}"
 
@@ -91,7 +91,7 @@ def _note(family: Family, condition: str = "") -> str:
 
 
 def _headers(error: ServeError) -> str:
-    """HAProxy's words for the headers of `error`, which are the same in all protocols."""
+    """HAProxy's arguments for the headers of `error`, which are the same in all protocols."""
     headers = dict(render_error(Family.OPENAI, error).headers)
     return " ".join(
         [
@@ -102,7 +102,7 @@ def _headers(error: ServeError) -> str:
 
 
 def _bodies(file: Path, error: ServeError) -> str:
-    """Writes the body of `error` in each protocol to `file`; how HAProxy calls that of a request."""
+    """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body."""
     lines = (f"{family} {render_error(family, error).body.decode('ascii')}\n" for family in Family)
     file.write_text("".join(lines))
     return f'"%[var({_PROTOCOL}),map_str({file})]"'

@@ -1,6 +1,6 @@
-"""HAProxy's admin socket as Ray sees it: the answers are HAProxy's, the process is the supervisor.
+"""HAProxy's admin socket as Ray sees it: HAProxy gives the answers, under the supervisor's process id.
 
-Ray takes its HAProxy for started once the socket answers with the process id that Ray started.
+Ray believes that its HAProxy has started once the socket answers with the process id that Ray started.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Relay:
 
     def __init__(self, path: Path, admin: Path) -> None:
         self._admin = admin
-        # Whoever listens at `path` until now must not miss a question, nor must Ray.
+        # Neither the process that listens at `path` until now nor Ray may miss a question.
         fresh = path.with_name(f"relay.{os.getpid()}")
         fresh.unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
@@ -35,7 +35,7 @@ class Relay:
         return self._listener.fileno()
 
     def answer(self) -> None:
-        """Answer one question; without HAProxy's answer the connection is closed."""
+        """Answer one question. If HAProxy gives no answer, the connection is closed."""
         with contextlib.suppress(OSError):
             asker, _ = self._listener.accept()
             with asker:

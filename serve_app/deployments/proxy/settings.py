@@ -10,21 +10,21 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class HaproxySettings:
-    """How HAProxy is run. Lines of rules and of `errors` are HAProxy's, without indentation."""
+    """How HAProxy runs. Lines of rules and of `errors` are in HAProxy's language, without indentation."""
 
-    host: str  # where HTTP listens; everything else of HAProxy's listens on loopback
-    request_rules: tuple[str, ...] = ()  # of the HTTP frontend, before Ray's
-    errors: tuple[str, ...] = ()  # what HAProxy itself answers
+    host: str  # where HTTP listens; every other socket of HAProxy is on loopback
+    request_rules: tuple[str, ...] = ()  # rules of the HTTP frontend, before Ray's
+    errors: tuple[str, ...] = ()  # the answers of HAProxy itself
     starting_rules: tuple[str, ...] = ()  # while no application has a route
     missing_rules: tuple[str, ...] = ()  # for a path that no application has
-    # A request waits this long where no gateway can be asked. While one is replaced that is less, even on
-    # a loaded machine.
+    # A request waits this long while no gateway can be asked. The replacement of a gateway takes less, even
+    # on a loaded machine.
     wait_s: int = 5
-    # A client has this long for the line and the headers of a request, all together, and for the first
-    # of them once it is connected.
+    # A client has this long to send the line and all headers of a request, and as long for the first
+    # request of a connection.
     headers_s: int = 10
-    # A client that has to send or to take something may do nothing for this long. The gateway gives up
-    # earlier, and says why; a client that waits for an answer or for more of it may wait for hours.
+    # A client that has to send or to read something may pause for this long. The gateway gives up earlier,
+    # and says why. A client that waits for an answer, or for more of it, may wait for hours.
     client_s: int = 60
 
     def write(self, path: Path) -> None:

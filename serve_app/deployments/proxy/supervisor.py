@@ -1,11 +1,12 @@
-"""What Ray starts as its HAProxy: keeps the real one running, as long as Ray wants one.
+"""The program that Ray starts as its HAProxy. It keeps the real HAProxy running as long as Ray wants one.
 
     supervisor.py BINARY SETTINGS -db -f CONFIG [-dR] [-x SOCKET] [-sf PID...]
 
-Ray starts one for each version of the configuration: the new one takes the listening sockets of the one
-before (`-x`), and that drains (`-sf`). Ray follows processes by id, so each HAProxy has a supervisor that
-lives as long: it starts HAProxy again when it dies unasked, passes signals on, and ends with it once it
-is told to. HAProxy dies with its supervisor, and that with the process of Ray that started it.
+Ray starts a supervisor for each version of the configuration. The new HAProxy takes the listening sockets
+of the former one (`-x`), which drains (`-sf`). Ray follows processes by id, so each HAProxy has one
+supervisor for its whole life. The supervisor starts HAProxy again when it dies unasked, passes signals on,
+and ends with HAProxy when Ray asks. HAProxy dies with its supervisor, and the supervisor dies with the
+process of Ray that started it.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from serve_app.deployments.proxy.relay import Relay, ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 
 START_S: Final = 20.0  # Ray gives up after 30
-LOOK_S: Final = 0.02  # between two looks at one that starts
+LOOK_S: Final = 0.02  # between two looks at a HAProxy that starts
 WATCH_S: Final = 1.0  # between two looks at the process that started this one
 PAUSE_S: Final = (0.0, 0.1, 0.2, 0.5)  # before HAProxy is started again, by how often it died at once
-STEADY_S: Final = 5.0  # one that lived as long did not die at once
+STEADY_S: Final = 5.0  # a HAProxy that lived for this long did not die at once
 
 _PR_SET_PDEATHSIG: Final = 1
 
@@ -42,13 +43,13 @@ class Command:
     """HAProxy's command line as Ray writes it. Other options are passed on."""
 
     config: Path
-    before: tuple[int, ...] = ()  # supervisors of those that are to drain
-    takes_sockets: bool = False  # of the first of these
+    before: tuple[int, ...] = ()  # the supervisors of each HAProxy that is to drain
+    takes_sockets: bool = False  # from the first of them
     options: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, argv: Sequence[str]) -> Self:
-        """Raises ValueError for one without a configuration."""
+        """Raises ValueError for a command line without a configuration."""
         config, before, takes, options = None, [], False, []
         rest = list(argv)
         while rest:
@@ -83,11 +84,11 @@ class Supervisor:
         self._config.write_text(adapted(text, settings, str(self._admin), former))
         self._binary = binary
         self._parent = os.getppid()
-        self._is_retired = False  # whoever ends HAProxy now was asked to
+        self._is_retired = False  # set once Ray has asked HAProxy to end
         self._wanted: list[int] = []  # signals to pass on
 
     def run(self) -> int:
-        """Until HAProxy is not wanted any more; its exit status."""
+        """Runs until Ray does not want HAProxy any more. Returns HAProxy's exit status."""
         wake, woken = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for name in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -97,7 +98,7 @@ class Supervisor:
             sockets = self._sockets_of_the_one_before()
             process = self._start(*sockets)
             if not self._answers(process):
-                return process.wait() or 1  # the output says why, and Ray reads it
+                return process.wait() or 1  # HAProxy's output says why, and Ray reads it
             relay = Relay(self._path, self._admin)
             for pid in self._command.before:
                 with contextlib.suppress(OSError):
@@ -126,7 +127,7 @@ class Supervisor:
             if self._is_retired:
                 return max(status, 0)
             deaths = 0 if time.monotonic() - started > STEADY_S else deaths + 1
-            with contextlib.suppress(OSError):  # a full disk must not end what keeps HAProxy running
+            with contextlib.suppress(OSError):  # a full disk must not end the supervisor
                 print(f"HAProxy died unasked ({status}) and is started again", file=sys.stderr, flush=True)
             time.sleep(PAUSE_S[min(deaths, len(PAUSE_S) - 1)])
             process, started = self._start(), time.monotonic()
@@ -170,7 +171,7 @@ def _config_of(path: Path, pid: int) -> Path:
 
 
 def _text_of(path: Path) -> str:
-    """Empty where there is no such file: its supervisor has ended."""
+    """The text of a file; empty if there is none, because its supervisor has ended."""
     try:
         return path.read_text()
     except FileNotFoundError:

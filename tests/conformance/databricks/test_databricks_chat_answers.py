@@ -11,6 +11,7 @@ import pytest
 
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
+from tests.conformance.openai_bounds import ENDS
 from tests.support.fakes_backend import FakeBackend, model_info
 from tests.support.gateway import events, gateway
 from tests.support.streams import streamed
@@ -84,17 +85,7 @@ async def test_text_is_not_escaped_and_nothing_visible_is_no_chunk() -> None:
     assert contents == ["", "Bl", "ü\n", None]
 
 
-@pytest.mark.parametrize(
-    ("reason", "word"),
-    [
-        (FinishReason.EOS, "stop"),
-        (FinishReason.STOP, "stop"),
-        (FinishReason.LENGTH, "length"),
-        (FinishReason.CONTEXT, "length"),
-        (FinishReason.ABORT, "stop"),
-        (FinishReason.TOOL_CALLS, "tool_calls"),
-    ],
-)
+@pytest.mark.parametrize(("reason", "word"), ENDS)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_words_of_finish_reason(reason: FinishReason, word: str, stream: bool) -> None:
     async with gateway(harbor(finish=reason), endpoints=[HARBOR]) as g:

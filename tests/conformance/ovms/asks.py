@@ -35,3 +35,10 @@ async def answer(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:
 async def text(client: httpx.AsyncClient, **fields: Any) -> str:
     found = await answer(client, **fields)
     return str(found["choices"][0]["message"]["content"])
+
+
+def names(refusal: httpx.Response, field: str) -> None:
+    """A 400 in this protocol's form whose text has the field."""
+    assert refusal.status_code == 400
+    assert list(refusal.json()) == ["error"]
+    assert field in refusal.json()["error"]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.conformance.fields import Bounds, accepted, refused
+from tests.conformance.ovms.asks import names
 from tests.support.fakes_backend import FakeBackend, embedder_info
 from tests.support.gateway import Gateway, gateway
 
@@ -47,10 +48,7 @@ async def test_what_is_inside_its_bounds_is_accepted(field: str, value: Any) -> 
 @pytest.mark.parametrize(("field", "value"), refused(BOUNDS))
 async def test_what_is_outside_is_refused_by_name(field: str, value: Any) -> None:
     async with embedding_gateway() as g:
-        found = await ask(g, **{field: value})
-        assert found.status_code == 400
-        assert list(found.json()) == ["error"]
-        assert field in found.json()["error"]
+        names(await ask(g, **{field: value}), field)
 
 
 async def test_unknown_fields_are_ignored_in_silence() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from serve_app.config import ModelConfig
 from tests.conformance.fields import Bounds, accepted, refused
+from tests.conformance.ovms.asks import names
 from tests.conformance.ovms.test_embeddings import embedding_gateway
 from tests.support.fakes_backend import embeddings_of
 from tests.support.gateway import Gateway
@@ -58,10 +59,7 @@ async def test_what_is_inside_its_bounds_is_accepted(field: str, value: Any) -> 
 @pytest.mark.parametrize(("field", "value"), refused(BOUNDS))
 async def test_what_is_outside_is_refused_by_name(field: str, value: Any) -> None:
     async with embedding_gateway() as g:
-        found = await ask(g, **{field: value})
-        assert found.status_code == 400
-        assert list(found.json()) == ["error"]
-        assert field in found.json()["error"]
+        names(await ask(g, **{field: value}), field)
 
 
 async def test_results_are_by_index_and_relevance_score_and_the_best_comes_first() -> None:

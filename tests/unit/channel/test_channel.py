@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
@@ -23,6 +23,7 @@ from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable
 from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta
+from tests.support.waiting import until
 
 WAIT_S = 10.0
 
@@ -50,13 +51,6 @@ async def read_all(inbox: Inbox) -> list[str]:
     while deltas := await asyncio.wait_for(inbox.get(), WAIT_S):
         texts += [delta.text for delta in deltas]
     return texts
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait until `condition` holds; the only clock in these tests."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 async def say(ticket: Ticket, *payloads: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -13,6 +13,7 @@ from serve_app.channel.ledger import Settlement
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.types import EngineStats, FinishReason, TokenDelta, Usage, UsageRecord
+from tests.support.waiting import until
 
 WAIT_S = 10.0
 
@@ -68,12 +69,6 @@ def record(id: str) -> UsageRecord:
         started=time.time() - 1,
         outcome="lost",
     )
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def die(receiver: Receiver) -> None:

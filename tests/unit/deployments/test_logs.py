@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from serve_app.deployments.logs import PACKAGE, PREFIX, SERVE, log_as_json
+from serve_app.deployments.logs import PACKAGE, PREFIX, SERVE, log_as_json, warnings_shown
 from serve_app.telemetry import log_request
 
 
@@ -45,3 +45,13 @@ def test_without_serve_they_go_to_standard_error(
     log_as_json()
     logging.getLogger("serve_app.x").warning("hello\nthere")
     assert json.loads(capsys.readouterr().err)["message"] == "hello\nthere"
+
+
+def test_warnings_of_a_start_are_shown_and_those_after_it_are_not() -> None:
+    shown: list[str] = []
+    log = logging.getLogger("serve_app.engine.kernels")
+    with warnings_shown(shown.append):
+        log.info("loading")
+        log.warning("no native CPU kernels: %s", "no C++ compiler found")
+    log.warning("later")
+    assert shown == ["no native CPU kernels: no C++ compiler found"]

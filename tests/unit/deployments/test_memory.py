@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,15 +12,10 @@ import pytest
 from serve_app.deployments import environment
 from serve_app.deployments.memory import Memory, MemoryGuard, memory
 from serve_app.errors import Unavailable
+from tests.support.waiting import until
 
 WAIT_S = 10.0
 MIB = 2**20
-
-
-async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(WAIT_S):
-        while not condition():
-            await asyncio.sleep(0.005)
 
 
 def group(folder: Path, files: dict[str, int | str]) -> None:

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from llguidance import LLTokenizer
@@ -17,14 +18,8 @@ from serve_app.errors import UnsupportedField
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.invariance.test_batch_invariance import new_engine
 from tests.support.grammars import EOS, VOCAB, fast, regex, tokens
-from tests.support.tiny_llama import make_tiny_llama
 
 __all__ = ["fast", "tokens"]
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture
@@ -39,14 +34,14 @@ def engine(folder: Path, tokens: LLTokenizer) -> Iterator[Engine]:
 _ids = itertools.count()
 
 
-def request(pattern: str | None, **changes: object) -> EngineRequest:
-    sampling = {"temperature": 1.0, "seed": next(_ids), "max_tokens": 60} | changes.pop("sampling", {})  # type: ignore[call-overload]
+def request(pattern: str | None, **changes: Any) -> EngineRequest:
+    sampling = {"temperature": 1.0, "seed": next(_ids), "max_tokens": 60} | changes.pop("sampling", {})
     return EngineRequest(
         id=f"r{next(_ids)}",
         token_ids=tuple(range(10, 40)),
         sampling=SamplingParams(**sampling),
         grammar=None if pattern is None else regex(pattern),
-        **changes,  # type: ignore[arg-type]
+        **changes,
     )
 
 

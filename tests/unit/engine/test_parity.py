@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from serve_app.engine.attention.cuda import CudaAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))

@@ -17,15 +17,9 @@ from serve_app.replica.build import load_engine
 from serve_app.types import Beam, Draft, EngineOutput, EngineRequest, SamplingParams, Tensor
 from tests.invariance.test_batch_invariance import VOCAB, new_engine
 from tests.support.fakes import VOCAB_SIZE, HashRunner, hash_logits
-from tests.support.tiny_llama import make_tiny_llama
 from tests.unit.engine.test_engine import Bench
 
 PROMPT = tuple(range(10, 60))
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

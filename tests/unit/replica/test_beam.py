@@ -11,7 +11,6 @@ import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
@@ -25,8 +24,9 @@ from serve_app.types import (
     SamplingParams,
     TokenDelta,
 )
+from tests.support.replica import model_server
 from tests.support.sink import Sink
-from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -34,24 +34,11 @@ TEXT = "Hello, world"
 _ids = itertools.count()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server(folder) -> AsyncIterator[ModelServer]:
-    config = ModelConfig(
-        name="tiny",
-        source=str(folder),
-        dtype="float32",
-        attention="reference",
-        threads=1,
-        engine=EngineConfig(max_model_len=256, num_blocks=64, block_size=16, max_sequences=8),
-    )
-    made = await ModelServer.start(config, lambda _: None)
-    yield made
-    await made.stop()
+    engine = {"max_model_len": 256, "num_blocks": 64, "max_sequences": 8}
+    async with model_server(engine, name="tiny", source=str(folder), attention="reference") as made:
+        yield made
 
 
 async def search(server, width=4, **changes) -> list[TokenDelta]:

@@ -7,20 +7,20 @@ import itertools
 import json
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.replica.output.request_state import PROGRESS_TOKENS
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, GenerateRequest, Prompt, SamplingParams, TokenDelta, Usage
 from tests.support.fakes_metering import ListJournal
 from tests.support.gateway import COMPLETIONS, directory_of, fake_app, served
 from tests.support.local_backend import LocalBackend
+from tests.support.replica import model_server
 from tests.support.sink import Sink
 from tests.support.streams import streamed
-from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -29,20 +29,10 @@ _ids = itertools.count()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ModelServer]:
-    config = ModelConfig(
-        name="tiny",
-        source=str(make_tiny_llama(tmp_path_factory.mktemp("tiny"))),
-        dtype="float32",
-        attention="reference",
-        threads=1,
-        engine=EngineConfig(
-            max_model_len=WINDOW, num_blocks=64, block_size=16, max_sequences=8, max_step_tokens=CHUNK
-        ),
-    )
-    made = await ModelServer.start(config, lambda _: None)
-    yield made
-    await made.stop()
+async def server(folder: Path) -> AsyncIterator[ModelServer]:
+    engine = {"max_model_len": WINDOW, "num_blocks": 64, "max_sequences": 8, "max_step_tokens": CHUNK}
+    async with model_server(engine, name="tiny", source=str(folder), attention="reference") as made:
+        yield made
 
 
 def asked(length: int, tokens: int, **fields: object) -> GenerateRequest:

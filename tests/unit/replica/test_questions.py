@@ -6,10 +6,8 @@ import pytest
 import pytest_asyncio
 
 from serve_app.channel.questions import decode_question, decode_reply, encode_question, encode_reply
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
-from serve_app.replica.server import ModelServer
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import (
     DetectRequest,
@@ -21,8 +19,9 @@ from serve_app.types import (
     Templating,
     TokenizeRequest,
 )
+from tests.support.replica import model_server
 from tests.support.sink import Sink
-from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
+from tests.support.tiny_llama import tiny_tokenizer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -31,19 +30,10 @@ KEY = 77_777
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def server(tmp_path_factory):
-    folder = make_tiny_llama(tmp_path_factory.mktemp("tiny"))
-    config = ModelConfig(
-        name="tiny",
-        source=str(folder),
-        dtype="float32",
-        attention="reference",
-        threads=1,
-        engine=EngineConfig(max_model_len=1024, num_blocks=80, block_size=16, watermark_key=KEY),
-    )
-    made = await ModelServer.start(config, lambda _: None)
-    yield made
-    await made.stop()
+async def server(folder):
+    engine = {"max_model_len": 1024, "num_blocks": 80, "watermark_key": KEY}
+    async with model_server(engine, name="tiny", source=str(folder), attention="reference") as made:
+        yield made
 
 
 async def ask(server, question):

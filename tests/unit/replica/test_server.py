@@ -33,11 +33,6 @@ def request(**changes: object) -> GenerateRequest:
     return replace(base, **changes)
 
 
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
-
-
 def config(folder: Path, **changes: object) -> ModelConfig:
     return ModelConfig(
         name="tiny",

@@ -11,7 +11,6 @@ import jsonschema
 import pytest
 import pytest_asyncio
 
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField
 from serve_app.json_schema import COMPACT
 from serve_app.replica.server import ModelServer
@@ -23,6 +22,7 @@ from serve_app.types import (
     Prompt,
     SamplingParams,
 )
+from tests.support.replica import model_server
 from tests.support.schemas import SchemaMaker
 from tests.support.sink import Sink
 
@@ -39,15 +39,8 @@ QUESTION = Prompt(messages=({"role": "user", "content": "What is the capital of 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def server() -> AsyncIterator[ModelServer]:
-    config = ModelConfig(
-        name="demo-chat",
-        dtype="float32",
-        threads=1,
-        engine=EngineConfig(max_sequences=24, num_blocks=2048, block_size=16),
-    )
-    made = await ModelServer.start(config, lambda _: None)
-    yield made
-    await made.stop()
+    async with model_server({"max_sequences": 24, "num_blocks": 2048}, name="demo-chat") as made:
+        yield made
 
 
 def schema(value: Any) -> Grammar:

@@ -9,9 +9,9 @@ from serve_app.errors import InvalidField
 from serve_app.replica.server import ModelServer
 from serve_app.types import Beam, Draft, FinishReason, Prompt, PromptTable, SamplingParams, Tensor
 from tests.support.sink import Sink
-from tests.unit.replica.test_server import GREEDY, folder, request, server, shared
+from tests.unit.replica.test_server import GREEDY, request, server, shared
 
-__all__ = ["folder", "server", "shared"]
+__all__ = ["server", "shared"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
@@ -25,6 +24,7 @@ from serve_app.types import (
     ToolChoice,
     ToolMode,
 )
+from tests.support.replica import model_server
 from tests.support.sink import Sink
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -59,11 +59,9 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 async def started(**settings: Any) -> AsyncIterator[ModelServer]:
-    engine = EngineConfig(max_model_len=512, num_blocks=80, block_size=16)
-    config = ModelConfig(name="demo-chat", dtype="float32", threads=1, engine=engine, **settings)
-    found = await ModelServer.start(config, lambda _: None)
-    yield found
-    await found.stop()
+    engine = {"max_model_len": 512, "num_blocks": 80}
+    async with model_server(engine, name="demo-chat", **settings) as found:
+        yield found
 
 
 async def run(server: ModelServer, request: GenerateRequest) -> Sink:

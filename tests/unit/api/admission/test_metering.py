@@ -23,7 +23,7 @@ from tests.support.fakes_backend import (
     embedder_info,
     model_info,
 )
-from tests.support.gateway import CHAT, Gateway, chat_body, gateway, served
+from tests.support.gateway import CHAT, Gateway, bearer, chat_body, gateway, served
 from tests.support.streams import GeneratedStream
 
 ALICE, ALICE_LINE = new_key("alice")
@@ -33,10 +33,6 @@ KEYS = f"{ALICE_LINE} {BOB_LINE}"
 
 def limited(**limits: int) -> list[dict[str, Any]]:
     return [{"name": "demo", "limits": limits}, {"name": "org/other"}]
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 async def test_a_budget_for_ten_admits_ten_of_two_hundred() -> None:

@@ -21,6 +21,7 @@ from tests.support.gateway import (
     CHAT,
     COMPLETIONS,
     Gateway,
+    bearer,
     chat_body,
     completion_body,
     directory_of,
@@ -54,10 +55,6 @@ async def ask(g: Gateway, headers: dict[str, str] | None = None, **fields: Any) 
     answer = await g.post(CHAT, {**chat_body(), "model": "ab", **fields}, headers=headers)
     assert answer.status_code == 200, answer.text
     return answer.headers["served-model-name"]
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 async def test_the_answer_names_its_entity_everywhere() -> None:

@@ -106,12 +106,12 @@ class Sequences:
         if options.pop("sinks", None):
             options["sinks"] = self.sinks
         names = list(spans)
-        flat = [
+        q, k, v = (
             torch.cat([rows[i][slice(*spans[i])] for i in names])
             for rows in (self.query, self.key, self.value)
-        ]
+        )
         step = context([spans[i] for i in names], [self.tables[i] for i in names], self.size)
-        out = backend.forward(0, *flat, step, scale=self.spec.key_dim**-0.5, **options)  # type: ignore[arg-type]
+        out = backend.forward(0, q, k, v, step, scale=self.spec.key_dim**-0.5, **options)  # type: ignore[arg-type]
         return dict(zip(names, out.split(list(step.query_lens)), strict=True))
 
 

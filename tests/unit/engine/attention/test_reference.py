@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -42,14 +44,16 @@ def backend(kv_heads: int = 2, key_dim: int = 8, value_dim: int = 8, layers: int
     return made
 
 
+causal: Callable[..., torch.Tensor] = partial(scaled_dot_product_attention, is_causal=True)
+
+
 def test_two_packed_sequences_each_see_only_their_own_tokens() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(12, 4, 8), torch.randn(12, 2, 8), torch.randn(12, 2, 8)
     got = backend().forward(0, q, k, v, context((0, 7, [3, 1]), (0, 5, [2, 6])), scale=0.3)
     for rows in (slice(0, 7), slice(7, 12)):
-        want = scaled_dot_product_attention(
-            *(t[rows].transpose(0, 1)[None] for t in (q, k, v)), is_causal=True, scale=0.3, enable_gqa=True
-        )
+        part = (t[rows].transpose(0, 1)[None] for t in (q, k, v))
+        want = causal(*part, scale=0.3, enable_gqa=True)
         torch.testing.assert_close(got[rows], want[0].transpose(0, 1), rtol=0, atol=1e-6)
 
 
@@ -95,9 +99,7 @@ def test_keys_and_values_may_differ_in_size() -> None:
     torch.manual_seed(0)
     q, k, v = torch.randn(5, 4, 24), torch.randn(5, 4, 24), torch.randn(5, 4, 16)
     got = backend(4, 24, 16).forward(0, q, k, v, context((0, 5, [1, 2])), scale=0.2)
-    want = scaled_dot_product_attention(
-        *(t.transpose(0, 1)[None] for t in (q, k, v)), is_causal=True, scale=0.2
-    )
+    want = causal(*(t.transpose(0, 1)[None] for t in (q, k, v)), scale=0.2)
     torch.testing.assert_close(got, want[0].transpose(0, 1), rtol=0, atol=1e-6)
 
 

@@ -35,22 +35,13 @@ from serve_app.engine.model.forward import active
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
+from tests.unit.engine.cpu.test_fused import SHAPE
 
 HELD = 20  # threads that act as if they had lost their core, in a run of all steps
 REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
-SHAPE: dict[str, Any] = {
-    "vocab_size": 120,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-    "max_position_embeddings": 256,
-}
 MODELS = {
     "llama": lambda **o: LlamaForCausalLM(LlamaConfig(**SHAPE | o)),
     "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),

@@ -16,17 +16,11 @@ from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import Beam, EngineRequest, PromptTable, SamplingParams, Tensor
 from tests.invariance.test_batch_invariance import VOCAB, Answer, alone, mixed, new_engine
 from tests.support.fakes import VOCAB_SIZE, HashRunner
-from tests.support.tiny_llama import make_tiny_llama
 from tests.unit.engine.test_engine import Bench
 
 WIDTH = 64
 COUNT = 8
 PROMPT = (*range(VOCAB, VOCAB + 20), 10, 11, VOCAB + 3, 12, 13, 14)  # more than one block of virtual tokens
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

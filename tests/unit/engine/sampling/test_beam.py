@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,19 +22,13 @@ from serve_app.types import Beam, EarlyStopping, EngineOutput, EngineRequest, Fi
 from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, HashRunner, UniformRunner, hash_logits
 from tests.support.tiny_models import make_model, tiny_config
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 STOPPING: dict[EarlyStopping, Any] = {
     EarlyStopping.YES: True,
     EarlyStopping.NO: False,
     EarlyStopping.NEVER: "never",
 }
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def new_engine(runner: Any, eos: set[int], window: int = 64, **settings: Any) -> Engine:

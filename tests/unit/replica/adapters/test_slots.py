@@ -37,7 +37,6 @@ from tests.support.adapters import (
     tensors,
 )
 from tests.support.sink import Sink
-from tests.support.tiny_llama import make_tiny_llama
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -46,11 +45,6 @@ PROMPT = (40, 300, 17, 88, 129)
 LONG = tuple(range(100, 140))  # two full blocks
 SLOTS = 3
 _ids = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture(scope="module")

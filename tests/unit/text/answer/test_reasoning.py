@@ -2,7 +2,6 @@
 
 import itertools
 import re
-import sys
 
 import pytest
 from hypothesis import given, settings
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 
 from serve_app.text.answer.reasoning import FORMATS, ReasoningParser, find_reasoning_format
 from serve_app.text.tokens.tokenizer import Tokenizer
+from tests.support.counted import lines_run
 from tests.support.tiny_llama import make_tiny_llama
 
 THINK = FORMATS["think"]
@@ -90,22 +90,8 @@ def test_any_cut_gives_the_same_and_only_markers_and_blanks_are_dropped(
 
 def steps(pieces: list[str]) -> int:
     """Lines of Python run over an answer."""
-    count = 0
-
-    def line(frame: object, event: str, _: object) -> object:
-        nonlocal count
-        count += 1
-        return line
-
     parser = ReasoningParser(THINK, opened=False)
-    sys.settrace(line)  # type: ignore[arg-type]
-    try:
-        for piece in pieces:
-            parser.feed(piece)
-        parser.end()
-    finally:
-        sys.settrace(None)
-    return count
+    return lines_run(lambda: [*map(parser.feed, pieces), parser.end()])
 
 
 @pytest.mark.parametrize("unit", ["<think>", "</", "\n", "word "])

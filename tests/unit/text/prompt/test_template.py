@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from serve_app.limits import MAX_CONTROL_TOKENS_IN_CHAT, MAX_PROMPT_CHARS
 from serve_app.text.prompt.template import ChatTemplate
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import Templating
+from tests.support.counted import ticks_during
 
 TOOLS = [
     {
@@ -219,17 +219,7 @@ async def test_too_much_text_is_refused_before_and_after_rendering(
 
 async def test_a_long_chat_does_not_stop_the_event_loop(template: ChatTemplate) -> None:
     messages = [{"role": "user", "content": "the quick brown fox <|im_end|> " * 500}] * 20
-    ticks = 0
-
-    async def heartbeat() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.001)
-            ticks += 1
-
-    beating = asyncio.create_task(heartbeat())
-    await template.render_ids(messages)
-    beating.cancel()
+    _, ticks = await ticks_during(template.render_ids(messages))
     assert ticks >= 5
 
 

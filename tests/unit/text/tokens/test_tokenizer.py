@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from serve_app.errors import InvalidField, PromptTooLong
 from serve_app.limits import MAX_PROMPT_CHARS
 from serve_app.text.tokens.files import TokenizerLoadError
 from serve_app.text.tokens.tokenizer import Tokenizer
+from tests.support.counted import ticks_during
 
 TEXTS = ["", "Hello fox", "  two spaces ", "Größe 😀\n\n", "a<|im_end|>b</s>", "the the\tthe"]
 
@@ -68,17 +68,7 @@ def test_a_stored_truncation_never_cuts_a_prompt(byte_level_folder: Path, tmp_pa
 
 async def test_a_long_prompt_does_not_stop_the_event_loop(byte_level: Tokenizer) -> None:
     text = "the quick brown fox jumps over the lazy dog. " * (300_000 // 45)
-    ticks = 0
-
-    async def heartbeat() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0.001)
-            ticks += 1
-
-    beating = asyncio.create_task(heartbeat())
-    ids = await byte_level.encode(text)
-    beating.cancel()
+    ids, ticks = await ticks_during(byte_level.encode(text))
     assert byte_level.decode(ids) == text
     assert ticks >= 5
 

@@ -6,21 +6,12 @@ import pytest
 
 from serve_app import limits
 from serve_app.api.dialects.mindie.chat import ChatDialect as MindieChat
-from serve_app.api.dialects.openai.chat import ChatDialect
-from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.config import MindieConfig
 from serve_app.errors import InvalidField
 from serve_app.types import Beam, EarlyStopping
 from tests.conformance.fields import Bounds
 from tests.support.gateway import chat_body, completion_body, gateway
-
-
-def parse_chat(**fields):
-    return ChatDialect().parse(json.dumps(chat_body(**fields)).encode())
-
-
-def parse_text(**fields):
-    return CompletionDialect().parse(json.dumps(completion_body(**fields)).encode())
+from tests.unit.api.dialects.openai.asks import parse_chat, parse_text
 
 
 def parse_mindie(**fields):

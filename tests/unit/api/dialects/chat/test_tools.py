@@ -6,12 +6,12 @@ import pytest
 from openai.types.chat import ChatCompletion
 
 from serve_app.api.dialects.base import Choice
-from serve_app.api.dialects.openai.chat import ChatDialect
-from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.errors import UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, ToolChoice, ToolMode, Usage
 from tests.support.fakes_backend import logprob_of, model_info
-from tests.support.gateway import chat_body
+from tests.unit.api.dialects.openai.asks import parse_chat as parse
+from tests.unit.api.dialects.openai.asks import refused, request
 
 SCHEMA = {
     "type": "object",
@@ -23,21 +23,6 @@ SCHEMA = {
 
 def tool(name="f", **fields):
     return {"type": "function", "function": {"name": name, **fields}}
-
-
-def parse(**fields):
-    return ChatDialect().parse(json.dumps(chat_body(**fields)).encode())
-
-
-def request(**fields):
-    (found,) = parse(**fields).requests
-    return found
-
-
-def refused(**fields):
-    with pytest.raises(InvalidField) as caught:
-        parse(**fields)
-    return caught.value
 
 
 # --- bodies ----------------------------------------------------------------------------
@@ -162,6 +147,7 @@ def test_messages_of_functions_become_those_of_tools():
             {"role": "function", "name": "f", "content": "2"},
         ]
     ).prompt.messages
+    assert found is not None
     assert found[1:] == (
         {"role": "assistant", "content": "", "tool_calls": [
             {"type": "function", "function": {"name": "f", "arguments": {"a": 1}}, "id": "function_f"},

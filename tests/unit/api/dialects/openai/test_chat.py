@@ -5,27 +5,12 @@ import json
 import pytest
 
 from serve_app.api.dialects.chat.wire import logprob_value
-from serve_app.api.dialects.openai.chat import ChatDialect
-from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
+from serve_app.errors import InvalidBody, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 from serve_app.types import FinishReason, SamplingParams, Templating, TokenDelta, Usage
 from tests.support.fakes_backend import logprob_of, model_info
-from tests.support.gateway import chat_body
-
-
-def parse(**fields):
-    return ChatDialect().parse(json.dumps(chat_body(**fields)).encode())
-
-
-def request(**fields):
-    (found,) = parse(**fields).requests
-    return found
-
-
-def refused(**fields):
-    with pytest.raises(InvalidField) as caught:
-        parse(**fields)
-    return caught.value
+from tests.unit.api.dialects.openai.asks import parse_chat as parse
+from tests.unit.api.dialects.openai.asks import refused, request
 
 
 def test_defaults():

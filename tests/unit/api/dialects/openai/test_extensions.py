@@ -6,20 +6,11 @@ import pytest
 
 from serve_app import limits
 from serve_app.api.dialects.openai.chat import ChatDialect
-from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.errors import InvalidBody, InvalidField
 from serve_app.types import ProcessorCall
 from tests.conformance.fields import Bounds
-from tests.support.gateway import chat_body, completion_body
-
-
-def parse_chat(**fields):
-    return ChatDialect().parse(json.dumps(chat_body(**fields)).encode())
-
-
-def parse_text(**fields):
-    return CompletionDialect().parse(json.dumps(completion_body(**fields)).encode())
-
+from tests.support.gateway import chat_body
+from tests.unit.api.dialects.openai.asks import parse_chat, parse_text
 
 BOTH = pytest.mark.parametrize("parse", [parse_chat, parse_text])
 

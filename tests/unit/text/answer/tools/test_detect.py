@@ -10,14 +10,8 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.text.answer.reasoning import FORMATS as REASONING_FORMATS
 from serve_app.text.answer.tools.detect import FORMATS, find_tool_format
 from serve_app.text.tokens.tokenizer import Tokenizer
-from tests.support.tiny_llama import make_tiny_llama
 
 SHOWN = "{% for tool in tools %}{{ tool | tojson }}{% endfor %}"
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_llama(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.mark.parametrize(

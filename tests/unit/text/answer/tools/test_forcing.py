@@ -47,7 +47,8 @@ def tokens() -> LLTokenizer:
 
 
 def ids(*markers: str) -> Mapping[str, int]:
-    return {marker: backend().token_to_id(marker) for marker in markers}
+    known = backend().get_vocab()
+    return {marker: known[marker] for marker in markers}
 
 
 def matches(grammar: Grammar, answer: str) -> bool:

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from serve_app.text.answer.tools.calls import new_call_id
 from serve_app.text.answer.tools.detect import FORMATS
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.types import ToolCallDelta
+from tests.support.counted import lines_run
 
 NAMES = frozenset({"f", "get_weather", "now"})
 
@@ -271,22 +271,8 @@ def test_any_json_arguments_come_back(
 
 def steps(format: str, pieces: list[str]) -> int:
     """Lines of Python run over an answer. What runs in C copies less than a marker a piece."""
-    count = 0
-
-    def line(frame: Any, event: str, _: Any) -> Any:
-        nonlocal count
-        count += 1
-        return line
-
     parser = ToolParser(FORMATS[format], NAMES)
-    sys.settrace(line)
-    try:
-        for piece in pieces:
-            parser.feed(piece)
-        parser.end()
-    finally:
-        sys.settrace(None)
-    return count
+    return lines_run(lambda: [*map(parser.feed, pieces), parser.end()])
 
 
 @pytest.mark.parametrize("format", sorted(FORMATS))
