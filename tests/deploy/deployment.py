@@ -272,10 +272,14 @@ def _gateways() -> dict[int, str]:
 
     client = _get_global_client()
     replicas = client.get_serve_details()["applications"]["system"]["deployments"]["Gateway"]["replicas"]
-    pids = {replica["actor_name"]: replica["pid"] for replica in replicas}
+    pids = {replica["actor_name"]: replica["pid"] for replica in replicas if "pid" in replica}
     groups = ray.get(client._controller.get_target_groups.remote("system", True))
     ports = {target.name: target.port for group in groups for target in group.targets}
-    if not pids.keys() <= ports.keys() or not all(map(psutil.pid_exists, pids.values())):
+    if (
+        len(pids) < len(replicas)
+        or not pids.keys() <= ports.keys()
+        or not all(map(psutil.pid_exists, pids.values()))
+    ):
         return {}
     return {pid: f"http://127.0.0.1:{ports[name]}" for name, pid in pids.items()}
 

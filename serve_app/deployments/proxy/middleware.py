@@ -2,8 +2,9 @@
 
 Serve's proxy answers in plain text where no gateway can: 404 while nothing is deployed, 500 for a gateway
 that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back
-from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. An answer that has
-begun stays as it is, and so do the pages below /-/.
+from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose
+gateway ended before it answered is asked again, as by HAProxy (docs/decisions/serving-repeated-requests.md).
+An answer that has begun stays as it is, and so do the pages below /-/.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from serve_app.api.context import header
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
+from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS
 from serve_app.errors import DeadlineExceeded, ServeError, Unavailable
 
 CALLBACK: Final = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
@@ -47,6 +49,7 @@ class OwnWords:
         if scope["type"] != "http" or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return
+        body = _Body(receive)
         has_begun = False
         error: ServeError | None = None
 
@@ -57,7 +60,10 @@ class OwnWords:
             if error is None:
                 await send(message)
 
-        await self._app(scope, receive, pass_on)
+        for _ in range(1 + REPEATS):
+            await self._app({**scope, "headers": list(scope["headers"])}, body.receive, pass_on)
+            if has_begun or not body.rewind():
+                break
         if not has_begun:  # Serve's proxy gave up, and its server would say 500
             error = LOST
         if error is not None:
@@ -88,6 +94,36 @@ class OwnWords:
         headers.append((b"content-length", length.encode()))
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": reply.body})
+
+
+class _Body:
+    """A request's body, which can be read again while it is short."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._kept: list[Message] = []  # what was received
+        self._room = MAX_BYTES
+        self._next = 0  # of `_kept`, to be read
+        self._can_rewind = True
+
+    async def receive(self) -> Message:
+        """ASGI's `receive`."""
+        if self._next == len(self._kept):
+            message = await self._receive()
+            self._room -= len(message.get("body", b""))
+            if self._room < 0 or message["type"] == "http.disconnect":  # nobody waits for an answer
+                self._can_rewind = False
+                self._kept.clear()
+                self._next = 0
+                return message
+            self._kept.append(message)
+        self._next += 1
+        return self._kept[self._next - 1]
+
+    def rewind(self) -> bool:
+        """Whether all of it can be read once more, from its start."""
+        self._next = 0
+        return self._can_rewind
 
 
 def _error_of(message: Message) -> ServeError | None:

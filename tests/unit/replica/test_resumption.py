@@ -11,9 +11,9 @@ from serve_app.errors import DeadlineExceeded, EngineRefused, Unavailable
 from serve_app.replica.server import ModelServer
 from serve_app.types import ChoiceSoFar, GenerateRequest, Resume, SamplingParams
 from tests.support.sink import Sink
-from tests.unit.replica.test_server import GREEDY, folder, request, run, server, shared, wait_until
+from tests.unit.replica.test_server import GREEDY, request, run, server, shared, wait_until
 
-__all__ = ["folder", "server", "shared"]
+__all__ = ["server", "shared"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

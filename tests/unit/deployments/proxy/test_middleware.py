@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import httpx
@@ -16,6 +16,7 @@ from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy import middleware
 from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
 from serve_app.deployments.proxy.middleware import OwnWords
+from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS
 from serve_app.errors import ServeError, Unavailable
 
 App = Callable[[Scope, Receive, Send], Any]
@@ -86,6 +87,55 @@ async def test_what_serve_says_in_plain_text_is_said_in_the_protocols_words(
     messages: list[Message], routes: object, error: ServeError
 ) -> None:
     check(await asked(answering(*messages, routes=routes)), error)
+
+
+class Dying:
+    """A proxy whose gateways end, so many of them, once they have read the body; the next one echoes it."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body, is_whole = b"", False
+        while not is_whole:
+            message = await receive()
+            body += message["body"]
+            is_whole = not message.get("more_body")
+        scope["headers"].append((b"x-request-id", b"a"))  # as Serve's own layer does
+        self.bodies.append(body)
+        if len(self.bodies) > self.times:
+            for message in convert_object_to_asgi_messages({"body": body.decode()}):
+                await send(message)
+
+
+async def posted(app: App, body: bytes) -> httpx.Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield body[:5]
+        yield body[5:]
+
+    transport = httpx.ASGITransport(OwnWords(app, Family.OPENAI))
+    async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+        return await client.post("/v1/completions", content=pieces())
+
+
+async def test_a_short_request_is_asked_again_with_the_same_body() -> None:
+    app = Dying(REPEATS)
+    answer = await posted(app, b"x" * MAX_BYTES)
+    assert answer.json() == {"body": "x" * MAX_BYTES}
+    assert app.bodies == [b"x" * MAX_BYTES] * (1 + REPEATS)
+
+
+async def test_a_request_that_ends_its_gateways_is_asked_so_often_and_no_more() -> None:
+    app = Dying(100)
+    check(await posted(app, b"x" * 10), LOST)
+    assert len(app.bodies) == 1 + REPEATS
+
+
+async def test_a_long_request_is_left_to_its_client() -> None:
+    app = Dying(1)
+    check(await posted(app, b"x" * (MAX_BYTES + 1)), LOST)
+    assert app.bodies == [b"x" * (MAX_BYTES + 1)]
 
 
 @pytest.mark.parametrize("status", [200, 404, 503])
