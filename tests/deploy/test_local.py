@@ -1,11 +1,11 @@
-"""deploy/local.yaml, its model with a small queue under a burst."""
+"""deploy/local.yaml: as it is, and its model with a small queue under a burst."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -31,41 +31,41 @@ TOKENS: Final = 300  # of one answer of the burst
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def small(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployed]:
-    """With RUNNING + WAITING places in the model. As it is, the file is served by test_serve_command.py."""
+async def as_it_is(ray_cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Deployed]:
     usage: Path = tmp_path_factory.mktemp("usage")
-    async with deployed(ray_cluster, edited(deploy_file("local"), of_size(WINDOW)), usage) as server:
-        server.engine = partial(server.engine_of, f"model-{DEMO}")  # of the model that was made small
-        assert (await server.engine()).max_sequences == RUNNING
+    async with deployed(ray_cluster, deploy_file("local"), usage) as server:
         yield server
 
 
-def of_size(window: int) -> Callable[[Raw], None]:
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def small(as_it_is: Deployed) -> Deployed:
+    """With RUNNING + WAITING places in the model, which starts again for it."""
+
     def edit(raw: Raw) -> None:
         engine = app_of(raw, f"model-{DEMO}")["args"]["engine"]
-        engine.update(max_sequences=RUNNING, max_waiting=WAITING, max_model_len=window)
+        engine.update(max_sequences=RUNNING, max_waiting=WAITING, max_model_len=WINDOW)
 
-    return edit
+    await as_it_is.deploy(edited(as_it_is.raw, edit))
+    await as_it_is.until_running()
+    as_it_is.engine = partial(as_it_is.engine_of, f"model-{DEMO}")  # of the model that was made small
+    assert (await as_it_is.engine()).max_sequences == RUNNING
+    return as_it_is
 
 
-async def test_every_endpoint_answers(small: Deployed) -> None:
-    await every_endpoint_answers(small, {DEMO, f"{DEMO}:pirate", EMBEDDER})
-    async with unharmed(small) as watch:
-        await whole(small.client, completion(DEMO))
+async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
+    await every_endpoint_answers(as_it_is, {DEMO, f"{DEMO}:pirate", EMBEDDER})
+    async with unharmed(as_it_is) as watch:
+        await whole(as_it_is.client, completion(DEMO))
         watch.sent += 1
 
 
 @pytest.mark.full
 async def test_a_model_that_is_deployed_anew_is_known_as_it_is_now(small: Deployed) -> None:
-    right = small.raw
-    for window in (WINDOW // 2, WINDOW):
-        await small.deploy(edited(right, of_size(window)))
-        await small.until_running()
-        async with unharmed(small) as watch, asyncio.timeout(WAIT_S):
-            await whole(small.client, completion(DEMO))
-            watch.sent += 1
-            while (await small.client.get(f"/v1/models/{DEMO}")).json()["max_model_len"] != window:
-                await asyncio.sleep(0.1)
+    async with unharmed(small) as watch, asyncio.timeout(WAIT_S):
+        await whole(small.client, completion(DEMO))
+        watch.sent += 1
+        while (await small.client.get(f"/v1/models/{DEMO}")).json()["max_model_len"] != WINDOW:
+            await asyncio.sleep(0.1)
 
 
 async def post(port: int, body: dict[str, Any]) -> httpx.Response:
