@@ -25,7 +25,7 @@ def test_a_server_that_is_not_there_is_named_with_what_to_do(invoke):
             assert result.exit_code == 1
             assert address in result.stderr
             assert "is it running" in result.stderr.lower()
-            assert "make serve" in result.stderr
+            assert "serve-app serve" in result.stderr
 
 
 def test_a_base_url_as_sdks_have_it_and_a_bare_address_both_do(invoke, url):
