@@ -156,6 +156,7 @@ async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica
     assert 0 < of_whole <= max(found[stream.id].completion_tokens for stream in streams)
 
 
+@pytest.mark.full
 async def test_a_model_that_was_deleted_and_deployed_again_is_answered_by_the_same_gateway(
     server: Deployed,
 ) -> None:
