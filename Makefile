@@ -28,7 +28,7 @@ RAY := ray and not full and not gpu
 # Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
 RAY_TESTS := tests/clients tests/faults
 DEPLOY_TESTS := tests/deploy tests/docs
-TEST_JOBS ?= 3
+TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)
 GIVING_WAY := nice -n 10
@@ -42,14 +42,15 @@ timed = $(info $@: $(1))@began=$$(date +%s); $(1); status=$$?; \
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
 
-# Three parts side by side: one computes while the clusters of the others start, wait and stop. It gives way to
-# them. A part's output comes when it is done; TEST_JOBS=1 runs one after the other.
+# Two side by side: what needs no Ray computes while clusters start, wait and stop, and gives way to them. Two
+# clusters at once would be too much for two cores. A part's output comes when it is done; TEST_JOBS=1 runs one
+# after the other.
 test: $(STAMP)
-	@echo "three parts run side by side, within 10 minutes on two cores; each shows its result when it is done:"
-	@echo "  test-unit    what needs no Ray, by three workers"
+	@echo "three parts, two side by side, about 10 minutes on two cores; each shows its result when it is done:"
 	@echo "  test-ray     clients, faults and models on one cluster"
-	@echo "  test-deploy  every deploy file, the commands and the quick tutorials"
-	@$(SIDE_BY_SIDE) test-unit test-ray test-deploy
+	@echo "  test-unit    what needs no Ray, by three workers"
+	@echo "  test-deploy  every deploy file, the commands and the quick tutorials, once one of the others is done"
+	@$(SIDE_BY_SIDE) test-ray test-unit test-deploy
 	@echo "all three parts passed"
 
 test-unit: $(STAMP)

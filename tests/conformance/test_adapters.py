@@ -71,7 +71,7 @@ def ways(model: str) -> dict[str, tuple[str, Fields]]:
         # Its names have no colon: an adapter goes by its own name.
         "mindie chat": (
             "/mindie/v1/chat/completions",
-            {"model": model.rpartition(":")[2], **CHAT, "do_sample": False},
+            {"model": model.rpartition(":")[2], **CHAT, "top_k": 1},
         ),
         "mindie generate": (
             f"/v2/models/{model}/generate",

@@ -169,6 +169,10 @@ async def test_a_start_that_ray_fails_is_a_sentence(tmp_path: Path) -> None:
 @pytest.mark.full
 async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> None:
     with command(demo(), tmp_path) as served:
+        first = await served.until_runs("raylet")
+        first.suspend()
+        await served.until_said("it is started once more")
+        first.kill()
         (await served.until_runs("raylet")).suspend()
         await served.until_said("Ray did not start in time")
         assert await served.ended() == 1

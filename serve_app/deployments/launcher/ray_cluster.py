@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import tempfile
@@ -13,8 +14,11 @@ from typing import Any, Final
 from serve_app.deployments.environment import LOOPBACK
 from serve_app.deployments.launcher.errors import CannotServe
 
+logger = logging.getLogger(__name__)
+
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
 LITTLE_BYTES: Final = 100 * 2**20  # Ray's logs of an hour need some of it
+_TOO_LATE: Final = "timed out during startup"  # in Ray's words
 VITAL: Final = {  # Ray's name of a process -> what it is, for people
     "gcs_server": "Ray's control store (gcs_server)",
     "raylet": "Ray's node manager (raylet)",
@@ -26,17 +30,10 @@ def start(schema: Any, host: str) -> None:
 
     `schema`: ServeDeploySchema. `host`: of Serve itself, which is not HAProxy's.
     """
-    import ray
     from ray import serve
 
     try:
-        ray.init(
-            address="local",
-            include_dashboard=False,
-            object_store_memory=OBJECT_STORE_BYTES,
-            logging_level="warning",
-            _node_ip_address=LOOPBACK,  # one node: Ray's own ports are for nobody else
-        )
+        _start_ray()
     except Exception as error:
         raise CannotServe(_why("Ray", error)) from error
     try:
@@ -46,6 +43,27 @@ def start(schema: Any, host: str) -> None:
         )
     except Exception as error:
         raise CannotServe(_why("Ray Serve", error)) from error
+
+
+def _start_ray() -> None:
+    """Start Ray; once more where its node was not up within the half minute that Ray gives it."""
+    import ray
+
+    options: dict[str, Any] = {
+        "address": "local",
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "logging_level": "warning",
+        "_node_ip_address": LOOPBACK,  # one node: Ray's own ports are for nobody else
+    }
+    try:
+        ray.init(**options)
+    except Exception as error:  # Ray has no class of its own for it
+        if _TOO_LATE not in str(error):
+            raise
+        logger.warning("Ray was not up in time; it is started once more")
+        ray.shutdown()
+        ray.init(**options)
 
 
 def lost() -> str | None:
