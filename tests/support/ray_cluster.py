@@ -20,6 +20,7 @@ import pytest_asyncio
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
+from serve_app.deployments.launcher.ray_cluster import start_ray
 from serve_app.types import EngineStats
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -95,23 +96,12 @@ async def engine_stats(app: str) -> EngineStats:
 
 
 def _start_ray() -> Any:
-    """Start Ray; once more where its node was not up within the half minute that Ray gives it."""
-    import ray
-
-    options: dict[str, Any] = {
-        "address": "local",
-        "num_cpus": 16,  # logical: replicas of tests mostly wait
-        "object_store_memory": 100 * 2**20,
-        "include_dashboard": False,
-        "log_to_driver": False,
-    }
-    try:
-        return ray.init(**options)
-    except Exception as error:  # Ray has no class of its own for it
-        if "timed out during startup" not in str(error):
-            raise
-        ray.shutdown()
-        return ray.init(**options)
+    return start_ray(
+        num_cpus=16,  # logical: replicas of tests mostly wait
+        object_store_memory=100 * 2**20,
+        include_dashboard=False,
+        log_to_driver=False,
+    )
 
 
 def _start_serve(port: int) -> None:

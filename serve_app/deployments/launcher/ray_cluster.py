@@ -33,7 +33,12 @@ def start(schema: Any, host: str) -> None:
     from ray import serve
 
     try:
-        _start_ray()
+        start_ray(
+            include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            logging_level="warning",
+            _node_ip_address=LOOPBACK,  # one node: Ray's own ports are for nobody else
+        )
     except Exception as error:
         raise CannotServe(_why("Ray", error)) from error
     try:
@@ -45,25 +50,18 @@ def start(schema: Any, host: str) -> None:
         raise CannotServe(_why("Ray Serve", error)) from error
 
 
-def _start_ray() -> None:
-    """Start Ray; once more where its node was not up within the half minute that Ray gives it."""
+def start_ray(**options: Any) -> Any:
+    """Start Ray with `options` of `ray.init`; once more where its node took over 30 s, Ray's own limit."""
     import ray
 
-    options: dict[str, Any] = {
-        "address": "local",
-        "include_dashboard": False,
-        "object_store_memory": OBJECT_STORE_BYTES,
-        "logging_level": "warning",
-        "_node_ip_address": LOOPBACK,  # one node: Ray's own ports are for nobody else
-    }
     try:
-        ray.init(**options)
+        return ray.init(address="local", **options)
     except Exception as error:  # Ray has no class of its own for it
         if _TOO_LATE not in str(error):
             raise
         logger.warning("Ray was not up in time; it is started once more")
         ray.shutdown()
-        ray.init(**options)
+        return ray.init(address="local", **options)
 
 
 def lost() -> str | None:
