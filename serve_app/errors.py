@@ -18,6 +18,9 @@
     ├── EngineRefused        E11  the engine could not accept the request
     ├── GenerationFailed     E12  the engine failed while generating
     │   └── NumericalError        logits were not finite
+    ├── AlreadyExists        E16  what is to be made is there
+    ├── Conflict             E17  what is to be changed is changing, or is not to be changed here
+    ├── GuardrailTriggered   E18  the prompt or the answer has what the endpoint does not let through
     ├── MethodNotAllowed     E13
     ├── BodyTooLarge         E14
     ├── ReadTimeout          E14b the body did not arrive in time
@@ -150,6 +153,18 @@ class GenerationFailed(ServeError):
 
 class NumericalError(GenerationFailed):
     """The model produced logits that are not finite numbers."""
+
+
+class AlreadyExists(ServeError):
+    condition = "E16"
+
+
+class Conflict(ServeError):
+    condition = "E17"
+
+
+class GuardrailTriggered(ServeError):
+    condition = "E18"
 
 
 class MethodNotAllowed(ServeError):

@@ -22,6 +22,8 @@ from serve_app.types import (
     UsageRecord,
     Verdict,
 )
+from serve_app.types.control.command import Command
+from serve_app.types.control.command import ReplyT as CommandReplyT
 from serve_app.types.question import ReplyT
 
 PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
@@ -132,6 +134,18 @@ class Journal(Protocol):
 
     def closed(self, record: UsageRecord) -> None:
         """A request ended: exactly once for each that was opened."""
+        ...
+
+
+class Management(Protocol):
+    """The control plane, as the routes of one gateway reach it."""
+
+    async def do(self, command: Command[CommandReplyT], caller: Caller) -> CommandReplyT:
+        """The reply to `command`, which `caller` sent. Raises ServeError.
+
+        Unavailable while the control plane or its database is away; then nothing was changed, or the same
+        command may be sent again.
+        """
         ...
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from serve_app.config import ConfigModel, Version
+from serve_app.endpoints.ai_gateway import AiGateway, Shadow
 from serve_app.endpoints.names import app_name
 from serve_app.limits import MAX_N, MAX_PROMPT_CHARS, MAX_TOOLS
 
@@ -146,6 +147,8 @@ class Endpoint(ConfigModel):
     )
     price: Price | None = None
     databricks: Databricks = Databricks()
+    ai_gateway: AiGateway = AiGateway()
+    shadow: Shadow | None = None
 
     @field_validator("name")
     @classmethod
@@ -175,6 +178,8 @@ class Endpoint(ConfigModel):
             )
         if self.kind is Kind.PROVISIONED and self.databricks.system_prompt is not None:
             raise ValueError("databricks: system_prompt is only for kind pay_per_token")
+        if self.shadow is not None and self.entity(self.shadow.entity) is None:
+            raise ValueError(f"shadow: {self.shadow.entity!r} is no served entity of the endpoint")
         return self
 
     def _check_traffic(self) -> None:

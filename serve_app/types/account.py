@@ -12,6 +12,7 @@ class Scope(StrEnum):
     INFERENCE = "inference"  # list models, generate
     METRICS = "metrics"  # read the server's metrics
     ROUTING = "routing"  # choose the served entity of a request, past the traffic split
+    MANAGE = "manage"  # make, change and remove endpoints and keys; see everybody's usage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,12 @@ class Caller:
     scopes: frozenset[Scope]  # what the key may do
     salt: str  # tenant salt of the prefix cache: from the key, never from the client's input
     anonymous: bool = False  # no key is configured, so everybody is this caller
+    user: str = ""  # whose key it is: a user or a service principal; "": the key's name
+    is_service_principal: bool = False
+    groups: frozenset[str] = frozenset()  # of the user
+    endpoints: frozenset[str] = frozenset()  # that the key may use; empty: all
+    over_budget: str = ""  # why its requests are refused now; "": they are not
+    over_soft_budget: str = ""  # what its answers say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,11 +31,14 @@ ARROWS: dict[str, set[str]] = {
     "text": BASE | {"json_schema", "heap"},
     "endpoints": BASE | {"config"},
     "accounts": BASE | {"config"},
-    "api": BASE | {"config", "telemetry", "endpoints", "json_schema"},
+    "guardrails": BASE,
+    "control": BASE | {"config", "endpoints", "accounts"},
+    "api": BASE | {"config", "telemetry", "endpoints", "json_schema", "guardrails"},
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
-    | {"config", "telemetry", "heap", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"},
+    | {"config", "telemetry", "heap", "channel", "endpoints", "accounts", "api", "rpc", "models", "replica"}
+    | {"control"},
     "cli": BASE | {"config", "endpoints", "accounts", "models", "replica", "deployments"},
 }
 
@@ -138,7 +141,10 @@ OWNERS: dict[str, set[str]] = {
     "jinja2": {"text"},
     "huggingface_hub": {"models"},
     "prometheus_client": {"telemetry"},
-    "sqlalchemy": {"accounts"},
+    "sqlalchemy": {"control"},
+    "alembic": {"control"},
+    "pyarrow": {"accounts"},
+    "presidio_analyzer": {"guardrails"},
     "click": {"cli"},
     "httpx": {"cli", "models"},
     "httpx_sse": {"cli"},

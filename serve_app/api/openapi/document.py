@@ -339,4 +339,7 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "E14": f"the body must not exceed {MAX_BODY_BYTES} bytes",
     "E14b": "the body did not arrive in time",
     "E15": "there is no such route",
+    "E16": "an endpoint of this name exists",
+    "E17": "the endpoint is being updated; wait until it is not",
+    "E18": "the prompt has personal data",
 }

@@ -39,6 +39,9 @@ TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
         "E14": ErrorRow(413, "MAX_REQUEST_SIZE_EXCEEDED"),
         "E14b": ErrorRow(408, "REQUEST_TIMEOUT"),
         "E15": ErrorRow(404, "ENDPOINT_NOT_FOUND"),
+        "E16": ErrorRow(409, "RESOURCE_ALREADY_EXISTS"),
+        "E17": ErrorRow(409, "RESOURCE_CONFLICT"),
+        "E18": ErrorRow(400, "GUARDRAIL_TRIGGERED"),
     }
 )
 

@@ -35,6 +35,9 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
         "E14": 422,
         "E14b": 408,
         "E15": 404,
+        "E16": 409,
+        "E17": 409,
+        "E18": 400,
     }
 )
 

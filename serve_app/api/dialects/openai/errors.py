@@ -46,6 +46,9 @@ TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
         "E14": ErrorRow(413, _INVALID, "request_too_large"),
         "E14b": ErrorRow(408, _INVALID, "request_timeout"),
         "E15": ErrorRow(404, _INVALID, "unknown_url"),
+        "E16": ErrorRow(409, _INVALID, "already_exists"),
+        "E17": ErrorRow(409, _INVALID, "conflict"),
+        "E18": ErrorRow(400, _INVALID, "content_filter"),
     }
 )
 

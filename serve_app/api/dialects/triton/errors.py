@@ -34,6 +34,9 @@ GRPC_STATUS: Final[Mapping[str, str]] = MappingProxyType(
         "E14": "INVALID_ARGUMENT",
         "E14b": "DEADLINE_EXCEEDED",
         "E15": "UNIMPLEMENTED",
+        "E16": "ALREADY_EXISTS",
+        "E17": "ABORTED",
+        "E18": "INVALID_ARGUMENT",
     }
 )
 

@@ -1,0 +1,1 @@
+"""The database of the control plane: its tables, their migrations, and transactions off the event loop."""

@@ -1,0 +1,113 @@
+"""What gateways and the control plane say to each other: commands with one reply each, and snapshots.
+
+Plain frozen dataclasses, as all of `types`. A gateway sends a `Command` for whoever called its API, and the
+control plane answers with the command's reply or refuses with an error. A `Snapshot` is all that a gateway
+needs to serve without the control plane: endpoints, keys and what is used up.
+"""
+
+from __future__ import annotations
+
+from serve_app.types.control.command import Command, Done, ReplyT
+from serve_app.types.control.endpoints import (
+    ConfigShown,
+    ConfigWanted,
+    CreateEndpoint,
+    DeleteEndpoint,
+    EndpointList,
+    EndpointShown,
+    EntityShown,
+    EntityState,
+    EntityWanted,
+    GetEndpoint,
+    GetPermissions,
+    Grant,
+    ListEndpoints,
+    Logs,
+    PatchTags,
+    Permissions,
+    PutAiGateway,
+    PutPermissions,
+    ReadLogs,
+    UpdateConfig,
+    UpdateState,
+)
+from serve_app.types.control.keys import (
+    CreatedKey,
+    CreateKey,
+    KeyList,
+    KeyShown,
+    ListKeys,
+    RevokeKey,
+    UpdateKey,
+)
+from serve_app.types.control.rollouts import (
+    CompareEntities,
+    ComparisonReport,
+    EntityReport,
+    Estimate,
+    GetRollout,
+    GiveFeedback,
+    Guards,
+    MetricTest,
+    RolloutShown,
+    RolloutState,
+    StartRollout,
+    StopRollout,
+)
+from serve_app.types.control.snapshot import GatewayReport, KnownKey, Snapshot, WatchSnapshot
+from serve_app.types.control.usage import ReportUsage, Shipped, ShipUsage, UsageReport, UsageRow
+
+__all__ = [
+    "Command",
+    "CompareEntities",
+    "ComparisonReport",
+    "ConfigShown",
+    "ConfigWanted",
+    "CreateEndpoint",
+    "CreateKey",
+    "CreatedKey",
+    "DeleteEndpoint",
+    "Done",
+    "EndpointList",
+    "EndpointShown",
+    "EntityReport",
+    "EntityShown",
+    "EntityState",
+    "EntityWanted",
+    "Estimate",
+    "GatewayReport",
+    "GetEndpoint",
+    "GetPermissions",
+    "GetRollout",
+    "GiveFeedback",
+    "Grant",
+    "Guards",
+    "KeyList",
+    "KeyShown",
+    "KnownKey",
+    "ListEndpoints",
+    "ListKeys",
+    "Logs",
+    "MetricTest",
+    "PatchTags",
+    "Permissions",
+    "PutAiGateway",
+    "PutPermissions",
+    "ReadLogs",
+    "ReplyT",
+    "ReportUsage",
+    "RevokeKey",
+    "RolloutShown",
+    "RolloutState",
+    "ShipUsage",
+    "Shipped",
+    "Snapshot",
+    "StartRollout",
+    "StopRollout",
+    "UpdateConfig",
+    "UpdateKey",
+    "UpdateState",
+    "UsageReport",
+    "UsageRow",
+    "WatchSnapshot",
+]

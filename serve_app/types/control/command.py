@@ -1,0 +1,18 @@
+"""A command to the control plane: one kind of call, one kind of reply."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+ReplyT = TypeVar("ReplyT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(Generic[ReplyT]):
+    """What a gateway asks of the control plane. `ReplyT` is the type of the reply."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """The reply to a command that has nothing else to say."""

@@ -1,0 +1,207 @@
+"""Endpoints that are made at run time: what is wanted of them, and how they stand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from serve_app.types.control.command import Command, Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityWanted:
+    """A served entity as its creator described it. None: not said."""
+
+    entity_name: str  # the model
+    entity_version: str = ""
+    name: str = ""  # unique in the endpoint; none: ENTITY_NAME-ENTITY_VERSION
+    provisioned_model_units: int | None = None
+    burst_scaling_enabled: bool | None = None
+    min_provisioned_throughput: int | None = None  # tokens a second
+    max_provisioned_throughput: int | None = None
+    min_provisioned_concurrency: int | None = None  # requests at once
+    max_provisioned_concurrency: int | None = None
+    workload_size: str | None = None  # "Small", "Medium" or "Large"
+    scale_to_zero_enabled: bool = False
+    stored: dict[str, Any] = field(default_factory=dict)  # fields that are returned and have no effect
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigWanted:
+    """What is to answer under an endpoint's name."""
+
+    entities: tuple[EntityWanted, ...]  # 1 to 10
+    traffic: dict[str, int]  # entity's name -> percentage, adding up to 100; empty: all to the only entity
+    stored: dict[str, Any] = field(default_factory=dict)
+
+
+class UpdateState(StrEnum):
+    """How the newest configuration of an endpoint stands, in the words of the Databricks API."""
+
+    NOT_UPDATING = "NOT_UPDATING"
+    IN_PROGRESS = "IN_PROGRESS"
+    UPDATE_FAILED = "UPDATE_FAILED"
+    UPDATE_CANCELED = "UPDATE_CANCELED"
+
+
+class EntityState(StrEnum):
+    """How the replicas of a served entity stand, in the words of the Databricks API."""
+
+    CREATING = "DEPLOYMENT_CREATING"
+    READY = "DEPLOYMENT_READY"
+    RECOVERING = "DEPLOYMENT_RECOVERING"
+    FAILED = "DEPLOYMENT_FAILED"
+    ABORTED = "DEPLOYMENT_ABORTED"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityShown:
+    """A served entity and how it stands."""
+
+    wanted: EntityWanted  # with its name filled in
+    state: EntityState
+    message: str = ""  # what to do where something is wrong
+    creator: str = ""
+    created: float = 0.0  # Unix seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigShown:
+    """One configuration of an endpoint."""
+
+    version: int  # from 1
+    entities: tuple[EntityShown, ...]
+    traffic: dict[str, int]
+    stored: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointShown:
+    """An endpoint and how it stands. One of the deploy file is `declared`, and read-only."""
+
+    name: str
+    id: str  # never used again, also not by another endpoint of the same name
+    kind: str  # see endpoints.endpoint.Kind
+    task: str | None  # see endpoints.endpoint.Task; None: not known before a model is up
+    creator: str
+    created: float  # Unix seconds
+    updated: float
+    is_ready: bool
+    update: UpdateState
+    message: str = ""  # why an update failed, and what to do
+    config: ConfigShown | None = None  # that serves; None: none did yet
+    pending: ConfigShown | None = None  # that comes up, or failed
+    description: str = ""
+    tags: dict[str, str] = field(default_factory=dict)  # key -> value
+    ai_gateway: dict[str, Any] = field(default_factory=dict)  # see endpoints.ai_gateway.AiGateway
+    declared: bool = False
+    stored: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointList:
+    """Endpoints, by name."""
+
+    endpoints: tuple[EndpointShown, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateEndpoint(Command[EndpointShown]):
+    """Make an endpoint. The reply comes before it is up."""
+
+    name: str
+    config: ConfigWanted
+    is_provisioned: bool
+    task: str | None = None
+    description: str = ""
+    tags: dict[str, str] = field(default_factory=dict)
+    ai_gateway: dict[str, Any] = field(default_factory=dict)
+    stored: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateConfig(Command[EndpointShown]):
+    """Replace what answers. The former configuration serves until the new one is ready."""
+
+    name: str
+    config: ConfigWanted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetEndpoint(Command[EndpointShown]):
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListEndpoints(Command[EndpointList]):
+    """Those that the caller may see."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteEndpoint(Command[Done]):
+    """Remove an endpoint. Its name is free at once; its replicas finish what they have."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutAiGateway(Command[EndpointShown]):
+    """Replace the parts of the settings that are named; a part that is None is taken away."""
+
+    name: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PatchTags(Command[EndpointShown]):
+    name: str
+    add: dict[str, str] = field(default_factory=dict)
+    delete: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logs:
+    """The newest lines of a log."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLogs(Command[Logs]):
+    """What the replicas of an entity logged, or what happened to the entity while it was built."""
+
+    name: str
+    entity: str
+    is_build: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grant:
+    """What one user, group or service principal may do with an endpoint."""
+
+    principal: str
+    kind: str  # "user_name", "group_name" or "service_principal_name"
+    level: str  # "CAN_VIEW", "CAN_QUERY" or "CAN_MANAGE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permissions:
+    """Who may do what with an endpoint. Without grants every key with the scope may."""
+
+    endpoint_id: str
+    grants: tuple[Grant, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GetPermissions(Command[Permissions]):
+    endpoint_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutPermissions(Command[Permissions]):
+    """Set grants: all of them, or only those of the principals that are named."""
+
+    endpoint_id: str
+    grants: tuple[Grant, ...]
+    replaces_all: bool

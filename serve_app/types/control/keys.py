@@ -1,0 +1,84 @@
+"""API keys that are made at run time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from serve_app.types.control.command import Command, Done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyShown:
+    """A key without its secret."""
+
+    id: str
+    name: str  # unique among keys in force; in logs and usage
+    prefix: str  # the first characters of the key, so that its owner knows it again
+    user: str  # whose it is: a user or a service principal
+    is_service_principal: bool
+    groups: tuple[str, ...]
+    scopes: tuple[str, ...]  # see types.Scope
+    endpoints: tuple[str, ...]  # that it may use; empty: all
+    creator: str
+    created: float  # Unix seconds
+    expires: float | None = None
+    revoked: float | None = None
+    budget: float | None = None  # of a calendar month (UTC), in `currency`: above it requests are refused
+    soft_budget: float | None = None  # above it answers say so
+    currency: str = "USD"
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreatedKey:
+    """A new key. Its secret is told once and stored nowhere."""
+
+    secret: str = field(repr=False)
+    shown: KeyShown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyList:
+    keys: tuple[KeyShown, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateKey(Command[CreatedKey]):
+    name: str
+    user: str = ""  # none: the name
+    is_service_principal: bool = False
+    groups: tuple[str, ...] = ()
+    scopes: tuple[str, ...] = ("inference",)
+    endpoints: tuple[str, ...] = ()
+    lifetime_s: float | None = None  # None: for ever
+    budget: float | None = None
+    soft_budget: float | None = None
+    currency: str = "USD"
+    comment: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateKey(Command[KeyShown]):
+    """Change what is not None. A key's scopes and endpoints change within seconds on every gateway."""
+
+    id: str
+    groups: tuple[str, ...] | None = None
+    scopes: tuple[str, ...] | None = None
+    endpoints: tuple[str, ...] | None = None
+    budget: float | None = None
+    soft_budget: float | None = None
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListKeys(Command[KeyList]):
+    """All that are in force; with `everything` also those that expired or were revoked."""
+
+    everything: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevokeKey(Command[Done]):
+    """End a key, by its id or its name. It stops within seconds on every gateway."""
+
+    id: str

@@ -1,0 +1,57 @@
+"""What the control plane gives gateways, so that they serve without it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from serve_app.types.control.command import Command
+from serve_app.types.control.endpoints import Grant
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownKey:
+    """A key that is in force, as gateways check it."""
+
+    digest: bytes = field(repr=False)  # SHA-256 of the whole key
+    name: str
+    user: str
+    is_service_principal: bool
+    groups: tuple[str, ...]
+    scopes: tuple[str, ...]
+    endpoints: tuple[str, ...]  # that it may use; empty: all
+    expires: float | None = None  # Unix seconds
+    over_budget: str = ""  # why its requests are refused now; "": they are not
+    over_soft_budget: str = ""  # what its answers say
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """All that was made at run time. A newer version replaces an older one as a whole."""
+
+    version: int  # grows with every change, also over restarts of the control plane
+    endpoints: tuple[dict[str, Any], ...] = ()  # each an `endpoints.endpoint.Endpoint`, as plain values
+    keys: tuple[KnownKey, ...] = ()
+    grants: dict[str, tuple[Grant, ...]] = field(
+        default_factory=dict
+    )  # by endpoint's name, where there are some
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayReport:
+    """What a gateway tells of itself when it asks for the newest snapshot."""
+
+    gateway: str  # unique to one run of one gateway
+    declared: dict[str, Any]  # the catalogue of its deploy file, as plain values
+    in_force: int  # version of the snapshot by which it routes; 0: none yet
+    waiting: dict[str, tuple[str, ...]] = field(default_factory=dict)  # endpoint -> applications it waits for
+    ready: tuple[str, ...] = ()  # applications that can answer, as it sees them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSnapshot(Command[Snapshot]):
+    """The first snapshot that is newer than `after`. The reply waits for one, `wait_s` at most."""
+
+    report: GatewayReport
+    after: int
+    wait_s: float
