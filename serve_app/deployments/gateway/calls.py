@@ -62,17 +62,26 @@ class Call:
         self,
         calls: Calls,
         request: GenerateRequest,
-        sent: GenerateRequest,
+        sent: GenerateRequest | None,
         on_leaving: Callable[[], None],
     ) -> None:
-        """Sends `sent`, which is `request` or its rest. `on_leaving`: see `Receiver.open`."""
+        """Sends `sent`, which is `request` or its rest. `on_leaving`: see `Receiver.open`.
+
+        None: nothing is sent, and the call has failed as if no replica had taken it.
+        """
         self.cause: str | None = None  # why it lost the replica that had taken it; None: it did not
         self._calls = calls
         self._request = request
+        if sent is None:
+            self._response: Any = None
+            self._watching: asyncio.Task[None] | None = None
+            self.inbox: Inbox = calls.receiver.open(request.id, None, on_leaving)
+            self.inbox.fail(Unavailable(GONE, retry_after_s=2.0))
+            return
         ticket = encoder.encode(calls.receiver.ticket)
         self._response = toward(calls.handle, sent).generate.remote(encoder.encode(sent), ticket)
         record_id = None if sent.record is None else sent.record.id
-        self.inbox: Inbox = calls.receiver.open(sent.id, record_id, on_leaving)
+        self.inbox = calls.receiver.open(sent.id, record_id, on_leaving)
         calls.open[self._response] = self._let_go
         self._watching = asyncio.ensure_future(self._watch())
         calls.watching.add(self._watching)
@@ -81,7 +90,8 @@ class Call:
     def close(self) -> None:
         """Take no more deltas, and cancel the call unless it ended."""
         self.inbox.close()
-        if self._calls.open.pop(self._response, None) and not self.inbox.ended and not self._watching.done():
+        end = self._calls.open.pop(self._response, None)
+        if end is not None and self._watching is not None and not (self.inbox.ended or self._watching.done()):
             self._response.cancel()
 
     def _let_go(self) -> None:

@@ -31,9 +31,29 @@ MOVES: Final = 4  # replicas that an answer may lose after they had delivered so
 FIRST_PAUSE_S: Final = 0.05  # between two attempts to find a replica for the rest
 LAST_PAUSE_S: Final = 1.0
 PATIENCE_S: Final = 10.0
-TRIAL_S: Final = 5.0  # that a suspect waits for other suspects, at most
+TRIAL_S: Final = 5.0  # that a suspect has a replica to itself, at most
 
 _REFUSALS: Final = (Unavailable, Overloaded)  # another replica, or the same one later, may take the request
+
+
+class Trial:
+    """The suspect that was sent to a replica and has no token of it yet. One at a time."""
+
+    def __init__(self) -> None:
+        self._suspect: object = None
+        self._until = 0.0  # in the event loop's time
+
+    def is_on(self) -> bool:
+        """Whether other suspects must wait."""
+        return self._suspect is not None and asyncio.get_running_loop().time() < self._until
+
+    def begin(self, suspect: object) -> None:
+        self._suspect = suspect
+        self._until = asyncio.get_running_loop().time() + TRIAL_S
+
+    def end(self, suspect: object) -> None:
+        if self._suspect is suspect:  # not where its time was over, and another one's has begun
+            self._suspect = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +67,7 @@ class Replicas:
     patience_s: float = PATIENCE_S  # for a replica that takes what another one has lost
     migrations: Migrations = field(default_factory=Migrations)
     waiting: set[RoutedStream] = field(default_factory=set)  # those that have lost their replica
-    on_trial: set[RoutedStream] = field(default_factory=set)  # the suspect that was sent, until it delivers
+    trial: Trial = field(default_factory=Trial)
 
 
 class RoutedStream:
@@ -91,7 +111,10 @@ class RoutedStream:
         self._candidate: Call | None = None  # asked to go on where `_call` was lost
         self._handover: Handover | None = None
         replicas.calls.quarantine.check(request)
-        self._call = self._send()
+        if replicas.calls.quarantine.suspects(request):  # it has to wait for its trial, as in `_go_on`
+            self._call = Call(replicas.calls, request, None, on_leaving=self._leave)
+        else:
+            self._call = self._send()
 
     async def get(self) -> list[TokenDelta]:
         """See `api.backend.DeltaStream`."""
@@ -189,15 +212,16 @@ class RoutedStream:
         # Of several prompts in one body, one may have begun: then no other entity can answer the rest.
         is_patient = not is_fresh or self._request.parent_id is not None
         clock = asyncio.get_running_loop().time
-        until, trial_until = clock() + replicas.patience_s, clock() + TRIAL_S
+        until = clock() + replicas.patience_s
         pause, refusal = FIRST_PAUSE_S, error
         while not self._is_closed:
             replicas.calls.quarantine.check(self._request)
             is_suspect = replicas.calls.quarantine.suspects(self._request)
-            if is_suspect and replicas.on_trial and clock() < trial_until:
-                await self._pause(FIRST_PAUSE_S)
-                continue
             is_there = replicas.is_there()
+            if is_suspect and is_there and replicas.trial.is_on():
+                await self._pause(FIRST_PAUSE_S)
+                until = max(until, clock() + FIRST_PAUSE_S)  # its turn comes
+                continue
             was_killed = cause == KILLED and is_there  # Serve may take a while to notice
             waits = is_patient or was_killed or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_over = clock() > until or not (is_there or replicas.may_return())
@@ -207,7 +231,7 @@ class RoutedStream:
                 call = self._candidate = self._send()
                 self._attempts += 1
                 if is_suspect:
-                    replicas.on_trial.add(self)
+                    replicas.trial.begin(self)
                 try:
                     await call.inbox.begun(by_progress=not is_suspect)
                 except _REFUSALS as refused:
@@ -225,7 +249,7 @@ class RoutedStream:
                     self._adopt(call, cause)
                     return
                 finally:
-                    replicas.on_trial.discard(self)
+                    replicas.trial.end(self)
             if waits:
                 await self._pause(pause)
                 pause = min(2 * pause, LAST_PAUSE_S)
