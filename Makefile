@@ -10,6 +10,7 @@ PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
 SOAK_FLAGS ?=
 KERNELS_FLAGS ?=
+MIGRATION_FLAGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -37,7 +38,7 @@ COVERED := build/coverage
 timed = $(info $@: $(1))@began=$$(date +%s); $(1); status=$$?; \
 	echo "$@: $$([ $$status = 0 ] && echo passed || echo FAILED) after $$(( $$(date +%s) - began )) s"; exit $$status
 
-.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol clean
+.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol migration clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
@@ -116,6 +117,11 @@ build/models/%: $(STAMP)
 protocol: $(STAMP)
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. serve_app/rpc/*.proto
 	sed -i 's/_descriptor_pool\.Default()/_descriptor_pool.DescriptorPool()/' serve_app/rpc/*_pb2.py
+
+# The step from the tables as they were to the tables as they are declared now: NAME='what changes'. With
+# MIGRATION_FLAGS=--from-scratch one step makes all, which only an unreleased version may do.
+migration: $(STAMP)
+	$(BIN)/python -m serve_app.control.new_migration "$(or $(NAME),tables)" $(MIGRATION_FLAGS)
 
 clean:
 	rm -rf $(VENV) $(dir $(LITELLM)) $(dir $(LOCK_TOOL))

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
-from sqlalchemy import Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy import Engine
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
+from serve_app.control.database.migrate import upgrade
+from serve_app.control.database.problem import has_collided, is_away
+from serve_app.control.database.url import open_engine
 from serve_app.errors import Unavailable
 
 logger = logging.getLogger(__name__)
@@ -19,54 +23,68 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_S: Final = 2.0  # told to clients
-BUSY_S: Final = 5.0  # for which SQLite waits for another writer
+TRIES: Final = 5  # of a transaction that meets others
+PAUSE_S: Final = 0.05  # before the second try; longer before each later one
 
 
 class Database:
     """One database, opened by the control plane alone."""
 
-    def __init__(self, url: str) -> None:
-        """`url`: as SQLAlchemy has it: sqlite:////folder/file.db, postgresql+pg8000://user:password@host/name."""
-        self._engine = _engine(url)
+    def __init__(self, url: str, *, prepare: Callable[[Engine], None] = upgrade) -> None:
+        """`url`: see `control.database.url`. `prepare` makes the tables, before the first transaction.
+
+        A database that is away may come later: each `run` tries it anew. Raises DatabaseProblem for a URL
+        that can never be opened.
+        """
+        self._engine = open_engine(url)
+        self._prepare = prepare
+        self._is_prepared = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="database")
+
+    @property
+    def dialect(self) -> str:
+        """ "sqlite" or "postgresql"."""
+        return self._engine.dialect.name
 
     async def run(self, work: Callable[[Session], T]) -> T:
         """What `work` returns, once its transaction is committed. Whatever it raises undoes all.
 
-        Raises Unavailable where the database is away or locked: then nothing was changed.
+        No transaction sees half of another one. `work` may be called several times, each time in a new
+        transaction, so it changes nothing else.
+
+        Raises Unavailable where the database is away or locked: then nothing was changed, unless the
+        connection broke during the commit. Raises DatabaseProblem where a newer version made the tables.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
     def close(self) -> None:
+        """Finish what runs, and let the database go."""
+        self._thread.submit(self._engine.dispose)
         self._thread.shutdown()
-        self._engine.dispose()
 
     def _work(self, work: Callable[[Session], T]) -> T:
-        try:
-            with Session(self._engine) as session, session.begin():
-                return work(session)
-        except (OperationalError, DBAPIError) as error:
-            if not (isinstance(error, OperationalError) or error.connection_invalidated):
-                raise
-            logger.warning("the database does not answer: %s", type(error.orig).__name__)
-            raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S) from error
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE_S * 2 ** (attempt - 1))
+            try:
+                return self._try(work)
+            except (DBAPIError, OSError) as error:
+                if has_collided(error) and attempt < TRIES - 1:
+                    continue
+                if not (is_away(error) or has_collided(error)):
+                    raise
+                logger.warning("the database does not answer: %s", _reason(error))
+                raise Unavailable("the database does not answer; try again", retry_after_s=RETRY_S) from error
+        raise AssertionError("the last try returns or raises")
+
+    def _try(self, work: Callable[[Session], T]) -> T:
+        if not self._is_prepared:
+            self._prepare(self._engine)
+            self._is_prepared = True
+        with Session(self._engine) as session, session.begin():
+            return work(session)
 
 
-def _engine(url: str) -> Engine:
-    engine = create_engine(url)
-    if engine.dialect.name == "sqlite":
-        event.listen(engine, "connect", _prepare_sqlite)
-    return engine
-
-
-def _prepare_sqlite(connection: Any, record: Any) -> None:
-    """Readers do not wait for writers, a commit survives the process, and foreign keys hold."""
-    cursor = connection.cursor()
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        f"busy_timeout={int(BUSY_S * 1000)}",
-    ):
-        cursor.execute(f"PRAGMA {pragma}")
-    cursor.close()
+def _reason(error: Exception) -> str:
+    """For the log. Never the statement, whose values are a client's."""
+    return str(error.orig) if isinstance(error, DBAPIError) else (str(error) or type(error).__name__)

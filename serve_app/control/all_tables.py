@@ -1,0 +1,15 @@
+"""Every table of the control plane in one place, so that migrations see all of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import MetaData
+
+from serve_app.control.database.tables import Table
+
+# Each area's module of tables: importing it declares them.
+from serve_app.control.ledger import tables as ledger
+
+MODULES: Final = (ledger,)
+METADATA: Final[MetaData] = Table.metadata

@@ -1,0 +1,62 @@
+"""Brings the tables of a database to what this version expects, by the steps in `migrations/versions`.
+
+Knows no table. Two processes that start at once do each step once: the first holds the lock until its
+transaction ends, and the second finds nothing left to do.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.util import CommandError
+from sqlalchemy import Connection, Engine, MetaData, text
+
+from serve_app.control.database.problem import DatabaseProblem
+
+FOLDER: Final = Path(__file__).with_name("migrations")
+LOCK: Final = 0x73657276652D6170  # of PostgreSQL: any number, the same in every version
+LOCK_S: Final = 60.0  # for which another process may migrate
+LOOK_S: Final = 0.1
+
+
+def upgrade(engine: Engine) -> None:
+    """Make or change the tables, all of them or none.
+
+    Raises DatabaseProblem where a newer version made them, and TimeoutError where another process does not
+    get ready.
+    """
+    if engine.dialect.name == "postgresql":
+        # What is read once the lock is held must be newer than the lock, not than the transaction.
+        engine = engine.execution_options(isolation_level="READ COMMITTED")
+    with engine.begin() as connection:
+        _lock(connection)
+        try:
+            command.upgrade(config(connection), "head")
+        except CommandError as error:
+            if "Can't locate revision" not in str(error):
+                raise
+            raise DatabaseProblem(
+                "a newer version of serve-app made the database; install that version, or restore a backup"
+            ) from error
+
+
+def config(connection: Connection, metadata: MetaData | None = None) -> Config:
+    """What alembic is to work with: our steps, this connection, and the tables that are wanted."""
+    settings = Config(attributes={"connection": connection, "metadata": metadata})
+    settings.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
+    return settings
+
+
+def _lock(connection: Connection) -> None:
+    """One process at a time, until the transaction ends. SQLite's own transactions are such a lock."""
+    if connection.dialect.name != "postgresql":
+        return
+    give_up = time.monotonic() + LOCK_S
+    while not connection.scalar(text("SELECT pg_try_advisory_xact_lock(:lock)"), {"lock": LOCK}):
+        if time.monotonic() > give_up:
+            raise TimeoutError("another process has been changing the tables for too long")
+        time.sleep(LOOK_S)

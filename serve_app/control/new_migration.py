@@ -1,0 +1,58 @@
+"""Writes the step from the newest migration to the tables as they are declared now: `make migration`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from alembic import command
+from alembic.script import ScriptDirectory
+
+from serve_app.control.all_tables import METADATA
+from serve_app.control.database.migrate import FOLDER, config, upgrade
+from serve_app.control.database.url import open_engine
+
+
+def write_migration(message: str) -> list[Path]:
+    """Write the step, and tell its file: none where nothing changed. Read it before you commit it."""
+    engine = open_engine("sqlite://")
+    upgrade(engine)
+    with engine.begin() as connection:
+        settings = config(connection, METADATA)
+        number = len(list(ScriptDirectory.from_config(settings).walk_revisions())) + 1
+        written = command.revision(
+            settings,
+            message,
+            autogenerate=True,
+            rev_id=f"{number:04d}",
+            process_revision_directives=_drop_empty,
+        )
+    scripts = written if isinstance(written, list) else [written]
+    return [Path(script.path) for script in scripts if script is not None]
+
+
+def _drop_empty(context: object, revision: object, directives: list) -> None:  # type: ignore[type-arg]
+    if directives and directives[0].upgrade_ops.is_empty():
+        directives.clear()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("message", help="what changes, in a few words")
+    parser.add_argument("--from-scratch", action="store_true", help="one step for all, before a release")
+    arguments = parser.parse_args()
+    if arguments.from_scratch:
+        for path in FOLDER.glob("versions/0*.py"):
+            path.unlink()
+    for path in write_migration(arguments.message):
+        lines = path.read_text().splitlines(keepends=True)
+        path.write_text("".join(line for line in lines if not line.lstrip().startswith("# ###")))
+        for tidy in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+            subprocess.run([sys.executable, "-m", "ruff", *tidy, str(path)], check=True)
+        print(f"{path}: read it, then run tests/unit/control/database")
+
+
+if __name__ == "__main__":
+    main()

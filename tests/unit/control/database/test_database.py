@@ -1,0 +1,159 @@
+"""Transactions of the control plane: whole or not at all, tried again, and refused in words."""
+
+import asyncio
+import sqlite3
+
+import pytest
+from sqlalchemy import func, select, text
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+from serve_app.control.database.database import Database
+from serve_app.control.database.problem import DatabaseProblem
+from serve_app.control.database.url import open_engine
+from serve_app.control.ledger.tables import Spending
+from serve_app.errors import Unavailable
+from tests.support.databases import open_database
+
+
+def spend(key_id, cost=1.0):
+    return lambda session: session.add(Spending(month="2026-03", key_id=key_id, currency="USD", cost=cost))
+
+
+def count(session):
+    return session.scalar(select(func.count()).select_from(Spending))
+
+
+async def test_what_is_committed_is_there_and_what_raised_is_not(each_database):
+    await each_database.run(spend("alice"))
+
+    def fails(session):
+        spend("bob")(session)
+        session.flush()
+        raise KeyError("no")
+
+    with pytest.raises(KeyError):
+        await each_database.run(fails)
+    assert await each_database.run(count) == 1
+
+
+async def test_a_constraint_that_does_not_hold_is_the_callers_error(each_database):
+    await each_database.run(spend("alice"))
+    with pytest.raises(IntegrityError):
+        await each_database.run(spend("alice"))
+    assert await each_database.run(count) == 1
+
+
+async def test_a_statement_that_is_wrong_is_not_taken_for_a_database_that_is_away(each_database):
+    with pytest.raises(DBAPIError):
+        await each_database.run(lambda session: session.execute(text("SELECT nothing FROM nowhere")))
+
+
+async def test_two_processes_lose_no_update(each_url):
+    databases = [open_database(each_url) for _ in range(2)]
+    await databases[0].run(spend("alice", 0.0))
+
+    def add_one(session):
+        row = session.scalars(select(Spending)).one()
+        row.cost += 1.0
+
+    async def add_many(database):
+        for _ in range(20):
+            while True:
+                try:
+                    await database.run(add_one)
+                    break
+                except Unavailable:
+                    continue
+
+    await asyncio.gather(*map(add_many, databases))
+    assert await databases[1].run(lambda session: session.scalars(select(Spending.cost)).one()) == 40.0
+    for database in databases:
+        database.close()
+
+
+async def test_a_locked_file_is_unavailable_and_then_available(sqlite_url, monkeypatch):
+    monkeypatch.setattr("serve_app.control.database.url.BUSY_S", 0.05)
+    database = Database(sqlite_url)
+    await database.run(spend("alice"))
+    other = sqlite3.connect(sqlite_url.removeprefix("sqlite:///"), isolation_level=None)
+    other.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(Unavailable) as refused:
+        await database.run(spend("bob"))
+    assert refused.value.retry_after_s
+    other.execute("ROLLBACK")
+    other.close()
+    await database.run(spend("bob"))
+    assert await database.run(count) == 2
+    database.close()
+
+
+async def test_a_server_that_stops_is_unavailable_and_then_available(postgres_server, postgres_url):
+    database = open_database(postgres_url)
+    await database.run(spend("alice"))
+    postgres_server.kill()
+    with pytest.raises(Unavailable):
+        await database.run(spend("bob"))
+    postgres_server.start()
+    await database.run(spend("bob"))
+    # One that was stopped and started between two transactions costs nobody a failure.
+    postgres_server.stop()
+    postgres_server.start()
+    assert await database.run(count) == 2
+    database.close()
+
+
+async def test_a_server_that_hangs_is_unavailable_and_then_available(
+    postgres_server, postgres_url, monkeypatch
+):
+    monkeypatch.setattr("serve_app.control.database.url.ANSWER_S", 0.5)
+    database = open_database(postgres_url)
+    await database.run(spend("alice"))
+    postgres_server.freeze()
+    try:
+        with pytest.raises(Unavailable):
+            await database.run(count)
+    finally:
+        postgres_server.thaw()
+    assert await database.run(count) == 1
+    database.close()
+
+
+async def test_a_database_that_is_away_at_the_start_may_come_later(postgres_server, postgres_url):
+    postgres_server.stop()
+    database = Database(postgres_url)
+    with pytest.raises(Unavailable):
+        await database.run(count)
+    postgres_server.start()
+    assert await database.run(count) == 0
+    database.close()
+
+
+def test_the_file_and_its_folder_are_its_owners_alone(tmp_path):
+    path = tmp_path / "state" / "control.db"
+    database = Database(f"sqlite:///{path}")
+    asyncio.run(database.run(spend("alice")))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert {each.stat().st_mode & 0o077 for each in path.parent.iterdir()} == {0}
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("control.db", "cannot be read"),
+        ("mysql://root@localhost/x", "may be sqlite or postgresql"),
+        ("postgresql://me@host/x?sslmode=maybe", "sslmode of the database may be"),
+        ("postgresql://me@host/x?colour=red", "unknown part: colour"),
+        ("sqlite:////proc/no/such/control.db", "cannot be opened"),
+    ],
+)
+def test_a_url_that_can_never_be_opened_is_said_at_once(url, words):
+    with pytest.raises(DatabaseProblem, match=words):
+        open_engine(url)
+
+
+def test_a_url_is_said_without_its_password():
+    with pytest.raises(DatabaseProblem) as refused:
+        open_engine("postgresql://me:secret@host/x?sslmode=maybe")
+    assert "secret" not in str(refused.value)
