@@ -23,6 +23,17 @@ MAX_JSON_CONTAINERS: Final = 100_000  # lists and objects: an empty one takes 3 
 MAX_ERROR_BYTES: Final = 2_000  # an error never grows with the input that caused it
 MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
 
+# --- the management API --------------------------------------------------------------
+MAX_MANAGEMENT_BODY_BYTES: Final = 2**20  # ten entities with all their fields take a few kB
+MAX_QUERY_PARAMETERS: Final = 64  # of a URL; each becomes two strings
+MAX_TAGS: Final = 64  # of one endpoint
+MAX_TAG_CHARS: Final = 256  # of a tag's key, or of its value
+MAX_DESCRIPTION_CHARS: Final = 4_096  # of an endpoint; it is listed with it
+MAX_STORED_CHARS: Final = 4_096  # of a text that is kept without an effect
+MAX_STORED_TEXTS: Final = 128  # in a list or a map that is kept without an effect
+MAX_GRANTS: Final = 1_000  # in one body: users, groups and service principals of one endpoint
+MAX_LOG_BYTES: Final = 2**20  # of a log in one answer; the newest lines stay
+
 # --- the prompt ----------------------------------------------------------------------
 MAX_PROMPT_CHARS: Final = 4 * 2**20  # before tokenising, which is linear but not free
 MAX_TOKENISING_CHARS: Final = 4 * MAX_PROMPT_CHARS  # that wait for a thread: 20 s of work at worst

@@ -26,6 +26,7 @@ from serve_app.api.edge.middleware import Edge
 from serve_app.api.edge.route_guide import RouteGuide
 from serve_app.api.error_renderers import RENDERERS
 from serve_app.api.ingress import Ingress
+from serve_app.api.management import routes as management
 from serve_app.api.openapi import routes as docs
 from serve_app.api.pages import routes as pages
 from serve_app.api.route import Entry, paths_of
@@ -44,6 +45,7 @@ def entries(services: Services) -> list[Entry]:
         *mindie.routes(services),
         *v2.routes(services),
         *databricks.routes(services),
+        *management.routes(services),
         *ovms.routes(services),
         *extensions.routes(services),
     ]

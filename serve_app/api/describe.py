@@ -13,6 +13,7 @@ from serve_app.api.dialects.mindie import operations as mindie
 from serve_app.api.dialects.openai import operations as openai
 from serve_app.api.dialects.ovms import operations as ovms
 from serve_app.api.dialects.triton import operations as triton
+from serve_app.api.management import operations as management
 from serve_app.api.openapi import routes as docs
 from serve_app.api.openapi.document import About, document
 from serve_app.api.openapi.operation import Errors
@@ -37,6 +38,7 @@ _TAGS: Final = {
     mindie.TAG: "Chat and texts of MindIE.",
     ovms.TAG: "Chat, completions, embeddings and rerank of OpenVINO Model Server.",
     triton.TAG: "TensorRT-LLM behind Triton: tensors over KServe's protocol, version 2.",
+    management.TAG: "Endpoints at run time, in the shape of Databricks' API.",
     extensions.TAG: "What can be asked of a model beside answers.",
     pages.TAG: "The gateway and its models.",
     docs.TAG: "This document, and the page that shows it.",

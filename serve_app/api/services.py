@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
-from serve_app.api.backend import Accounts, Backend, Journal, PeerOf, Quota
+from serve_app.api.backend import Accounts, Backend, Journal, Management, PeerOf, Quota
 from serve_app.api.context import peer_of
 from serve_app.api.directory import Directory
 from serve_app.config import GatewayConfig
@@ -34,6 +34,7 @@ class Services:
     meter: Meter
     admission: Admission
     peer_of: PeerOf
+    management: Management | None = None  # None: this server has no control plane
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
@@ -56,6 +57,7 @@ def gateway_services(
     quota: Quota,
     journal: Journal,
     peer_of: PeerOf = peer_of,
+    management: Management | None = None,
 ) -> Services:
     """The services of one gateway, its metrics connected to all that they count.
 
@@ -70,4 +72,4 @@ def gateway_services(
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
-    return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of)
+    return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of, management)

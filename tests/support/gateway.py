@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.app import build_app
-from serve_app.api.backend import Journal
+from serve_app.api.backend import Journal, Management
 from serve_app.api.directory import Directory
 from serve_app.api.services import gateway_services
 from serve_app.config import GatewayConfig
@@ -125,12 +125,13 @@ def fake_app(
     journal: Journal | None = None,
     **options: Any,
 ) -> FastAPI:
-    """The app over `backend`; `options` are `build_app`'s, or settings of the gateway.
+    """The app over `backend`; `options` are `build_app`'s, a `management`, or settings of the gateway.
 
     Its services are in `app.state.services`.
     """
     peer = {"peer_of": options.pop("peer_of")} if "peer_of" in options else {}
     ids_are_echoed = options.pop("ids_are_echoed", False)
+    management: Management | None = options.pop("management", None)
     settings = GatewayConfig(**options)
     services = gateway_services(
         backend,
@@ -139,6 +140,7 @@ def fake_app(
         directory=directory_of(backend) if directory is None else directory,
         quota=LocalQuota(),
         journal=journal or ListJournal(),
+        management=management,
         **peer,
     )
     app = build_app(services, ids_are_echoed=ids_are_echoed)

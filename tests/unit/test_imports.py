@@ -71,16 +71,34 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.triton": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
+        "management": _ROUTES | {"dialects.databricks", "directory", "openapi"},
         "error_renderers": {"dialects", *_PROTOCOLS},
         "describe": {
             *_PROTOCOLS,
-            *("dialects", "dialects.extensions", "openapi", "openapi.operation", "pages", "route"),
+            *(
+                "dialects",
+                "dialects.extensions",
+                "management",
+                "openapi",
+                "openapi.operation",
+                "pages",
+                "route",
+            ),
         },
         "ingress": {"edge", "route"},
         "app": {
             *_PROTOCOLS,
             *("dialects", "dialects.extensions", "dialects.v2", "edge"),
-            *("describe", "error_renderers", "ingress", "openapi", "pages", "route", "services"),
+            *(
+                "describe",
+                "error_renderers",
+                "ingress",
+                "management",
+                "openapi",
+                "pages",
+                "route",
+                "services",
+            ),
         },
     },
     "engine": {

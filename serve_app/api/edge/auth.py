@@ -40,15 +40,19 @@ class Authentication:
 class Scoped:
     """An ASGI app for callers whose key has the scope `needed`. Metrics count it by the route's template."""
 
-    def __init__(self, app: ASGIApp, needed: Scope | None, route: str) -> None:
+    def __init__(self, app: ASGIApp, needed: Scope | None, route: str, other: Scope | None = None) -> None:
+        """`other`: a key with this scope may come in as well."""
         self._app = app
         self.needed = needed  # None: open to everyone
+        self.scopes = tuple(scope for scope in (needed, other) if scope is not None)
         self._route = route
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises PermissionDenied."""
         context = context_of(scope)
         context.route = self._route
-        if self.needed is not None and (context.caller is None or self.needed not in context.caller.scopes):
-            raise PermissionDenied(f"the API key lacks the scope '{self.needed}'")
+        held = frozenset() if context.caller is None else context.caller.scopes
+        if self.scopes and held.isdisjoint(self.scopes):
+            needed = " or ".join(f"'{scope}'" for scope in self.scopes)
+            raise PermissionDenied(f"the API key lacks the scope {needed}")
         await self._app(scope, receive, send)

@@ -31,10 +31,8 @@ _ELSEWHERE: Final = {
     "/api/generate": "Ollama's API is not served; texts are completed by POST /v1/completions",
     "/api/tags": "Ollama's API is not served; models are listed by GET /v1/models",
 }
-_MANAGEMENT: Final = "/api/2.0/serving-endpoints"
-_DECLARED: Final = (
-    "endpoints cannot be managed over this API: the server's deploy file declares them, "
-    "and GET /serving-endpoints/models lists them"
+_MANAGED: Final = (
+    "endpoints are managed below /api/2.0/serving-endpoints, and GET /serving-endpoints/models lists models"
 )
 
 
@@ -57,8 +55,8 @@ class RouteGuide:
         return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
 
     def _hint(self, path: str) -> str | None:
-        if path.startswith(_MANAGEMENT) or path.rstrip("/") == "/serving-endpoints":
-            return _DECLARED
+        if path.rstrip("/") == "/serving-endpoints":
+            return _MANAGED
         for other in _variants(path):
             if (method := self._method(other)) is not None:
                 return f"perhaps {asked(method, other)} was meant"

@@ -143,7 +143,8 @@ class _Writer:
         return found
 
     def _text(self, path: Path) -> str:
-        needs = "Open to everyone." if path.scope is None else f"Needs a key with the scope `{path.scope}`."
+        scopes = " or ".join(f"`{scope}`" for scope in (path.scope, path.other_scope) if scope)
+        needs = f"Needs a key with the scope {scopes}." if scopes else "Open to everyone."
         operations = [operation for _, operation in _operations(path)]
         several = len(operations) > 1
         told = [f"**{each.tag}**: {each.what}" if several else each.what for each in operations if each.what]
@@ -159,7 +160,7 @@ class _Writer:
         if len(families) > 1:
             yield self._family_parameter(path, families)
         yield from (self._parameter(each) for each in known.values())
-        asks = any(operation.bodies for operation in operations)
+        asks = any(operation.bodies and operation.asks_model for operation in operations)
         yield from (each for name, each in REQUEST_HEADERS.items() if name in header_names(asks))
 
     def _parameter(self, parameter: Parameter) -> dict[str, Any]:
@@ -309,7 +310,7 @@ def _path_parameter(name: str, kind: str | None) -> dict[str, Any]:
 def _id(path: Path) -> str:
     """A name for the operation, of which clients are generated: get_v1_models."""
     words = re.findall(r"[A-Za-z0-9]+", plain(path.template))
-    return "_".join([path.method.lower(), *words])
+    return "_".join([path.method.lower(), *words, *(["slash"] if path.template.endswith("/") else [])])
 
 
 def _example(error: type[ServeError]) -> ServeError:

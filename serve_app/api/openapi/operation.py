@@ -104,6 +104,7 @@ class Operation:
     answers: tuple[Answer, ...]
     errors: Errors | None = None  # None: those of the path's protocol
     conditions: Conditions = ()  # beside those that every route may meet
+    asks_model: bool = True  # where it reads a body
 
 
 def streamed(whole: Any, event: Any, *, what: str = "The whole answer.") -> tuple[Answer, Answer]:

@@ -36,9 +36,7 @@ def words(body: dict[str, object]) -> str:
         ("POST", "/v1/v1/chat/completions", "perhaps POST /v1/chat/completions was meant"),
         ("POST", "/V1/Chat/Completions", "perhaps POST /v1/chat/completions was meant"),
         ("POST", "/v1/chat/completion", "perhaps POST /v1/chat/completions was meant"),
-        ("GET", "/serving-endpoints", "the server's deploy file declares them"),
-        ("GET", "/api/2.0/serving-endpoints", "the server's deploy file declares them"),
-        ("POST", "/api/2.0/serving-endpoints/demo/config", "the server's deploy file declares them"),
+        ("GET", "/serving-endpoints", "endpoints are managed below /api/2.0/serving-endpoints"),
         ("GET", "/nothing/like/it", "there is no such route"),
     ],
 )

@@ -1,0 +1,128 @@
+"""The shapes of the management API's answers, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from serve_app.endpoints.endpoint import Kind, Task
+
+
+class Tag(TypedDict):
+    """A word of the user's own about an endpoint."""
+
+    key: str
+    value: str
+
+
+class Tags(TypedDict):
+    """All tags of an endpoint."""
+
+    tags: list[Tag]
+
+
+class EntityStateJson(TypedDict):
+    """How the replicas of a served entity stand."""
+
+    deployment: Literal[
+        "DEPLOYMENT_CREATING",
+        "DEPLOYMENT_READY",
+        "DEPLOYMENT_RECOVERING",
+        "DEPLOYMENT_FAILED",
+        "DEPLOYMENT_ABORTED",
+    ]
+    deployment_state_message: NotRequired[str]
+
+
+class EntityJson(TypedDict):
+    """A served entity."""
+
+    name: NotRequired[str]
+    entity_name: str
+    entity_version: NotRequired[str]
+    provisioned_model_units: NotRequired[int]
+    burst_scaling_enabled: NotRequired[bool]
+    min_provisioned_throughput: NotRequired[int]
+    max_provisioned_throughput: NotRequired[int]
+    min_provisioned_concurrency: NotRequired[int]
+    max_provisioned_concurrency: NotRequired[int]
+    workload_size: NotRequired[str]
+    workload_type: NotRequired[str]
+    scale_to_zero_enabled: bool
+    environment_vars: NotRequired[dict[str, str]]
+    instance_profile_arn: NotRequired[str]
+    creator: str
+    creation_timestamp: int
+    state: EntityStateJson
+
+
+class RouteJson(TypedDict):
+    """The share of one served entity, in percent."""
+
+    served_model_name: str
+    served_entity_name: str
+    traffic_percentage: int
+
+
+class TrafficJson(TypedDict):
+    """The shares of all."""
+
+    routes: list[RouteJson]
+
+
+class ConfigJson(TypedDict):
+    """The configuration that serves."""
+
+    config_version: int
+    served_entities: list[EntityJson]
+    traffic_config: TrafficJson
+
+
+class PendingConfigJson(ConfigJson):
+    """The configuration that comes up."""
+
+    start_time: int
+
+
+class StateJson(TypedDict):
+    """Whether the endpoint answers, and how its newest configuration stands."""
+
+    ready: Literal["READY", "NOT_READY"]
+    config_update: Literal["NOT_UPDATING", "IN_PROGRESS", "UPDATE_FAILED", "UPDATE_CANCELED"]
+    message: NotRequired[str]
+
+
+class EndpointJson(TypedDict):
+    """An endpoint. Times are in milliseconds."""
+
+    name: str
+    id: str
+    creator: str
+    creation_timestamp: int
+    last_updated_timestamp: int
+    task: NotRequired[Task]
+    endpoint_type: Literal["FOUNDATION_MODEL_API"]
+    kind: Kind
+    declared: bool
+    state: StateJson
+    config: NotRequired[ConfigJson]
+    pending_config: NotRequired[PendingConfigJson]
+    description: str
+    tags: list[Tag]
+    ai_gateway: dict[str, Any]
+    permission_level: Literal["CAN_MANAGE", "CAN_QUERY"]
+    budget_policy_id: NotRequired[str]
+    email_notifications: NotRequired[dict[str, list[str]]]
+    route_optimized: NotRequired[bool]
+    telemetry_config: NotRequired[dict[str, Any]]
+
+
+class EndpointListJson(TypedDict):
+    """The endpoints that the caller may see."""
+
+    endpoints: list[EndpointJson]
+
+
+class Nothing(TypedDict):
+    """Nothing else to say."""

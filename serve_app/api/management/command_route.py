@@ -1,0 +1,132 @@
+"""A route of the management API: a checked request becomes commands, and their reply an answer.
+
+Errors have Databricks' shape, whatever protocol the request names. Knows no command and no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.backend import Management
+from serve_app.api.context import context_of
+from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.edge.body import read_body
+from serve_app.api.edge.connection import reply
+from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
+from serve_app.api.services import Services
+from serve_app.errors import InvalidField, ModelNotFound, RouteNotFound, Unauthenticated
+from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS, MAX_QUERY_PARAMETERS
+from serve_app.types import Caller
+from serve_app.types.control import Command, ReplyT
+
+IS_OFF: Final = (
+    "this server has no control plane, so it is managed by its deploy file alone; "
+    "set control.enabled in the Gateway's config to manage it over this API"
+)
+_JSON: Final = "application/json"
+
+BodyT = TypeVar("BodyT", bound=StrictBody)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked(Generic[BodyT]):
+    """One checked request to a route of the management API."""
+
+    services: Services
+    management: Management
+    caller: Caller
+    path: Mapping[str, str]  # the parameters of the path, by name
+    query: Mapping[str, str]  # of several values of one name the last
+    body: BodyT
+
+    async def do(self, command: Command[ReplyT]) -> ReplyT:
+        """The control plane's reply to `command`. Raises ServeError."""
+        return await self.management.do(command, self.caller)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """An answer that is no JSON."""
+
+    body: bytes
+    media: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+Handle = Callable[[Asked[BodyT]], Awaitable[dict[str, Any] | Page]]
+
+
+class CommandRoute(Generic[BodyT]):
+    """An ASGI app for one route."""
+
+    def __init__(self, services: Services, handle: Handle[BodyT], body: type[BodyT]) -> None:
+        """`body` is the model of what the route reads; `NoBody` where it reads nothing."""
+        self._services = services
+        self._handle = handle
+        self._body = body
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises ServeError before the answer, ClientGone while the body is read."""
+        context = context_of(scope)
+        context.render_error = render_error
+        management = self._services.management
+        if management is None:
+            raise RouteNotFound(IS_OFF)
+        if context.caller is None:
+            raise Unauthenticated("an API key is required")
+        self._services.admission.check()
+        asked = Asked(
+            services=self._services,
+            management=management,
+            caller=context.caller,
+            path=_checked_path(scope["path_params"]),
+            query=_checked_query(scope["query_string"]),
+            body=await self._read(scope, receive),
+        )
+        answer = await self._handle(asked)
+        if isinstance(answer, Page):
+            await reply(send, 200, {"content-type": answer.media, **answer.headers}, answer.body)
+        else:
+            await reply(send, 200, {"content-type": _JSON}, msgspec.json.encode(answer))
+
+    async def _read(self, scope: AsgiScope, receive: Receive) -> BodyT:
+        if self._body is NoBody:
+            return self._body()
+        with self._services.bodies.lease() as lease:
+            raw = await read_body(scope, receive, lease.take, max_bytes=MAX_MANAGEMENT_BODY_BYTES)
+            return await self._services.aside(len(raw), self._parse, raw)
+
+    def _parse(self, raw: bytes) -> BodyT:
+        return parse_strict(self._body, raw)
+
+
+def _checked_path(path: Mapping[str, str]) -> Mapping[str, str]:
+    """Raises ModelNotFound for a name that is longer than any."""
+    for name, value in path.items():
+        if len(value) > MAX_MODEL_NAME_CHARS:
+            raise ModelNotFound(name, "there is nothing of this name")
+    return path
+
+
+def _checked_query(raw: bytes) -> Mapping[str, str]:
+    """Raises InvalidField."""
+    try:
+        return dict(
+            parse_qsl(
+                raw.decode("ascii"),
+                keep_blank_values=True,
+                errors="strict",
+                max_num_fields=MAX_QUERY_PARAMETERS,
+            )
+        )
+    except ValueError:  # UnicodeDecodeError is one
+        raise InvalidField(
+            None, f"the query must be UTF-8 with at most {MAX_QUERY_PARAMETERS} parameters"
+        ) from None

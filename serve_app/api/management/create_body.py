@@ -1,0 +1,163 @@
+"""The bodies that make an endpoint, or replace what answers under its name by bought throughput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field
+
+from serve_app.api.dialects.fields import Boolean, OneOf, Text
+from serve_app.api.edge.told import Told
+from serve_app.api.management.config_body import UpdateBody
+from serve_app.api.management.fields import EndpointName, ListOf
+from serve_app.api.management.gateway_body import AiGatewayBody, OldRateLimit, old_limits
+from serve_app.api.management.strict_body import StrictBody
+from serve_app.api.management.tags_body import TagBody, tags_of
+from serve_app.endpoints.endpoint import RESERVED, Task
+from serve_app.errors import InvalidField
+from serve_app.limits import MAX_DESCRIPTION_CHARS, MAX_STORED_CHARS, MAX_STORED_TEXTS, MAX_TAGS
+from serve_app.types.control import ConfigWanted, CreateEndpoint
+
+# Fields of the product that mean nothing here. They are kept and returned.
+STORED: Final = ("budget_policy_id", "email_notifications", "route_optimized", "telemetry_config")
+_NO_EFFECT: Final = "Kept and returned; it has no effect here"
+_PT: Final = "pt"  # a route of its own below the endpoints
+
+
+class Notifications(StrictBody):
+    """Who is told by mail: nobody, since this server sends none."""
+
+    on_update_failure: Annotated[
+        list[str] | None, ListOf(0, MAX_STORED_TEXTS, "strings"), Field(max_length=MAX_STORED_TEXTS)
+    ] = None
+    on_update_success: Annotated[
+        list[str] | None, ListOf(0, MAX_STORED_TEXTS, "strings"), Field(max_length=MAX_STORED_TEXTS)
+    ] = None
+
+
+class EndpointFields(StrictBody):
+    """What both ways to make an endpoint have."""
+
+    name: Annotated[str | None, EndpointName] = None
+    config: UpdateBody | None = None
+    ai_gateway: AiGatewayBody | None = None
+    tags: Annotated[Annotated[list[TagBody], Field(max_length=MAX_TAGS)] | None, ListOf(0, MAX_TAGS)] = None
+    budget_policy_id: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
+    email_notifications: Notifications | None = None
+
+    fields_required: ClassVar[tuple[str, ...]] = ("name", "config")
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "name": Told(f"What clients call; not {', '.join(sorted({*RESERVED, _PT}))}"),
+        "config": Told("What answers"),
+        "ai_gateway": Told("Limits, guardrails and records"),
+        "tags": Told("Words of your own, returned with the endpoint"),
+        "budget_policy_id": Told(_NO_EFFECT),
+        "email_notifications": Told(_NO_EFFECT),
+    }
+
+    def checked_name(self) -> str:
+        """Raises InvalidField."""
+        if self.name is None:
+            raise InvalidField("name", "is required: 1 to 63 characters of A-Z a-z 0-9 . _ -")
+        if self.name in RESERVED or self.name == _PT:
+            raise InvalidField("name", f"{self.name} is reserved for a route; choose another name")
+        return self.name
+
+    def checked_config(self) -> ConfigWanted:
+        """Raises InvalidField."""
+        if self.config is None:
+            raise InvalidField("config", "is required, with its served_entities")
+        return self.config.wanted(prefix="config.")
+
+    def settings(self) -> dict[str, Any]:
+        """The AI gateway's settings. Raises InvalidField."""
+        return {} if self.ai_gateway is None else self.ai_gateway.settings("ai_gateway.")
+
+    def stored(self) -> dict[str, Any]:
+        """What has no effect."""
+        return stored_of(self, STORED)
+
+
+class CreateBody(EndpointFields):
+    """POST /api/2.0/serving-endpoints."""
+
+    description: Annotated[str | None, Text(0, MAX_DESCRIPTION_CHARS)] = None
+    rate_limits: Annotated[Annotated[list[OldRateLimit], Field(max_length=100)] | None, ListOf(0, 100)] = None
+    route_optimized: Annotated[bool | None, Boolean] = None
+    telemetry_config: Annotated[dict[str, Any] | None, Field()] = None
+    task: Annotated[str | None, OneOf(Task)] = None
+
+    free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "description": Told("For people"),
+        "rate_limits": Told("As `ai_gateway.rate_limits`, which goes before them"),
+        "route_optimized": Told(_NO_EFFECT),
+        "telemetry_config": Told(_NO_EFFECT),
+        "task": Told("What the endpoint does; without it the server asks the model"),
+    }
+
+    def command(self) -> CreateEndpoint:
+        """Raises InvalidField."""
+        name, config, settings = self.checked_name(), self.checked_config(), self.settings()
+        if self.rate_limits is not None:
+            settings = {"rate_limits": old_limits(self.rate_limits), **settings}
+        return CreateEndpoint(
+            name=name,
+            config=config,
+            is_provisioned=self.config is not None and self.config.is_provisioned,
+            task=self.task,
+            description=self.description or "",
+            tags=tags_of(self.tags or ()),
+            ai_gateway=settings,
+            stored=self.stored(),
+        )
+
+
+class ProvisionedBody(StrictBody):
+    """PUT /api/2.0/serving-endpoints/pt/{endpoint}/config."""
+
+    config: UpdateBody | None = None
+
+    fields_required: ClassVar[tuple[str, ...]] = ("config",)
+
+    def checked_config(self) -> UpdateBody:
+        """Raises InvalidField."""
+        return provisioned(self.config)
+
+
+class CreateProvisionedBody(EndpointFields):
+    """POST /api/2.0/serving-endpoints/pt."""
+
+    def command(self) -> CreateEndpoint:
+        """Raises InvalidField."""
+        name, _ = self.checked_name(), provisioned(self.config)
+        return CreateEndpoint(
+            name=name,
+            config=self.checked_config(),
+            is_provisioned=True,
+            tags=tags_of(self.tags or ()),
+            ai_gateway=self.settings(),
+            stored=self.stored(),
+        )
+
+
+def provisioned(config: UpdateBody | None) -> UpdateBody:
+    """A configuration whose entities all say how much is bought. Raises InvalidField."""
+    if config is None:
+        raise InvalidField("config", "is required, with its served_entities")
+    listed = config.served_entities if config.served_entities is not None else config.served_models
+    for number, each in enumerate(listed or ()):
+        if each.provisioned_model_units is None:
+            where = "served_entities" if config.served_entities is not None else "served_models"
+            raise InvalidField(
+                f"config.{where}.{number}.provisioned_model_units",
+                "is required and must be an integer from 1 to 1000000",
+            )
+    return config
+
+
+def stored_of(body: StrictBody, names: tuple[str, ...]) -> dict[str, Any]:
+    """The fields `names` of a body that are given, as plain values."""
+    dumped = body.model_dump(include=set(names), exclude_none=True)
+    return {name: dumped[name] for name in names if name in dumped}

@@ -1,0 +1,109 @@
+"""Making, changing, showing and removing endpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from serve_app.api.management import operations
+from serve_app.api.management.command_route import Asked, CommandRoute, Handle
+from serve_app.api.management.config_body import UpdateBody
+from serve_app.api.management.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
+from serve_app.api.management.paths import ENDPOINT, ENDPOINTS
+from serve_app.api.management.shown import endpoint_json
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import Operation
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.types import Scope
+from serve_app.types.control import (
+    ConfigShown,
+    ConfigWanted,
+    DeleteEndpoint,
+    EndpointShown,
+    GetEndpoint,
+    ListEndpoints,
+    UpdateConfig,
+)
+
+_PT: Final = f"{ENDPOINTS}/pt"
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All but those of one endpoint by its name alone."""
+
+    def changing(method: str, path: str, handle: Handle[Any], body: Any, operation: Operation) -> Entry:
+        return Entry(method, path, CommandRoute(services, handle, body), Scope.MANAGE, operation=operation)
+
+    for path in (ENDPOINTS, f"{ENDPOINTS}/"):  # MLflow's client asks with a slash
+        yield _reading(services, path, _list, operations.LIST)
+        yield changing("POST", path, _create, CreateBody, operations.CREATE)
+    yield changing("POST", _PT, _create_provisioned, CreateProvisionedBody, operations.CREATE_PT)
+    yield changing(
+        "PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, ProvisionedBody, operations.UPDATE_PT
+    )
+    yield changing("PUT", f"{ENDPOINT}/config", _update, UpdateBody, operations.UPDATE)
+
+
+def last_routes(services: Services) -> Iterator[Entry]:
+    """One endpoint by its name. A name may hold slashes, so these come after all routes below a name."""
+    yield _reading(services, ENDPOINT, _get, operations.GET)
+    yield Entry(
+        "DELETE", ENDPOINT, CommandRoute(services, _delete, NoBody), Scope.MANAGE, operation=operations.DELETE
+    )
+
+
+def _reading(services: Services, path: str, handle: Handle[NoBody], operation: Operation) -> Entry:
+    app = CommandRoute(services, handle, NoBody)
+    return Entry("GET", path, app, Scope.INFERENCE, operation=operation, other_scope=Scope.MANAGE)
+
+
+async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+    listed = await asked.do(ListEndpoints())
+    return {"endpoints": [endpoint_json(shown, asked.caller) for shown in listed.endpoints]}
+
+
+async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
+    return _json(asked, await asked.do(GetEndpoint(name=asked.path["endpoint"])))
+
+
+async def _create(asked: Asked[CreateBody]) -> dict[str, Any]:
+    return _json(asked, await asked.do(asked.body.command()))
+
+
+async def _create_provisioned(asked: Asked[CreateProvisionedBody]) -> dict[str, Any]:
+    return _json(asked, await asked.do(asked.body.command()))
+
+
+async def _update(asked: Asked[UpdateBody]) -> dict[str, Any]:
+    return await _updated(asked, asked.body)
+
+
+async def _update_provisioned(asked: Asked[ProvisionedBody]) -> dict[str, Any]:
+    return await _updated(asked, asked.body.checked_config())
+
+
+async def _delete(asked: Asked[NoBody]) -> dict[str, Any]:
+    await asked.do(DeleteEndpoint(name=asked.path["endpoint"]))
+    return {}
+
+
+async def _updated(asked: Asked[Any], body: UpdateBody) -> dict[str, Any]:
+    """A body may name entities or traffic alone: the rest is as it was."""
+    name, former = asked.path["endpoint"], None
+    if not body.is_whole:
+        shown = await asked.do(GetEndpoint(name=name))
+        former = _wanted_of(shown.config or shown.pending)
+    return _json(asked, await asked.do(UpdateConfig(name=name, config=body.wanted(former))))
+
+
+def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
+    if config is None:
+        return None
+    return ConfigWanted(
+        entities=tuple(each.wanted for each in config.entities), traffic=config.traffic, stored=config.stored
+    )
+
+
+def _json(asked: Asked[Any], shown: EndpointShown) -> dict[str, Any]:
+    return endpoint_json(shown, asked.caller)

@@ -1,0 +1,146 @@
+"""The settings of the AI gateway of one endpoint, as bodies have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from pydantic import Field, ValidationError
+
+from serve_app.api.dialects.fields import Boolean, Integer, OneOf, Text, Texts
+from serve_app.api.edge.told import Told
+from serve_app.api.management.fields import ListOf, Matching
+from serve_app.api.management.strict_body import StrictBody
+from serve_app.endpoints.ai_gateway import AiGateway
+from serve_app.errors import InvalidField
+
+MAX_LIMITS: Final = 100
+MAX_CALLS: Final = 10**9
+MAX_TOKENS: Final = 10**12
+PARTS: Final = (
+    *("rate_limits", "guardrails", "usage_tracking_config", "fallback_config", "inference_table_config"),
+)
+_Folder = Matching(r"[A-Za-z0-9_-]{1,255}", "1 to 255 characters of A-Z a-z 0-9 _ -")
+_NAME_CHARS: Final = 256
+_MAX_KEYWORDS: Final = 1000
+_MAX_TOPICS: Final = 100
+
+
+class RateLimitBody(StrictBody):
+    """Calls or tokens in a minute."""
+
+    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = None
+    tokens: Annotated[int | None, Integer(0, MAX_TOKENS)] = None
+    renewal_period: Annotated[str | None, OneOf(("minute",))] = None
+    key: Annotated[str | None, OneOf(("endpoint", "user", "user_group", "service_principal"))] = None
+    principal: Annotated[str | None, Text(1, _NAME_CHARS)] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "calls": Told("Requests in a minute"),
+        "tokens": Told("Tokens in a minute, of prompts and answers"),
+        "key": Told("Whose requests count together: default endpoint, all of them"),
+        "principal": Told("The user, group or service principal that is meant"),
+    }
+
+
+class OldRateLimit(StrictBody):
+    """A limit of the older route."""
+
+    calls: Annotated[int | None, Integer(0, MAX_CALLS)] = None
+    renewal_period: Annotated[str | None, OneOf(("minute",))] = None
+    key: Annotated[str | None, OneOf(("endpoint", "user"))] = None
+
+    fields_required: ClassVar[tuple[str, ...]] = ("calls", "renewal_period")
+
+
+class PiiBody(StrictBody):
+    behavior: Annotated[str | None, OneOf(("NONE", "BLOCK", "MASK"))] = None
+
+
+class RulesBody(StrictBody):
+    """What prompts, or answers, must keep to."""
+
+    safety: Annotated[bool | None, Boolean] = None
+    pii: PiiBody | None = None
+    invalid_keywords: Annotated[tuple[str, ...] | None, Texts(_MAX_KEYWORDS, _NAME_CHARS)] = None
+    valid_topics: Annotated[tuple[str, ...] | None, Texts(_MAX_TOPICS, _NAME_CHARS)] = None
+
+
+class GuardrailsBody(StrictBody):
+    input: RulesBody | None = None
+    output: RulesBody | None = None
+    model: Annotated[str | None, Text(1, _NAME_CHARS)] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "model": Told("The endpoint that judges safety and topics; Databricks has no such field")
+    }
+
+
+class TrackingBody(StrictBody):
+    enabled: Annotated[bool | None, Boolean] = None
+
+
+class TableBody(StrictBody):
+    """Where requests and answers are written."""
+
+    enabled: Annotated[bool | None, Boolean] = None
+    catalog_name: Annotated[str | None, _Folder] = None
+    schema_name: Annotated[str | None, _Folder] = None
+    table_name_prefix: Annotated[str | None, _Folder] = None
+
+
+class AiGatewayBody(StrictBody):
+    """PUT /api/2.0/serving-endpoints/{endpoint}/ai-gateway."""
+
+    rate_limits: Annotated[
+        Annotated[list[RateLimitBody], Field(max_length=MAX_LIMITS)] | None, ListOf(0, MAX_LIMITS)
+    ] = None
+    guardrails: GuardrailsBody | None = None
+    usage_tracking_config: TrackingBody | None = None
+    fallback_config: TrackingBody | None = None
+    inference_table_config: TableBody | None = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "rate_limits": Told("All of them hold"),
+        "guardrails": Told("Checks of prompts and answers"),
+        "usage_tracking_config": Told("Whether usage reports list the endpoint"),
+        "fallback_config": Told("Whether the other served entities are tried when one fails"),
+        "inference_table_config": Told("Requests and answers in Parquet files"),
+    }
+
+    def settings(self, prefix: str = "") -> dict[str, Any]:
+        """The parts that are given, complete. Raises InvalidField; `prefix` stands before its field."""
+        given = self.model_dump(include=set(PARTS), exclude_none=True)
+        for switch in ("usage_tracking_config", "fallback_config"):
+            if switch in given:  # clients leave out what is false
+                given[switch].setdefault("enabled", False)
+        try:
+            checked = AiGateway.model_validate(given)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(map(str, first["loc"]))
+            raise InvalidField(
+                f"{prefix}{where}" or None, first["msg"].removeprefix("Value error, ")
+            ) from None
+        plain = checked.model_dump(mode="json", exclude_none=True)
+        return {name: plain[name] for name in PARTS if name in given}
+
+
+class OldLimitsBody(StrictBody):
+    """PUT /api/2.0/serving-endpoints/{endpoint}/rate-limits."""
+
+    rate_limits: Annotated[
+        Annotated[list[OldRateLimit], Field(max_length=MAX_LIMITS)] | None, ListOf(0, MAX_LIMITS)
+    ] = None
+
+
+def old_limits(listed: Iterable[OldRateLimit]) -> list[dict[str, Any]]:
+    """Limits of the older route as the AI gateway has them. Raises InvalidField."""
+    found: list[dict[str, Any]] = []
+    for number, limit in enumerate(listed):
+        if limit.calls is None:
+            raise InvalidField(
+                f"rate_limits.{number}.calls", f"is required and must be an integer from 0 to {MAX_CALLS}"
+            )
+        found.append({"calls": limit.calls, "key": limit.key or "endpoint", "renewal_period": "minute"})
+    return found

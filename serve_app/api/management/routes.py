@@ -1,0 +1,15 @@
+"""The routes of the management API, group by group. The first that matches answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from serve_app.api.management import endpoints
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    yield from endpoints.routes(services)
+    yield from endpoints.last_routes(services)
