@@ -5,6 +5,10 @@ One line when a request is admitted and one when it ends, both whole `UsageRecor
     {"event":"open","id":"...","key_id":"alice","endpoint":"chat",...}
     {"event":"close","id":"...",...}
 
+Before a stream's client gets its first token, and each second from then on, a line says how far it is:
+
+    {"event":"progress","id":"...",...}
+
 A gateway that is killed closes nothing. What replicas generated for its requests is written by
 another gateway, a line for each prompt (`part`):
 
@@ -42,7 +46,7 @@ from typing import Final
 import msgspec
 
 from serve_app.accounts.backlog import MAX_BYTES, Backlog
-from serve_app.accounts.journal_files import CLOSE, OPEN, PREFIX, SETTLE, SUFFIX
+from serve_app.accounts.journal_files import CLOSE, OPEN, PREFIX, PROGRESS, SETTLE, SUFFIX
 from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
@@ -120,6 +124,10 @@ class Journal:
         """A request was admitted. See `api.backend.Journal`."""
         self._append(OPEN, record.id, record)
 
+    def progressed(self, record: UsageRecord) -> None:
+        """A request has used this much so far. See `api.backend.Journal`."""
+        self._append(PROGRESS, record.id, record)
+
     def closed(self, record: UsageRecord) -> None:
         """A request ended. See `api.backend.Journal`."""
         self._append(CLOSE, record.id, record)
@@ -149,9 +157,7 @@ class Journal:
                 kept = self._take(key, line)
         except Exception as error:  # the record is no JSON
             self._complain(str(error))
-        if (
-            not kept and head != OPEN
-        ):  # a beginning that was not kept is no loss: the end may still be written
+        if not kept and head not in (OPEN, PROGRESS):  # those are no loss: the end may still be written
             with self._lock:
                 self.dropped += 1
             self._complain(self.problem or "the journal is closed")

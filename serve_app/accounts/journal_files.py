@@ -9,6 +9,7 @@ PREFIX: Final = "usage-"
 SUFFIX: Final = ".jsonl"
 
 OPEN: Final = b'{"event":"open",'
+PROGRESS: Final = b'{"event":"progress",'
 CLOSE: Final = b'{"event":"close",'
 SETTLE: Final = b'{"event":"settle",'  # then `"part":"..."`
 

@@ -6,25 +6,24 @@ import fcntl
 import logging
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
 import msgspec
 
 from serve_app.accounts.journal_files import SETTLE, files_by_process
+from serve_app.accounts.merge import Known, lost, merge, settled
 from serve_app.types import UsageRecord
 
 logger = logging.getLogger(__name__)
 
 CLOCK_SLACK_S: Final = 3_600.0  # by which file times and record times may disagree
-LOST: Final = "lost"
 
 _record_decoder: msgspec.json.Decoder[UsageRecord] = msgspec.json.Decoder(UsageRecord)
 
 
 class _Event(msgspec.Struct):
-    event: Literal["open", "close", "settle"]
+    event: Literal["open", "progress", "close", "settle"]
 
 
 class _Part(msgspec.Struct):
@@ -39,16 +38,16 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
     """Each request of the journals in `folder` once, as it ended; safe while they are written.
 
     `since` <= `started` < `until`, in Unix seconds. A request without an end is "lost" if its process is
-    gone; it then has the tokens that replicas settled for it. A request whose process lives still runs,
-    and is left out. Lines that are torn or not understood are skipped, and counted in
-    the log unless they are the last of a file. Keeps the ids of one process's requests in memory.
+    gone; it then has the tokens of its last line, or more if replicas settled more for it. A request whose
+    process lives still runs, and is left out. Lines that are torn or not understood are skipped, and counted
+    in the log unless they are the last of a file. Keeps the ids of one process's requests in memory.
     Raises OSError for what cannot be read.
     """
     # The order matters. Files are listed again after the locks were looked at: a process that was gone
     # by then writes no more, so the later list has all its files. And a settlement is the newest line
     # of its request.
-    gone = _gone(files_by_process(folder))
-    settled = _settled(files_by_process(folder), since)
+    gone = gone_processes(files_by_process(folder))
+    of_replicas = _settled(files_by_process(folder), since)
     for process, paths in files_by_process(folder).items():
         running: dict[str, UsageRecord] = {}
         ended: set[str] = set()
@@ -58,59 +57,46 @@ def read(folder: Path, *, since: float | None = None, until: float | None = None
             if event == "close":
                 ended.add(record.id)
                 running.pop(record.id, None)
-                settled.pop(record.id, None)
+                of_replicas.pop(record.id, None)
                 yield record
             else:
                 running[record.id] = record
         for record in running.values():
-            lost = settled.pop(record.id, None) or replace(record, outcome=LOST)
+            known, more = lost(record), of_replicas.pop(record.id, None)
             if process in gone:
-                yield lost
-    for record in settled.values():  # of gateways whose own lines never came to the disk
-        if _is_within(record, since, until):
-            yield record
+                yield (known if more is None else merge(known, more)).total()
+    for known in of_replicas.values():  # of gateways whose own lines never came to the disk
+        if _is_within(known.record, since, until):
+            yield known.total()
+
+
+def decoded(line: bytes) -> tuple[str, UsageRecord, str]:
+    """Event, record and part of a line; the part is "" but for a settlement. Raises msgspec.DecodeError."""
+    event, record = _event_decoder.decode(line).event, _record_decoder.decode(line)
+    return event, record, _part_decoder.decode(line).part if event == "settle" else ""
 
 
 def _is_within(record: UsageRecord, since: float | None, until: float | None) -> bool:
     return (since is None or record.started >= since) and (until is None or record.started < until)
 
 
-def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, UsageRecord]:
+def _settled(files: dict[str, list[Path]], since: float | None) -> dict[str, Known]:
     """What replicas generated for requests of gateways that died, by the request's id."""
-    parts: dict[str, dict[str, tuple[int, UsageRecord]]] = {}
+    found: dict[str, Known] = {}
     for paths in files.values():
         for line in _raw_lines(paths, since):
             if not line.startswith(SETTLE):
                 continue
             try:
-                record, part = _record_decoder.decode(line), _part_decoder.decode(line).part
+                _, record, part = decoded(line)
             except msgspec.DecodeError:  # counted when all lines are read
                 continue
-            # An answer that went on in another replica has the next number there, and all of its tokens.
-            prompt, _, number = part.partition("~")
-            attempt = int(number) if number.isdecimal() else 0
-            known = parts.setdefault(record.id, {})
-            if prompt not in known or known[prompt][0] <= attempt:
-                known[prompt] = attempt, record
-    return {id: _sum([record for _, record in known.values()]) for id, known in parts.items()}
+            known = settled(record, part)
+            found[record.id] = known if record.id not in found else merge(found[record.id], known)
+    return found
 
 
-def _sum(parts: list[UsageRecord]) -> UsageRecord:
-    """What was generated for all prompts of one request."""
-    costs = [part.cost for part in parts if part.cost is not None]
-    return replace(
-        parts[0],
-        outcome=LOST,
-        prompt_tokens=sum(part.prompt_tokens for part in parts),
-        cached_tokens=sum(part.cached_tokens for part in parts),
-        completion_tokens=sum(part.completion_tokens for part in parts),
-        discarded_tokens=sum(part.discarded_tokens for part in parts),
-        total_s=max(part.total_s for part in parts),
-        cost=sum(costs) if costs else None,
-    )
-
-
-def _gone(files: dict[str, list[Path]]) -> set[str]:
+def gone_processes(files: dict[str, list[Path]]) -> set[str]:
     """The processes that hold none of their locks any more."""
     return {process for process, paths in files.items() if not any(map(_is_locked, paths))}
 
@@ -135,7 +121,7 @@ def _lines(paths: list[Path], since: float | None) -> Iterator[tuple[str, UsageR
         bad = 0
         for line in _raw_lines([path], since):
             try:
-                event, record = _event_decoder.decode(line).event, _record_decoder.decode(line)
+                event, record, _ = decoded(line)
             except msgspec.DecodeError:  # ValidationError is one
                 bad += 1
                 continue

@@ -132,6 +132,10 @@ class Journal(Protocol):
         """A request was admitted; should this process die, this is what is known of it."""
         ...
 
+    def progressed(self, record: UsageRecord) -> None:
+        """An open request has used this much; should this process die, that is known of it."""
+        ...
+
     def closed(self, record: UsageRecord) -> None:
         """A request ended: exactly once for each that was opened."""
         ...

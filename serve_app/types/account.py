@@ -86,3 +86,6 @@ class UsageRecord:
     migrations: int = 0  # how often the answer went on in another replica
     cost: float | None = None  # by the endpoint's price, in `currency`
     currency: str | None = None
+    user: str = ""  # whose key it was
+    groups: tuple[str, ...] = ()  # of the user then, sorted
+    shadow: bool = False  # a copy of another request, whose answer nobody got

@@ -32,11 +32,17 @@ class ListJournal:
     def __init__(self) -> None:
         self.open: dict[str, UsageRecord] = {}
         self.records: list[UsageRecord] = []
+        self.progress: list[UsageRecord] = []
 
     def opened(self, record: UsageRecord) -> None:
         if record.id in self.open:
             raise AssertionError("a request was opened twice")
         self.open[record.id] = record
+
+    def progressed(self, record: UsageRecord) -> None:
+        if record.id not in self.open:
+            raise AssertionError("a request goes on that is not open")
+        self.progress.append(record)
 
     def closed(self, record: UsageRecord) -> None:
         del self.open[record.id]  # KeyError: closed twice, or never opened

@@ -17,6 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
+from serve_app.api.admission.progress import Progress
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext
 from serve_app.api.dialects.error_reply import whole_seconds
@@ -67,6 +68,7 @@ class Meter:
         self._quota = quota
         self._journal = journal
         self._usage_required = usage_required
+        self._progress = Progress(journal)
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +101,7 @@ class Meter:
         draws = _draws(endpoint, context, reserved)
         if draws:
             await self._claim(draws, context)
-        metered = Metered(endpoint, context)
+        metered = Metered(endpoint, context, self._progress)
         self._journal.opened(metered.record)
         outcome = "failed"
         try:
@@ -115,6 +117,7 @@ class Meter:
         finally:
             if draws:
                 self._quota.settle(_settlement(draws, metered.usage, is_free=metered.is_free))
+            self._progress.end(metered)
             self._journal.closed(metered.close(outcome))
 
     async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
@@ -138,16 +141,20 @@ class Meter:
 class Metered:
     """One call under way. The caller sets `usage` when it is known, or names the `User` that knows it."""
 
-    def __init__(self, endpoint: Endpoint, context: RequestContext) -> None:
+    def __init__(self, endpoint: Endpoint, context: RequestContext, progress: Progress) -> None:
         self._endpoint = endpoint
         self._context = context
+        self._progress = progress
         self._usage = Usage()
         self._user: User | None = None
         self.is_free = False  # the call costs nothing
         self.has_price = True
+        caller = context.caller
         self.record = UsageRecord(
             id=context.id,
-            key_id=context.caller.key_id if context.caller else "",
+            key_id=caller.key_id if caller else "",
+            user=(caller.user or caller.key_id) if caller else "",
+            groups=tuple(sorted(caller.groups)) if caller else (),
             endpoint=endpoint.name,
             entity=context.entity,
             kind=endpoint.kind,
@@ -168,6 +175,14 @@ class Metered:
     def follow(self, user: User) -> None:
         """From now on `user` says the usage, also while the client gets nothing."""
         self._user = user
+
+    def deliver(self) -> None:
+        """The client is about to get its first token, and from now on gets tokens as they are made."""
+        self._progress.begin(self)
+
+    def so_far(self) -> UsageRecord:
+        """What is known if this gateway dies now."""
+        return replace(self.close("lost"), status=200)  # the status of a stream
 
     def give_up(self, error: BaseException, asked: Callable[[], Usage]) -> None:
         """A question ended with `error`. A client that left, or ran out of time, pays for what it `asked`."""

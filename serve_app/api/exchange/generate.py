@@ -107,6 +107,8 @@ async def under_way(
                 attempt = await begin(
                     backend, candidates.entities, to, candidates.tries, begun, candidates.deadline, patience_s
                 )
+                if call.stream:
+                    metered.deliver()
                 with closing(attempt.stream):
                     yield attempt, candidates.deadline
         except ServeError as error:

@@ -55,7 +55,7 @@ from serve_app.types.control.rollouts import (
     StopRollout,
 )
 from serve_app.types.control.snapshot import GatewayReport, KnownKey, Snapshot, WatchSnapshot
-from serve_app.types.control.usage import ReportUsage, Shipped, ShipUsage, UsageReport, UsageRow
+from serve_app.types.control.usage import ReportUsage, SettledPart, Shipped, ShipUsage, UsageReport, UsageRow
 
 __all__ = [
     "Command",
@@ -99,6 +99,7 @@ __all__ = [
     "RevokeKey",
     "RolloutShown",
     "RolloutState",
+    "SettledPart",
     "ShipUsage",
     "Shipped",
     "Snapshot",

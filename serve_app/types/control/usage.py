@@ -16,15 +16,25 @@ class Shipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SettledPart:
+    """What a replica generated for one prompt of a request whose gateway is gone."""
+
+    record: UsageRecord  # the request's, with the tokens of this prompt
+    part: str  # the prompt, as the replica knows it; see `accounts.journal.Journal.settled`
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ShipUsage(Command[Shipped]):
     """Write records into the ledger. May be sent again: each request has one row, whatever is repeated.
 
-    `ended` are requests that their own gateway closed. `lost` are those of gateways that died, with what is
-    known of them; a row of `ended` is never replaced by one of `lost`.
+    The order of commands does not matter either. `ended` are requests that their own gateway closed, and
+    nothing replaces that. `lost` are those of gateways that died, as their journals have them, and `settled`
+    is what replicas say of such requests: the row has the larger number of both.
     """
 
     ended: tuple[UsageRecord, ...] = ()
     lost: tuple[UsageRecord, ...] = ()
+    settled: tuple[SettledPart, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,10 +60,15 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportUsage(Command[UsageReport]):
-    """Sum up the ledger: requests that began at `since` or later and before `until`, in Unix seconds."""
+    """Sum up the ledger: requests that began at `since` or later and before `until`, in Unix seconds.
 
-    by: tuple[str, ...] = ("endpoint", "entity")  # also key, user, group, kind, route, outcome, day
+    A caller without the scope `manage` is told of its own key alone. A request of a user in several groups
+    counts in each of them, where groups are told apart.
+    """
+
+    by: tuple[str, ...] = ("endpoint", "entity")  # also key, user, group, kind, route, outcome, day, month
     since: float | None = None
     until: float | None = None
     endpoint: str | None = None  # only of this endpoint
     key: str | None = None  # only of this key
+    shadow: bool = False  # of copies, whose answers nobody got, instead of requests

@@ -153,7 +153,8 @@ def test_lines_are_json_that_names_the_event(start: Callable[..., Journal], fold
     journal.opened(OPEN)
     journal.closed(CLOSED)
     lines = [json.loads(line) for line in files(folder)[0].read_text("utf-8").splitlines()]
-    assert lines == [{"event": "open", **asdict(OPEN)}, {"event": "close", **asdict(CLOSED)}]
+    opened, closed = ({**asdict(record), "groups": list(record.groups)} for record in (OPEN, CLOSED))
+    assert lines == [{"event": "open", **opened}, {"event": "close", **closed}]
 
 
 def test_nobody_else_may_read_it(start: Callable[..., Journal], folder: Path) -> None:

@@ -1,0 +1,201 @@
+"""Follows all journals of a folder and brings each request's end once, also over restarts of the reader.
+
+`next` gives what is new, and `commit` remembers that it arrived. What was given and not committed is given
+again after a restart, so whoever takes it counts each request once. The memory of what arrived is the file
+`.shipped.json`: for each process the oldest line that a restart must read again. Lines of requests that still
+run are such lines.
+
+One reader at a time: `elect` takes a lock in the folder. Knows files; not where records go.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from serve_app.accounts.journal_files import files_by_process
+from serve_app.accounts.journal_reader import decoded, gone_processes
+from serve_app.types import UsageRecord
+
+logger = logging.getLogger(__name__)
+
+CURSOR: Final = ".shipped.json"
+LOCK: Final = ".shipping.lock"
+LINES_AT_ONCE: Final = 500  # some 200 kB
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line in the files of one process."""
+
+    file: str
+    offset: int  # bytes
+
+    def order(self) -> tuple[str, int]:
+        return self.file, self.offset  # names of files begin with their time
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is new. `marks` is where each process is then."""
+
+    ended: list[UsageRecord] = field(default_factory=list)
+    lost: list[UsageRecord] = field(default_factory=list)
+    settled: list[tuple[UsageRecord, str]] = field(default_factory=list)  # with the part
+    marks: dict[str, Place] = field(default_factory=dict)
+    over: set[str] = field(default_factory=set)  # processes that are gone, with all that they wrote
+
+    def __len__(self) -> int:
+        return len(self.ended) + len(self.lost) + len(self.settled)
+
+
+@dataclass(slots=True)
+class _Process:
+    place: Place | None = None  # of the next line to read; None: the first
+    running: dict[str, tuple[UsageRecord, Place]] = field(default_factory=dict)  # with the newest line
+
+    def mark(self) -> Place | None:
+        """The oldest line that a restart must read again."""
+        places = [place for _, place in self.running.values()]
+        if self.place is not None:
+            places.append(self.place)
+        return min(places, key=Place.order, default=None)
+
+
+class JournalTail:
+    """The reader of one folder. Its calls read files: none is for an event loop."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._lock: int | None = None
+        self._processes: dict[str, _Process] = {}
+        self._over: set[str] = set()
+        self._marks: dict[str, Place] = {}
+
+    def elect(self) -> bool:
+        """Whether this reader is the one of the folder, until `close` or the end of the process."""
+        if self._lock is not None:
+            return True
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+            return False
+        self._lock = file
+        self._marks = self._load()
+        self._processes = {process: _Process(place) for process, place in self._marks.items()}
+        return True
+
+    def close(self) -> None:
+        """Let another reader follow the folder."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def next(self, limit: int = LINES_AT_ONCE) -> Batch:
+        """What was written since the last call, at most some `limit` lines of it. Raises OSError."""
+        # A process that is gone by now writes no more, so the files that are listed later are all it has.
+        gone = gone_processes(
+            {p: paths for p, paths in files_by_process(self._folder).items() if p not in self._over}
+        )
+        batch = Batch()
+        for name, paths in files_by_process(self._folder).items():
+            if name in self._over:
+                continue
+            process = self._processes.setdefault(name, _Process())
+            limit -= self._read(process, paths, batch, limit)
+            if limit <= 0:
+                return self._marked(batch)
+            if name in gone:
+                batch.lost += [record for record, _ in process.running.values()]
+                process.running.clear()
+                batch.over.add(name)
+        return self._marked(batch)
+
+    def commit(self, batch: Batch) -> None:
+        """`batch`, the newest one, has arrived. Raises OSError: then a restart gives some of it again."""
+        self._over |= batch.over
+        for name in batch.over:
+            self._processes.pop(name, None)
+        if batch.marks == self._marks:
+            return
+        self._marks = batch.marks
+        temporary = self._folder / f"{CURSOR}.new"
+        temporary.write_bytes(msgspec.json.encode(batch.marks))
+        temporary.rename(self._folder / CURSOR)
+
+    def _marked(self, batch: Batch) -> Batch:
+        there = files_by_process(self._folder)
+        kept = {name: place for name, place in self._marks.items() if name in there and name in self._over}
+        marks = {name: process.mark() for name, process in self._processes.items() if name in there}
+        batch.marks = kept | {name: place for name, place in marks.items() if place is not None}
+        return batch
+
+    def _read(self, process: _Process, paths: list[Path], batch: Batch, limit: int) -> int:
+        """Take the lines that are new, `limit` at most. How many there were."""
+        count = bad = 0
+        for path in paths:
+            place = process.place
+            if place is not None and path.name < place.file:
+                continue
+            offset = place.offset if place is not None and path.name == place.file else 0
+            for line, at, end in _lines(path, offset):
+                if count >= limit:
+                    break
+                count += 1
+                process.place = Place(path.name, end)
+                try:
+                    _take(process, batch, line, Place(path.name, at))
+                except msgspec.DecodeError:  # ValidationError is one
+                    bad += 1
+            if count >= limit:
+                break
+        if bad:
+            logger.warning("usage journal: %d lines are not understood, and not shipped", bad)
+        return count
+
+    def _load(self) -> dict[str, Place]:
+        try:
+            return msgspec.json.decode((self._folder / CURSOR).read_bytes(), type=dict[str, Place])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.DecodeError) as error:
+            logger.warning("usage journal: %s is not read, so all is shipped again: %s", CURSOR, error)
+            return {}
+
+
+def _take(process: _Process, batch: Batch, line: bytes, place: Place) -> None:
+    """Raises msgspec.DecodeError."""
+    event, record, part = decoded(line)
+    if event == "settle":
+        batch.settled.append((record, part))
+    elif event == "close":
+        process.running.pop(record.id, None)
+        batch.ended.append(record)
+    else:
+        process.running[record.id] = (record, place)
+
+
+def _lines(path: Path, offset: int) -> Iterator[tuple[bytes, int, int]]:
+    """Each whole line from `offset` on, with where it begins and ends."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:  # removed by somebody
+        return
+    with file:
+        if offset > os.fstat(file.fileno()).st_size:  # somebody cut it
+            offset = 0
+        file.seek(offset)
+        for line in file:
+            if not line.endswith(b"\n"):
+                break  # torn, or being written
+            yield line, offset, offset + len(line)
+            offset += len(line)

@@ -1,0 +1,155 @@
+"""One request, as several sources know it: its own gateway, and replicas that outlived that gateway.
+
+`merge` may be called in any order and again with what it was given before: the result is the same. What
+a gateway says of a request that it closed is final. Of a request that nobody closed the larger number
+counts: what the journal saw delivered, or what replicas say that they generated. Both are at most what
+was generated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import astuple, dataclass, field, replace
+from typing import Any, Final
+
+from serve_app.types import UsageRecord
+
+LOST: Final = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """What was used, by one source."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+    discarded_tokens: int = 0
+    total_s: float = 0.0
+    cost: float | None = None
+
+    @classmethod
+    def of(cls, record: UsageRecord) -> Used:
+        return cls(
+            record.prompt_tokens,
+            record.cached_tokens,
+            record.completion_tokens,
+            record.discarded_tokens,
+            record.total_s,
+            record.cost,
+        )
+
+    def __add__(self, other: Used) -> Used:
+        """Of two prompts, which ran side by side."""
+        costs = [cost for cost in (self.cost, other.cost) if cost is not None]
+        return Used(
+            self.prompt_tokens + other.prompt_tokens,
+            self.cached_tokens + other.cached_tokens,
+            self.completion_tokens + other.completion_tokens,
+            self.discarded_tokens + other.discarded_tokens,
+            max(self.total_s, other.total_s),
+            sum(costs) if costs else None,
+        )
+
+    def __or__(self, other: Used) -> Used:
+        """The larger of each number."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Used(*(a if b is None else b if a is None else max(a, b) for a, b in pairs))
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """All that is known of one request."""
+
+    record: UsageRecord
+    is_ended: bool = False  # `record` is its gateway's last word
+    # Of a request that did not end: prompt -> (how often its answer had moved, what the last replica says).
+    parts: Mapping[str, tuple[int, Used]] = field(default_factory=dict)
+
+    def total(self) -> UsageRecord:
+        """The record of the request, by all sources together."""
+        if self.is_ended:
+            return self.record
+        settled = sum((used for _, used in sorted_parts(self.parts)), Used())
+        used = Used.of(self.record) | settled
+        return replace(
+            self.record,
+            outcome=LOST,
+            prompt_tokens=used.prompt_tokens,
+            cached_tokens=used.cached_tokens,
+            completion_tokens=used.completion_tokens,
+            discarded_tokens=used.discarded_tokens,
+            total_s=used.total_s,
+            cost=used.cost,
+        )
+
+
+def ended(record: UsageRecord) -> Known:
+    """Its own gateway closed the request."""
+    return Known(record, is_ended=True)
+
+
+def lost(record: UsageRecord) -> Known:
+    """The journal of a gateway that is gone has this record last."""
+    return Known(replace(record, outcome=LOST))
+
+
+def settled(record: UsageRecord, part: str) -> Known:
+    """A replica says what it generated for one prompt.
+
+    Of `PROMPT`, `PROMPT~1`, `PROMPT~2` the last one counts: an answer that went on in another replica is
+    told there from its beginning.
+    """
+    prompt, _, number = part.partition("~")
+    moves = int(number) if number.isdecimal() else 0
+    empty = replace(
+        record,
+        outcome=LOST,
+        prompt_tokens=0,
+        cached_tokens=0,
+        completion_tokens=0,
+        discarded_tokens=0,
+        total_s=0.0,
+        cost=None,
+    )
+    return Known(empty, parts={prompt: (moves, Used.of(record))})
+
+
+def merge(one: Known, other: Known) -> Known:
+    """What both know of the same request."""
+    if one.is_ended or other.is_ended:
+        return max((each for each in (one, other) if each.is_ended), key=lambda each: _order(each.record))
+    parts = dict(one.parts)
+    for prompt, part in other.parts.items():
+        parts[prompt] = part if prompt not in parts else max(part, parts[prompt], key=_part_order)
+    newest = max(one.record, other.record, key=_order)
+    used = Used.of(one.record) | Used.of(other.record)
+    record = replace(
+        newest,
+        prompt_tokens=used.prompt_tokens,
+        cached_tokens=used.cached_tokens,
+        completion_tokens=used.completion_tokens,
+        discarded_tokens=used.discarded_tokens,
+        total_s=used.total_s,
+        cost=used.cost,
+    )
+    return Known(record, parts=parts)
+
+
+def sorted_parts(parts: Mapping[str, tuple[int, Used]]) -> list[tuple[int, Used]]:
+    """In one order, so that sums of floats are equal however they came together."""
+    return [parts[prompt] for prompt in sorted(parts)]
+
+
+def _part_order(part: tuple[int, Used]) -> tuple[Any, ...]:
+    moves, used = part
+    return moves, used.completion_tokens, used.prompt_tokens, _numbers(astuple(used))
+
+
+def _order(record: UsageRecord) -> tuple[Any, ...]:
+    """Any order that is the same everywhere; what was told later comes after."""
+    return record.completion_tokens, record.status, record.total_s, repr(record)
+
+
+def _numbers(values: tuple[Any, ...]) -> tuple[float, ...]:
+    return tuple(-1.0 if value is None else float(value) for value in values)

@@ -1,0 +1,60 @@
+"""Writes down how far streams are, so that one whose gateway dies is never free.
+
+The first line is there before the client has its first token. From then on a second of tokens is the most
+that is missing when both the gateway and the replica die: a replica that lives tells the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, Protocol
+
+from serve_app.api.backend import Journal
+from serve_app.types import UsageRecord
+
+EVERY_S: Final = 1.0
+
+
+class Streaming(Protocol):
+    """A request whose answer is delivered as it is made."""
+
+    def so_far(self) -> UsageRecord:
+        """The record as it is now."""
+        ...
+
+
+class Progress:
+    """The streams of one gateway. One timer for all of them, while there are some."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._written: dict[Streaming, int] = {}  # -> tokens in its last line
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, stream: Streaming) -> None:
+        """The client of `stream` is about to get its first token."""
+        self._written[stream] = -1
+        self._write(stream)
+        if self._timer is None:
+            self._set_timer()
+
+    def end(self, stream: Streaming) -> None:
+        """The stream ended, or never began."""
+        self._written.pop(stream, None)
+
+    def _set_timer(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(EVERY_S, self._write_all)
+
+    def _write_all(self) -> None:
+        self._timer = None
+        for stream in self._written:
+            self._write(stream)
+        if self._written:
+            self._set_timer()
+
+    def _write(self, stream: Streaming) -> None:
+        record = stream.so_far()
+        tokens = record.prompt_tokens + record.completion_tokens
+        if tokens != self._written[stream]:
+            self._written[stream] = tokens
+            self._journal.progressed(record)

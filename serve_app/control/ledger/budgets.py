@@ -1,0 +1,91 @@
+"""What keys spent in a calendar month (UTC), and which of them are over a bound.
+
+The sums are kept in the transactions that write the rows of the ledger, so that nobody adds up a month of
+rows. Only costs in the currency of a key's budget count against it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from serve_app.control.ledger.tables import Spending
+from serve_app.types import UsageRecord
+
+DUST: Final = 1e-9  # of sums of floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyBudget:
+    """What a key may spend in a calendar month."""
+
+    key: str  # name
+    budget: float | None = None  # from there on requests are refused
+    soft_budget: float | None = None  # from there on answers say so
+    currency: str = "USD"
+
+
+KeyBudgets: TypeAlias = Callable[[Session], Iterable[KeyBudget]]  # of the keys in force that have one
+# Name of a key -> why its requests are refused, and what its answers say; "": nothing.
+OverBudget: TypeAlias = Mapping[str, tuple[str, str]]
+
+
+def month_of(seconds: float) -> str:
+    """The month of a Unix time, in UTC: 2026-03."""
+    return time.strftime("%Y-%m", time.gmtime(seconds))
+
+
+def spend(session: Session, changes: Iterable[tuple[UsageRecord | None, UsageRecord]]) -> None:
+    """Rows of the ledger change: from what was known of a request, if anything, to what is known now."""
+    more: dict[tuple[str, str, str], float] = defaultdict(float)
+    for before, after in changes:
+        if before is not None and before.cost is not None:
+            more[_place(before)] -= before.cost
+        if after.cost is not None:
+            more[_place(after)] += after.cost
+    for place in sorted(more):  # one order, so that two transactions do not wait for each other
+        if more[place]:
+            month, key_id, currency = place
+            row = session.get(Spending, place)
+            if row is None:
+                row = Spending(month=month, key_id=key_id, currency=currency, cost=0.0)
+                session.add(row)
+            row.cost += more[place]
+
+
+def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> OverBudget:
+    """The keys that have reached a bound in the month of `now`, in Unix seconds."""
+    month, wanted = month_of(now), list(budgets)
+    if not wanted:
+        return {}
+    rows = session.execute(
+        select(Spending.key_id, Spending.currency, Spending.cost).where(Spending.month == month)
+    )
+    spent = {(key, currency): cost for key, currency, cost in rows}
+    found: dict[str, tuple[str, str]] = {}
+    for each in wanted:
+        cost = spent.get((each.key, each.currency), 0.0) + DUST
+        hard = _told(each, "budget", each.budget, month) if _reached(cost, each.budget) else ""
+        soft = _told(each, "soft budget", each.soft_budget, month) if _reached(cost, each.soft_budget) else ""
+        if hard or soft:
+            found[each.key] = hard, soft
+    return found
+
+
+def _reached(cost: float, bound: float | None) -> bool:
+    return bound is not None and cost >= bound
+
+
+def _told(budget: KeyBudget, what: str, bound: float | None, month: str) -> str:
+    """For clients. Without the sum itself, so that it changes only when a bound is crossed."""
+    return f"the key's {what} of {bound:.15g} {budget.currency} for {month} (UTC) is spent"
+
+
+def _place(record: UsageRecord) -> tuple[str, str, str]:
+    return month_of(record.started), record.key_id, record.currency or ""

@@ -1,0 +1,121 @@
+"""The usage ledger: takes records of gateways, keeps what keys spent, and answers what was used.
+
+Shipping a record again changes nothing, and neither does the order of records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final
+
+from sqlalchemy import insert, select, update
+from sqlalchemy.orm import Session
+
+from serve_app.accounts.merge import Known, ended, lost, merge, settled
+from serve_app.control.database.database import Database
+from serve_app.control.handlers import Handlers
+from serve_app.control.ledger import budgets, reports
+from serve_app.control.ledger.budgets import KeyBudgets, OverBudget
+from serve_app.control.ledger.rows import known_by, values_of
+from serve_app.control.ledger.tables import Usage
+from serve_app.errors import PermissionDenied
+from serve_app.types import Caller, Scope
+from serve_app.types.control import ReportUsage, Shipped, ShipUsage, UsageReport
+
+ROWS_AT_ONCE: Final = 500  # of one statement
+LOOK_S: Final = 30.0  # between two looks at the calendar
+
+
+class Ledger:
+    """All usage, in the database."""
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        key_budgets: KeyBudgets = lambda session: (),
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`changed` is called when the result of `over_budget` may be another one than before."""
+        self._database = database
+        self._key_budgets = key_budgets
+        self._changed = changed
+        self._clock = clock
+        self._over: OverBudget = {}  # as it was when `changed` was called last
+
+    def handlers(self) -> Handlers:
+        return {ShipUsage: self._ship, ReportUsage: self._report}
+
+    def over_budget(self, session: Session) -> OverBudget:
+        """The keys that have reached a bound in this month. A part of the snapshot."""
+        return budgets.over_budget(session, self._key_budgets(session), self._clock())
+
+    async def run(self) -> None:
+        """Begin each month with fresh budgets, until cancelled."""
+        month = budgets.month_of(self._clock())
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now = budgets.month_of(self._clock())
+            if now != month:
+                month = now
+                self._changed()
+
+    async def _ship(self, command: ShipUsage, caller: Caller) -> Shipped:
+        if Scope.MANAGE not in caller.scopes:
+            raise PermissionDenied("only gateways ship usage")
+        known = _joined(command)
+
+        def write(session: Session) -> OverBudget:
+            for place in range(0, len(known), ROWS_AT_ONCE):
+                _write(session, known[place : place + ROWS_AT_ONCE])
+            return self.over_budget(session)
+
+        over = await self._database.run(write)
+        if over != self._over:
+            self._over = over
+            self._changed()
+        return Shipped(count=len(known))
+
+    async def _report(self, command: ReportUsage, caller: Caller) -> UsageReport:
+        asked = reports.allowed(command, caller)
+        return await self._database.run(lambda session: reports.report(session, asked))
+
+
+def _joined(command: ShipUsage) -> Sequence[Known]:
+    """What the command says of each request, in the order of their ids."""
+    found: dict[str, Known] = {}
+    for known in _each(command):
+        id = known.record.id
+        found[id] = known if id not in found else merge(found[id], known)
+    return [found[id] for id in sorted(found)]
+
+
+def _each(command: ShipUsage) -> Iterable[Known]:
+    yield from map(ended, command.ended)
+    yield from map(lost, command.lost)
+    for part in command.settled:
+        yield settled(part.record, part.part)
+
+
+def _write(session: Session, all_known: Sequence[Known]) -> None:
+    ids = [known.record.id for known in all_known]
+    rows = {row.id: known_by(row) for row in session.scalars(select(Usage).where(Usage.id.in_(ids)))}
+    new: list[dict[str, Any]] = []
+    other: list[dict[str, Any]] = []
+    changes = []
+    for known in all_known:
+        before = rows.get(known.record.id)
+        after = known if before is None else merge(before, known)
+        if after == before:
+            continue
+        (new if before is None else other).append(values_of(after))
+        changes.append((None if before is None else before.total(), after.total()))
+    session.expunge_all()  # rows are written below as plain values
+    if new:
+        session.execute(insert(Usage), new)
+    if other:
+        session.execute(update(Usage), other)
+    budgets.spend(session, changes)

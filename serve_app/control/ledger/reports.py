@@ -1,0 +1,126 @@
+"""Sums over the ledger, by any of its fields."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, literal_column, select
+from sqlalchemy.orm import Session
+
+from serve_app.control.ledger.tables import Usage
+from serve_app.errors import InvalidField, PermissionDenied
+from serve_app.types import Caller, Scope
+from serve_app.types.control import ReportUsage, UsageReport, UsageRow
+
+MAX_ROWS: Final = 10_000  # that the database gives for one report: some 3 MB as JSON
+
+_GROUP: Final = "group"
+FIELDS: Final[dict[str, ColumnElement[Any]]] = {
+    "endpoint": Usage.endpoint.expression,
+    "entity": Usage.entity.expression,
+    "key": Usage.key_id.expression,
+    "user": Usage.user.expression,
+    _GROUP: Usage.groups.expression,
+    "kind": Usage.kind.expression,
+    "route": Usage.route.expression,
+    "outcome": Usage.outcome.expression,
+    "day": Usage.day.expression,
+    "month": func.substr(Usage.day, literal_column("1"), literal_column("7")),
+}
+_SUMS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "migrations", "cost")
+
+
+def allowed(command: ReportUsage, caller: Caller) -> ReportUsage:
+    """`command` as far as `caller` may see. Raises PermissionDenied, or InvalidField for an unknown field."""
+    unknown = sorted(set(command.by) - set(FIELDS))
+    if unknown:
+        raise InvalidField("by", f"{unknown[0]!r} is none of {', '.join(FIELDS)}")
+    if Scope.MANAGE in caller.scopes:
+        return command
+    if command.key not in (None, caller.key_id):
+        raise PermissionDenied("without the scope manage a key sees its own usage alone")
+    return replace(command, key=caller.key_id)
+
+
+def report(session: Session, command: ReportUsage) -> UsageReport:
+    """The sums that `command` asks for, in the order of their groups. Raises InvalidField for too many."""
+    totals: dict[tuple[str, ...], _Total] = {}
+    for row in _rows(session, command):
+        for group in _groups(command.by, row):
+            totals.setdefault(group, _Total()).add(row)
+    return UsageReport(by=command.by, rows=tuple(totals[group].shown(group) for group in sorted(totals)))
+
+
+def _rows(session: Session, command: ReportUsage) -> list[Any]:
+    columns = [FIELDS[name] for name in command.by]
+    wanted = select(
+        *columns,
+        Usage.outcome.label("how"),
+        Usage.currency.label("money"),
+        func.count().label("requests"),
+        *(func.sum(getattr(Usage, name)).label(f"sum_{name}") for name in _SUMS),
+        func.sum(Usage.total_s).label("seconds"),
+        func.sum(Usage.first_token_s).label("first_seconds"),
+        func.count(Usage.first_token_s).label("firsts"),
+    ).where(Usage.is_shadow == command.shadow)
+    if command.since is not None:
+        wanted = wanted.where(Usage.started >= command.since)
+    if command.until is not None:
+        wanted = wanted.where(Usage.started < command.until)
+    if command.endpoint is not None:
+        wanted = wanted.where(Usage.endpoint == command.endpoint)
+    if command.key is not None:
+        wanted = wanted.where(Usage.key_id == command.key)
+    wanted = wanted.group_by(*columns, Usage.outcome, Usage.currency).limit(MAX_ROWS + 1)
+    rows = list(session.execute(wanted))
+    if len(rows) > MAX_ROWS:
+        raise InvalidField(
+            "by", f"gives more than {MAX_ROWS} rows; ask by fewer fields, or for a shorter time"
+        )
+    return rows
+
+
+def _groups(by: tuple[str, ...], row: Any) -> Iterable[tuple[str, ...]]:
+    """Where a row counts: in one group, or in one for each group of the user."""
+    values = [str(value) for value in row[: len(by)]]
+    if _GROUP not in by:
+        return [tuple(values)]
+    place = by.index(_GROUP)
+    names = json.loads(values[place]) or [""]
+    return [(*values[:place], name, *values[place + 1 :]) for name in names]
+
+
+@dataclass(slots=True)
+class _Total:
+    requests: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SUMS[:-1], 0))
+    cost: dict[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+    first_seconds: float = 0.0
+    firsts: int = 0
+
+    def add(self, row: Any) -> None:
+        self.requests[row.how] = self.requests.get(row.how, 0) + row.requests
+        for name in self.sums:
+            self.sums[name] += int(getattr(row, f"sum_{name}"))
+        if row.sum_cost is not None and row.money is not None:
+            self.cost[row.money] = self.cost.get(row.money, 0.0) + float(row.sum_cost)
+        self.seconds += float(row.seconds)
+        self.first_seconds += float(row.first_seconds or 0.0)
+        self.firsts += row.firsts
+
+    def shown(self, group: tuple[str, ...]) -> UsageRow:
+        return UsageRow(
+            group=group,
+            requests=self.requests,
+            prompt_tokens=self.sums["prompt_tokens"],
+            cached_tokens=self.sums["cached_tokens"],
+            completion_tokens=self.sums["completion_tokens"],
+            migrations=self.sums["migrations"],
+            cost=self.cost,
+            first_token_s=self.first_seconds / self.firsts if self.firsts else None,
+            total_s=self.seconds / sum(self.requests.values()),
+        )

@@ -1,0 +1,63 @@
+"""A row of the ledger and what it stands for: all that is known of one request."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import astuple
+from typing import Any, Final
+
+from serve_app.accounts.merge import Known, Used
+from serve_app.control.ledger.tables import Usage
+from serve_app.types import UsageRecord
+
+_OWN: Final = ""  # among the parts: what the journal of the request's own gateway says
+
+# Columns that have the name and the value of a record's field.
+_SAME: Final = (
+    *("id", "key_id", "user", "endpoint", "entity", "kind", "route", "started", "outcome", "status"),
+    *("prompt_tokens", "cached_tokens", "completion_tokens", "discarded_tokens"),
+    *("first_token_s", "queue_s", "total_s", "migrations", "cost", "currency"),
+)
+
+
+def day_of(seconds: float) -> str:
+    """The date of a Unix time, in UTC: 2026-03-01."""
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def values_of(known: Known) -> dict[str, Any]:
+    """The columns of a row for `known`."""
+    total = known.total()
+    return {
+        **{name: getattr(total, name) for name in _SAME},
+        "is_ended": known.is_ended,
+        "groups": json.dumps(total.groups),
+        "day": day_of(total.started),
+        "is_shadow": total.shadow,
+        "parts": None if known.is_ended else _written_parts(known),
+    }
+
+
+def known_by(row: Usage) -> Known:
+    """What `row` says; the reverse of `values_of`."""
+    fields: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
+    fields |= {"groups": tuple(json.loads(row.groups)), "shadow": row.is_shadow}
+    parts = {prompt: (part[0], Used(*part[1:])) for prompt, part in (row.parts or {}).items()}
+    if row.is_ended:
+        return Known(UsageRecord(**fields), is_ended=True)
+    own = parts.pop(_OWN)[1]
+    fields |= {
+        "prompt_tokens": own.prompt_tokens,
+        "cached_tokens": own.cached_tokens,
+        "completion_tokens": own.completion_tokens,
+        "discarded_tokens": own.discarded_tokens,
+        "total_s": own.total_s,
+        "cost": own.cost,
+    }
+    return Known(UsageRecord(**fields), parts=parts)
+
+
+def _written_parts(known: Known) -> dict[str, list[Any]]:
+    parts = {prompt: [moves, *astuple(used)] for prompt, (moves, used) in known.parts.items()}
+    return {_OWN: [0, *astuple(Used.of(known.record))], **parts}

@@ -1,0 +1,96 @@
+"""Brings the usage journals of this node to the control plane's ledger.
+
+Every gateway has one; a lock in the folder of the journals elects who works. It also ships what gateways
+left that are gone. While the control plane or its database is away, the journals keep everything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+from serve_app.accounts.journal_tail import Batch, JournalTail
+from serve_app.api.backend import Management
+from serve_app.errors import ServeError
+from serve_app.types import Caller, Scope
+from serve_app.types.control import SettledPart, ShipUsage
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0  # between two looks at the journals
+LONGEST_S: Final = 10.0  # between two tries while nobody takes records
+COMPLAIN_S: Final = 60.0  # between two log lines about that
+CALLER: Final = Caller(key_id="gateway", scopes=frozenset({Scope.MANAGE}), salt="")
+
+
+class Shipper:
+    """Ships from `start` until `close`, both on one event loop."""
+
+    def __init__(self, folder: Path, management: Management, *, every_s: float = EVERY_S) -> None:
+        """`folder`: of the journals."""
+        self._tail = JournalTail(folder)
+        self._files = ThreadPoolExecutor(1, thread_name_prefix="usage-shipper")  # of all calls to the tail
+        self._management = management
+        self._every_s = every_s
+        self._batch: Batch | None = None  # given by the tail, and not committed
+        self._complained = -COMPLAIN_S
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="usage-shipper")
+
+    async def close(self) -> None:
+        """Stop at once. What is not shipped yet is shipped by another gateway of this folder."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await asyncio.get_running_loop().run_in_executor(self._files, self._tail.close)
+        self._files.shutdown()
+
+    async def _run(self) -> None:
+        pause_s = self._every_s
+        while True:
+            await asyncio.sleep(pause_s)
+            try:
+                while await self._ship():
+                    pass
+                pause_s = self._every_s
+            except Exception as error:
+                pause_s = min(LONGEST_S, 2 * pause_s)
+                self._complain(error)
+
+    async def _ship(self) -> bool:
+        """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""
+        run_in_executor = asyncio.get_running_loop().run_in_executor
+        if self._batch is None:
+            self._batch = await run_in_executor(self._files, self._next)
+        batch = self._batch
+        if batch is None:
+            return False
+        if len(batch):
+            await self._management.do(_command(batch), CALLER)
+        self._batch = None  # it has arrived: should the next line fail, a restart ships it once more
+        await run_in_executor(self._files, self._tail.commit, batch)
+        return len(batch) > 0
+
+    def _next(self) -> Batch | None:
+        return self._tail.next() if self._tail.elect() else None
+
+    def _complain(self, error: Exception) -> None:
+        now = time.monotonic()
+        if now - self._complained >= COMPLAIN_S:
+            self._complained = now
+            reason = error.message if isinstance(error, ServeError) else repr(error)
+            logger.warning("usage records wait in the journal and are shipped later: %s", reason)
+
+
+def _command(batch: Batch) -> ShipUsage:
+    return ShipUsage(
+        ended=tuple(batch.ended),
+        lost=tuple(batch.lost),
+        settled=tuple(SettledPart(record=record, part=part) for record, part in batch.settled),
+    )
