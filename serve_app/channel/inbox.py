@@ -123,7 +123,7 @@ class Inbox:
         """Give to `get` what came meanwhile."""
         self._is_held = False
         self._on_held_end = None
-        self.notify()
+        self._notify()
 
     def end(self) -> None:
         """The replica sent everything."""
@@ -138,14 +138,14 @@ class Inbox:
         """End the request with `error`, unless it has ended."""
         if not (self.ended or self._is_closed or self._error):
             self._error = error
-            self.notify()
+            self._notify()
 
     def lose(self, error: ServeError) -> None:
         """End the request with `error`, whatever came and was not read."""
         self._deltas.clear()
         self.ended = False
         self._error = error
-        self.notify()
+        self._notify()
 
     def expect_end(self, within_s: float) -> None:
         """Fail the request unless it ends within `within_s`."""
@@ -160,7 +160,7 @@ class Inbox:
         self._on_leaving = self._on_held_end = None
         self._forget_timer()
         self._on_close(self)
-        self.notify()
+        self._notify()
 
     def abandon(self) -> None:
         """Close, forget what was not read, and have the replica forget the request: another one has it."""
@@ -174,7 +174,7 @@ class Inbox:
             self._overdue.cancel()  # it would hold this inbox for its whole wait
 
     def push(self, delta: TokenDelta, link: Link, weights: str) -> None:
-        """A delta came from the replica at `link`, which has `weights`. Who waits hears of it by `notify`."""
+        """A delta came from the replica at `link`, which has `weights`."""
         if not self.started and not delta.is_progress:
             self.started = True
             self.link = link
@@ -183,6 +183,7 @@ class Inbox:
             self.fail(Overloaded("the client reads too slowly"))
             return
         self._deltas.append(delta)
+        self._notify()
 
     def leave(self, link: Link) -> None:
         """The replica at `link` has the request, and was told to stop."""
@@ -191,7 +192,7 @@ class Inbox:
         if self._on_leaving is not None and not self.ended:
             self._on_leaving()
 
-    def notify(self) -> None:
-        """Wake who waits."""
+    def _notify(self) -> None:
+        """Wake who waits, once the whole frame was delivered: a reader gets all deltas of a step together."""
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

@@ -169,7 +169,6 @@ class Receiver:
             self._deliver(link, peer, delta_decoder.decode(payload).deltas)
 
     def _deliver(self, link: Link, peer: Peer, deltas: list[TokenDelta]) -> None:
-        touched = set()
         for delta in deltas:
             inbox = self._inboxes.get(delta.request_id)
             if inbox is None:
@@ -177,9 +176,6 @@ class Receiver:
                 link.send(encoder.encode(Abort(delta.request_id)))
                 continue
             inbox.push(delta, link, peer.weights)
-            touched.add(inbox)
-        for inbox in touched:
-            inbox.notify()
 
     def _leave(self, link: Link, peer: Peer, request_ids: list[str]) -> None:
         logger.info("channel: replica %s of %s leaves", peer.replica, peer.app)

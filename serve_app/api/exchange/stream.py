@@ -43,10 +43,12 @@ async def send_stream(
 
     async def emit(deltas: list[PromptDelta]) -> None:
         nonlocal started, has_tensors
-        is_large = any(delta.tensors for _, delta in deltas)
-        has_tensors |= is_large
         # Rendered before the status line: whatever could fail here is still a status.
-        events = await rendered(lambda: _render(renderer, deltas), is_large=is_large)
+        if _has_tensors(deltas):
+            has_tensors = True
+            events = await asyncio.to_thread(_render, renderer, deltas)
+        else:
+            events = _render(renderer, deltas)
         if not started:
             await writer.start(200, {**headers, **STREAM_HEADERS})
         if events or not started:
@@ -109,6 +111,13 @@ async def follow(
         context.outcome = failure.condition
         logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
     return failure
+
+
+def _has_tensors(deltas: list[PromptDelta]) -> bool:
+    for _, delta in deltas:  # noqa: SIM110  # runs for each event, where a generator costs more than it reads
+        if delta.tensors:
+            return True
+    return False
 
 
 def _render(renderer: Renderer, deltas: list[PromptDelta]) -> bytes:

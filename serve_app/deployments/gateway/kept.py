@@ -6,7 +6,6 @@ Knows no replica and no channel. Four bytes a token, `MAX_KEPT` tokens a request
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
 from typing import Final
 
 from serve_app.errors import Unavailable, from_info
@@ -58,26 +57,21 @@ class Kept:
         """Tokens of all choices that were delivered."""
         return sum(map(len, self._ids))
 
-    def note(self, deltas: Sequence[TokenDelta]) -> int:
-        """The reader is given `deltas`, up to the end of an engine. How many that are.
+    def note(self, deltas: list[TokenDelta]) -> TokenDelta | None:
+        """The reader is given `deltas`, up to the end of an engine, which is returned if there is one.
 
         Runs for each step of each stream.
         """
         choices = self._ids
-        for place, delta in enumerate(deltas):
+        for delta in deltas:
             if (delta.finish is not None or delta.timing is not None) and not self._note_edge(delta):
-                deltas = deltas[:place]
-                break
-            ids = delta.token_ids
-            if len(ids) == 1:
-                choices[delta.index].append(ids[0])
-            elif ids:
-                choices[delta.index].extend(ids)
-        if deltas:
-            self._usage = deltas[-1].usage
-            if self._usage.completion_tokens > MAX_KEPT and any(choices):
-                self._drop()
-        return len(deltas)
+                return delta
+            for token_id in delta.token_ids:
+                choices[delta.index].append(token_id)
+            self._usage = delta.usage
+        if self._usage.completion_tokens > MAX_KEPT and any(choices):
+            self._drop()
+        return None
 
     def _note_edge(self, delta: TokenDelta) -> bool:
         """A choice begins or ends. False: its engine ended."""

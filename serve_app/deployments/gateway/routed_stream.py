@@ -128,8 +128,12 @@ class RoutedStream:
                 await self._recover(error)
                 continue
             if deltas:
-                if told := self._noted(deltas, call):
-                    return told
+                if (engines_end := self._kept.note(deltas)) is not None:
+                    deltas = self._without(engines_end, deltas, call)
+                if self._sent > 1:
+                    deltas = [replace(delta, request_id=self._request.id) for delta in deltas]
+                if deltas:
+                    return deltas
             elif call is self._call:  # else it was handed over meanwhile
                 if call.inbox.ended:
                     self._replicas.calls.quarantine.clear(self._request)
@@ -144,23 +148,18 @@ class RoutedStream:
             self._candidate.close()
         self._end_pause()
 
-    def _noted(self, deltas: list[TokenDelta], call: Call) -> list[TokenDelta]:
-        """`deltas` as the client gets them: by the request's own id, and without the end of an engine."""
-        kept = self._kept
-        if not kept.weights:
-            kept.weights = call.inbox.weights
-        count = kept.note(deltas)
-        if count < len(deltas) and (error := deltas[count].error) is not None:
+    def _without(self, engines_end: TokenDelta, deltas: list[TokenDelta], call: Call) -> list[TokenDelta]:
+        """The deltas before `engines_end`, with which `call` is lost."""
+        if engines_end.error is not None:
             call.cause = ENGINE
-            call.inbox.lose(from_info(error))
-            deltas = deltas[:count]
-        if self._sent > 1:
-            return [replace(delta, request_id=self._request.id) for delta in deltas]
-        return deltas
+            call.inbox.lose(from_info(engines_end.error))
+        return deltas[: deltas.index(engines_end)]
 
     def _send(self) -> Call:
         """Send what was not delivered yet."""
-        age_s = self._age_s()
+        kept, age_s = self._kept, self._age_s()
+        if not (kept.is_empty or kept.weights):
+            kept.weights = self._call.inbox.weights  # all tokens so far are of that call
         # A fresh id: a replica that was given up may still send under the old one.
         id = f"{self._request.id}~{self._sent}" if self._sent else self._request.id
         timeout_s = self._request.timeout_s
@@ -169,7 +168,7 @@ class RoutedStream:
             id=id,
             sampling=replace(self._request.sampling, seed=self._seed),
             timeout_s=None if timeout_s is None else max(0.0, timeout_s - age_s),
-            resume=self._kept.resume(age_s),
+            resume=kept.resume(age_s),
         )
         self._sent += 1
         return Call(self._replicas.calls, self._request, rest, on_leaving=self._leave)

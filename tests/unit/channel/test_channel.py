@@ -77,6 +77,15 @@ async def test_deltas_arrive_in_order_for_each_request(receiver: Receiver, sende
         assert texts == [f"{key}{step}" for step in range(50)]
 
 
+async def test_who_waits_is_given_a_whole_step_at_once(receiver: Receiver, sender: Sender) -> None:
+    inbox = receiver.open("a")
+    reading = asyncio.ensure_future(inbox.get())
+    outlet = await sender.to(receiver.ticket)
+    step = [delta("a", "x"), delta("b", "y"), replace(delta("a", "z"), index=1)]
+    outlet.send(step)
+    assert await asyncio.wait_for(reading, WAIT_S) == [step[0], step[2]]
+
+
 async def test_all_requests_of_a_gateway_share_one_connection(receiver: Receiver, sender: Sender) -> None:
     outlets = await asyncio.gather(*(sender.to(receiver.ticket) for _ in range(8)))
     assert len(set(outlets)) == 1

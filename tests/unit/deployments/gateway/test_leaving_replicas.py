@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import replace
 
 import pytest
 
 from serve_app.deployments.gateway import handover
 from serve_app.deployments.gateway.migrations import LEAVING
+from serve_app.deployments.gateway.routed_stream import RoutedStream
 from serve_app.errors import Overloaded
-from serve_app.types import GenerateRequest, Prompt, SamplingParams, UsageRecord
+from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta, UsageRecord
 from tests.support.fake_replicas import FakeReplica, undisturbed
 from tests.support.routed import Gateway, get, rest, steps, until
 
@@ -29,13 +31,30 @@ async def asked(replica: FakeReplica) -> None:
     await until(lambda: replica.running)
 
 
-async def test_another_replica_goes_on_and_the_old_one_is_free_at_once(gateway: Gateway) -> None:
+@asynccontextmanager
+async def begin(
+    gateway: Gateway, request: GenerateRequest = ASKED
+) -> AsyncIterator[tuple[FakeReplica, RoutedStream, list[TokenDelta]]]:
+    """A replica that has `request`, its stream, and the first step of it, which was read."""
     old = gateway.add("a")
-    with closing(gateway.route.generate(RECORDED)) as stream:
-        deltas = await steps(old, stream, 2)
+    with closing(gateway.route.generate(request)) as stream:
+        yield old, stream, await steps(old, stream, 1)
+
+
+@asynccontextmanager
+async def leave(
+    gateway: Gateway, request: GenerateRequest = ASKED
+) -> AsyncIterator[tuple[FakeReplica, FakeReplica, RoutedStream, list[TokenDelta]]]:
+    """The same, where that replica leaves and another one, the second, has been asked to go on."""
+    async with begin(gateway, request) as (old, stream, deltas):
         new = gateway.add("b")
         old.leave()
         await asked(new)
+        yield old, new, stream, deltas
+
+
+async def test_another_replica_goes_on_and_the_old_one_is_free_at_once(gateway: Gateway) -> None:
+    async with leave(gateway, RECORDED) as (old, new, stream, deltas):
         assert old.running  # until the new one has begun
         new.go()
         await until(lambda: not old.running)  # although nobody reads
@@ -52,9 +71,7 @@ async def test_another_replica_goes_on_and_the_old_one_is_free_at_once(gateway: 
 
 async def test_the_client_that_waits_is_given_the_new_ones_deltas(gateway: Gateway) -> None:
     """What the old one made meanwhile is made again, and told once."""
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         reading = asyncio.ensure_future(get(stream))
         new = gateway.add("b")
         old.leave()
@@ -70,9 +87,7 @@ async def test_the_client_that_waits_is_given_the_new_ones_deltas(gateway: Gatew
 
 @pytest.mark.parametrize("refusal", ["other weights", "full"])
 async def test_where_the_new_one_refuses_the_old_one_goes_on(gateway: Gateway, refusal: str) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         other = gateway.add("b")
         if refusal == "full":
             other.refuses = Overloaded("full")
@@ -89,9 +104,7 @@ async def test_where_the_new_one_refuses_the_old_one_goes_on(gateway: Gateway, r
 
 
 async def test_one_that_refused_is_asked_again(gateway: Gateway) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         other = gateway.add("b")
         other.refuses = Overloaded("full")
         old.leave()
@@ -104,9 +117,7 @@ async def test_one_that_refused_is_asked_again(gateway: Gateway) -> None:
 
 
 async def test_without_another_replica_nobody_is_asked(gateway: Gateway) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         gateway.remove(old)
         old.leave()
         await asyncio.sleep(0.02)
@@ -118,9 +129,7 @@ async def test_without_another_replica_nobody_is_asked(gateway: Gateway) -> None
 
 async def test_the_leaving_one_may_be_asked_and_refuses(gateway: Gateway) -> None:
     """Serve's router has not heard yet, and knows no other."""
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         old.leave()
         await until(lambda: len(old.asked) > 2)
         assert len(old.running) == 1
@@ -132,12 +141,7 @@ async def test_the_leaving_one_may_be_asked_and_refuses(gateway: Gateway) -> Non
 
 @pytest.mark.parametrize("takes", [True, False])
 async def test_the_old_one_dies_while_the_new_one_is_asked(gateway: Gateway, takes: bool) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
-        new = gateway.add("b")
-        old.leave()
-        await asked(new)
+    async with leave(gateway) as (old, new, stream, deltas):
         reading = asyncio.ensure_future(get(stream))
         gateway.kill(old)
         await asyncio.sleep(0.01)
@@ -154,12 +158,7 @@ async def test_the_old_one_dies_while_the_new_one_is_asked(gateway: Gateway, tak
 
 
 async def test_the_old_one_ends_before_the_new_one_delivers(gateway: Gateway) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
-        new = gateway.add("b")
-        old.leave()
-        await asked(new)
+    async with leave(gateway) as (old, new, stream, deltas):
         old.go(20)
         deltas += await rest(stream)
         assert deltas == undisturbed(ASKED)
@@ -169,29 +168,22 @@ async def test_the_old_one_ends_before_the_new_one_delivers(gateway: Gateway) ->
 
 
 async def test_the_client_stops_while_the_new_one_is_asked(gateway: Gateway) -> None:
-    old = gateway.add("a")
-    stream = gateway.route.generate(ASKED)
-    deltas = await steps(old, stream, 1)
-    new = gateway.add("b")
-    old.leave()
-    await asked(new)
-    reading = asyncio.ensure_future(get(stream))
-    old.go()
-    await asyncio.sleep(0.01)
-    stream.close()
-    deltas += await reading  # what has come can still be read
-    assert deltas == undisturbed(ASKED)[: len(deltas)]
-    assert await get(stream) == []
-    await until(lambda: not old.running and not new.running)
+    async with leave(gateway) as (old, new, stream, deltas):
+        reading = asyncio.ensure_future(get(stream))
+        old.go()
+        await asyncio.sleep(0.01)
+        stream.close()
+        deltas += await reading  # what has come can still be read
+        assert deltas == undisturbed(ASKED)[: len(deltas)]
+        assert await get(stream) == []
+        await until(lambda: not old.running and not new.running)
 
 
 async def test_a_new_one_that_takes_too_long_is_given_up(
     gateway: Gateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handover, "ASK_S", 0.02)
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         new = gateway.add("b")
         old.leave()
         await until(lambda: len(new.asked) > 1)
@@ -202,9 +194,7 @@ async def test_a_new_one_that_takes_too_long_is_given_up(
 
 
 async def test_the_new_one_may_leave_too(gateway: Gateway) -> None:
-    old = gateway.add("a")
-    with closing(gateway.route.generate(ASKED)) as stream:
-        deltas = await steps(old, stream, 1)
+    async with begin(gateway) as (old, stream, deltas):
         for name in "bcdefg":  # no number of these is too large: nobody died of the request
             new = gateway.add(name)
             gateway.remove(old)
@@ -234,6 +224,24 @@ async def test_what_has_no_token_yet_starts_over(gateway: Gateway) -> None:
         assert await rest(other) == undisturbed(whole)
         await until(lambda: not old.running)
     assert [request.resume for request in new.asked] == [None, None]
+
+
+async def test_what_starts_over_goes_on_by_the_weights_of_who_made_its_tokens(gateway: Gateway) -> None:
+    """Not by those of the replica that left with a step that nobody had read."""
+    old = gateway.add("a")
+    with closing(gateway.route.generate(ASKED)) as stream:
+        await asked(old)
+        old.go()
+        await until(lambda: stream._call.inbox.started)
+        other = gateway.add("b", weights="other")
+        old.leave()
+        await asked(other)
+        deltas = await steps(other, stream, 2)
+        third = gateway.add("c", weights="other", runs=True)
+        gateway.kill(other)
+        assert deltas + await rest(stream) == undisturbed(ASKED)
+    assert third.asked[0].resume is not None
+    assert third.asked[0].resume.weights == "other"
 
 
 async def test_what_would_start_over_too_late_stays(gateway: Gateway) -> None:
