@@ -21,6 +21,8 @@ async def test_an_endpoint_on_the_operators_replicas(controlled_server: Controll
     made = controlled_server
     wanted = ConfigWanted(entities=(EntityWanted(entity_name=MODEL),), traffic={})
     await made.do(CreateEndpoint(name="shared", config=wanted, is_provisioned=False))
+    over_http = await made.server.client.get("/api/2.0/serving-endpoints/shared")
+    assert over_http.json()["name"] == "shared", over_http.text
     shown = await made.until_settled("shared")
     assert shown.update is UpdateState.NOT_UPDATING
     assert shown.is_ready
