@@ -22,6 +22,7 @@ class Directory:
 
     def replace(self, catalogue: Catalogue) -> None:
         self.refused = False  # a newer catalogue was wrong, and this one stayed
+        self.run_time: frozenset[str] = frozenset()  # names that no deploy file declares
         self.take(catalogue.endpoints)
 
     def take(self, endpoints: Iterable[Endpoint], waiting: Mapping[str, Sequence[str]] | None = None) -> None:

@@ -6,10 +6,12 @@ from typing import Final
 
 from sqlalchemy import MetaData
 
-from serve_app.control.database.tables import Table
+from serve_app.control import counters
 
 # Each area's module of tables: importing it declares them.
+from serve_app.control.database.tables import Table
+from serve_app.control.endpoints import tables as endpoints
 from serve_app.control.ledger import tables as ledger
 
-MODULES: Final = (ledger,)
+MODULES: Final = (counters, endpoints, ledger)
 METADATA: Final[MetaData] = Table.metadata

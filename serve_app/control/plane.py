@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+import asyncio
+import logging
+from typing import Any, Final, cast
 
+from serve_app.config import ControlConfig
 from serve_app.control.database.database import Database
+from serve_app.control.endpoints.cluster import Cluster
+from serve_app.control.endpoints.endpoints import Endpoints
+from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handler, joined
-from serve_app.errors import UnsupportedField
+from serve_app.control.snapshots import SnapshotParts, Snapshots
+from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
 from serve_app.types.control import Command, ReplyT
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0  # after the database did not answer
 
 
 class ControlPlane:
     """Does what commands say; an `api.backend.Management` of this process."""
 
-    def __init__(self, database: Database) -> None:
-        self._handlers: dict[type[Command[Any]], Handler] = joined([])
+    def __init__(self, database: Database, cluster: Cluster, config: ControlConfig) -> None:
+        self._database = database
+        self._gateways = Gateways()
+        parts = SnapshotParts()
+        self.snapshots = Snapshots(database, parts, self._gateways)
+        self.endpoints = Endpoints(database, cluster, config, self._gateways, self.snapshots.changed)
+        parts.endpoints = self.endpoints.snapshot
+        self.snapshots.on_report = self.endpoints.wake
+        self._handlers: dict[type[Command[Any]], Handler] = joined(
+            [self.snapshots.handlers(), self.endpoints.handlers()]
+        )
+        self._is_open = False
+        self._running: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Open the database, as soon as it answers, and work until `close`. Call it on the event loop."""
+        self._running = asyncio.ensure_future(self._run())
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
         """See `api.backend.Management`."""
         handler = self._handlers.get(type(command))
         if handler is None:
             raise UnsupportedField(None, "the control plane does not know this command")
+        if not self._is_open:
+            raise Unavailable("the control plane waits for its database; try again", retry_after_s=RETRY_S)
         return cast("ReplyT", await handler(command, caller))
+
+    async def close(self) -> None:
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait({self._running})
+        self._database.close()
+
+    async def _run(self) -> None:
+        while not self._is_open:
+            try:
+                await self._database.run(lambda session: None)  # makes the tables
+                self._is_open = True
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.snapshots.run())
+            tasks.create_task(self.endpoints.run())

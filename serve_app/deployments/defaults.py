@@ -9,3 +9,5 @@ HEALTH_PERIOD_S: Final = 5.0
 HEALTH_TIMEOUT_S: Final = 15.0
 # Changed code or `args` start new replicas beside the old ones, which answer until those are up.
 SURGE_PERCENT: Final = 100
+DRAIN_S: Final = 600.0  # Serve's default would kill long answers on shutdown
+OPEN_BESIDES: Final = 64  # calls that are no generation: health, model lists

@@ -35,14 +35,16 @@ def condition(services: Services) -> Condition:
     directory, backend, meter = services.directory, services.backend, services.meter
     if services.admission.is_closed:
         return Condition(False, (STOPPING,))
-    if not len(directory):
+    if not len(directory) and services.management is None:
         return Condition(False, (NO_ENDPOINTS,))
     silent: list[str] = []
     reasons: list[str] = []
     for endpoint in directory:
         missing = {e.app: why for e in endpoint.served_entities if (why := backend.missing(e.app))}
+        # One that was made at run time is its maker's concern: it keeps nobody from the others.
+        is_declared = endpoint.name not in directory.run_time
         words = [f"{app}: {why}" for app, why in missing.items()]
-        if all(entity.app in missing for entity in endpoint.reachable):
+        if all(entity.app in missing for entity in endpoint.reachable) and is_declared:
             silent.append(f"endpoint {endpoint.name} has nobody who can answer: {'; '.join(words)}")
         else:
             reasons += [f"endpoint {endpoint.name}: {each}" for each in words]

@@ -13,6 +13,7 @@ from typing import Any, Final
 from pydantic import BaseModel
 
 from serve_app.config import GatewayConfig, ModelConfig
+from serve_app.control.endpoints.state import RUN_TIME
 from serve_app.deployments import build
 from serve_app.deployments.deploy_file.problem import Place, Problem
 from serve_app.deployments.model.gpu import ONE_GPU
@@ -23,7 +24,9 @@ SYSTEM_PATH: Final = "serve_app.deployments.build:build_system_app"
 MODEL_PATH: Final = "serve_app.deployments.build:build_model_app"
 GATEWAY: Final = "Gateway"  # the deployment whose user_config has the endpoints
 LIMITER: Final = "Limiter"  # counts for all gateways, so there is one
+CONTROL: Final = "ControlPlane"  # alone opens the database, so there is one
 MODEL: Final = "Model"
+_ONCE: Final = {LIMITER: "counts for all gateways", CONTROL: "alone opens the database"}
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,10 @@ class App:
     @property
     def built(self) -> tuple[str, ...]:
         """What its builder calls its deployments; empty where it is not ours."""
-        return (GATEWAY, LIMITER) if self.is_gateway else (MODEL,) if self.is_model else ()
+        if self.is_gateway:
+            is_on = not isinstance(self.config, GatewayConfig) or self.config.control.enabled
+            return (GATEWAY, LIMITER, CONTROL) if is_on else (GATEWAY, LIMITER)
+        return (MODEL,) if self.is_model else ()
 
 
 def disagreements(apps: Sequence[App], catalogue: Catalogue | None, endpoints: Place) -> Iterator[Problem]:
@@ -89,6 +95,11 @@ def _names(apps: Sequence[App]) -> Iterator[Problem]:
         if app.builder is not None and not app.is_gateway and app.name == SYSTEM_APP:
             yield app.place.at("name").error(
                 f"{SYSTEM_APP!r} is the gateway's; write another, such as `model-<the model's name>`"
+            )
+        if app.name.startswith(RUN_TIME):
+            yield app.place.at("name").error(
+                f"names with {RUN_TIME!r} are for endpoints made at run time; write another, such as "
+                "`model-<the model's name>`"
             )
 
 
@@ -142,10 +153,12 @@ def _replicas(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Proble
                     "the number of replicas follows from `args.provisioned`; remove this, and set "
                     "min_throughput and max_throughput there"
                 )
-    if app.is_gateway and raw.get("name") == LIMITER and (fixed not in (None, 1) or scaled is not None):
-        yield place.error(
-            "counts for all gateways, so it runs once; remove num_replicas and autoscaling_config"
-        )
+    if (
+        app.is_gateway
+        and (name := str(raw.get("name"))) in _ONCE
+        and (fixed not in (None, 1) or scaled is not None)
+    ):
+        yield place.error(f"{_ONCE[name]}, so it runs once; remove num_replicas and autoscaling_config")
 
 
 def _ongoing(app: App, place: Place, raw: Mapping[str, Any]) -> Iterator[Problem]:

@@ -24,12 +24,13 @@ from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
 from serve_app.api.services import Services, gateway_services
 from serve_app.channel.receiver import Receiver
-from serve_app.config import GatewayConfig, default_usage_dir
+from serve_app.config import GatewayConfig, default_usage_dir, state_dir
 from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
+from serve_app.deployments.gateway.catalogues import Catalogues
+from serve_app.deployments.gateway.control import ControlLink, RemoteManagement, SnapshotFeed
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
-from serve_app.deployments.gateway.takeover import Takeover
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
@@ -44,13 +45,20 @@ logger = logging.getLogger(__name__)
 
 
 RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
+SNAPSHOT_FILE: Final = "snapshot.msgpack"
+FIRST_SNAPSHOT_S: Final = (
+    10.0  # for the control plane to start beside this gateway; then the kept one is taken
+)
 FIRST_LOOK_S: Final = 30.0  # at all models, before the first request; then those that answered are served
 
 
 class GatewayReplica:
     """Answers HTTP; use it through `serve.ingress()`, which calls `__serve_build_asgi_app__`."""
 
-    async def __init__(self, config: GatewayConfig, limiter: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
+    async def __init__(  # type: ignore[misc]  # Serve awaits it
+        self, config: GatewayConfig, limiter: DeploymentHandle, control: DeploymentHandle | None = None
+    ) -> None:
+        """`control`: the control plane; None: endpoints and keys are those of the deploy file alone."""
         log_as_json()
         be_spared()
         map_large_blocks()
@@ -60,7 +68,11 @@ class GatewayReplica:
         app = str(serve.get_replica_context().app_name)
         self._receiver = await Receiver.start(LOOPBACK, app)
         self._backend = ServeBackend(self._receiver, config.restart_wait_s)
-        self._takeover = Takeover(self._directory, self._backend, config.catalogue_wait_s)
+        self._catalogues = Catalogues(
+            self._receiver.ticket.gateway, self._directory, self._backend, config.catalogue_wait_s
+        )
+        self._link = None if control is None else ControlLink(control)
+        self._feed = None if self._link is None else self._follow(self._link)
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
         self._services: Services | None = None
@@ -76,7 +88,7 @@ class GatewayReplica:
         nothing wrong. Serve sends requests as soon as a start returns, so that waits until it is
         known which models can answer.
         """
-        is_start = not len(self._directory)
+        is_start = not self._catalogues.is_read
         try:
             catalogue = parse_catalogue(user_config)
         except CatalogueError as error:
@@ -85,13 +97,24 @@ class GatewayReplica:
             logger.error("the new endpoints are refused, the old ones stay:\n%s", error)
             self._directory.refused = True
             return
-        self._takeover.begin(catalogue)
+        self._catalogues.declare(catalogue)
+        if is_start and self._feed is not None:
+            await self._feed.first(FIRST_SNAPSHOT_S)
         logger.info("serving %d endpoints", len(self._directory))
         if is_start:
             await self._backend.looked(FIRST_LOOK_S)
         if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
             await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
             self._rpc_listens = True
+
+    def _follow(self, link: ControlLink) -> SnapshotFeed:
+        """Take the control plane's snapshots from now on."""
+        kept = (self._config.usage_dir or state_dir()) / SNAPSHOT_FILE
+        feed = SnapshotFeed(link, kept, self._catalogues.report)
+        feed.subscribe(self._catalogues.take)
+        self._catalogues.on_change = feed.tell
+        feed.start()
+        return feed
 
     async def settle(self, payload: bytes) -> None:
         """Write down what other gateways, which are gone, left open: a list of `Settlement`.
@@ -136,11 +159,17 @@ class GatewayReplica:
             quota=self._quota,
             journal=self._journal,
             peer_of=lambda scope: peer,
+            management=self._management(),
         )
         self._services = services
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.
         return build_app(services, ids_are_echoed=True)
+
+    def _management(self) -> RemoteManagement | None:
+        if self._link is None or self._feed is None:
+            return None
+        return RemoteManagement(self._link, self._feed)
 
     async def _drain(self) -> int:
         """Admit nothing from now on. The number of answers under way."""
@@ -156,7 +185,9 @@ class GatewayReplica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_drain_socket"):  # the constructor got that far
-            self._takeover.close()
+            if self._feed is not None:
+                self._feed.close()
+            self._catalogues.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
             if self._drain_socket is not None:

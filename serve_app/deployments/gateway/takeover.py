@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
 from serve_app.api.directory import Directory
@@ -19,8 +20,18 @@ LOOK_S: Final = 0.1  # between two looks whether the awaited applications can an
 class Takeover:
     """Puts catalogues into effect; the newest wins."""
 
-    def __init__(self, directory: Directory, backend: ServeBackend, wait_s: float) -> None:
-        """`wait_s`: how long an endpoint stays as it was for applications that cannot answer yet."""
+    def __init__(
+        self,
+        directory: Directory,
+        backend: ServeBackend,
+        wait_s: float,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`wait_s`: how long an endpoint stays as it was for applications that cannot answer yet.
+
+        `on_change`: called when an endpoint that waited has changed.
+        """
+        self._on_change = on_change
         self._directory = directory
         self._backend = backend
         self._wait_s = wait_s
@@ -68,4 +79,6 @@ class Takeover:
                 ", ".join(now.waiting[name]),
                 self._wait_s,
             )
+        if before.keys() != now.waiting.keys():
+            self._on_change()
         return not now.waiting

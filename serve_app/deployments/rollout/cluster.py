@@ -74,7 +74,12 @@ def as_ray_has_it(file: File) -> File:
 
 def reason(app: Any) -> str:
     """Why an application's status is bad: the last line with an error, since our errors say what to do."""
-    texts = [app.message, *(d.message for d in app.deployments.values())]
+    return reason_of([app.message, *(d.message for d in app.deployments.values())])
+
+
+def reason_of(texts: Iterable[str]) -> str:
+    """As `reason`, of the messages of an application and its deployments."""
+    texts = list(texts)
     lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
     if not lines:
         return "\n".join(text for text in texts if text)

@@ -19,6 +19,7 @@ from ray.serve.schema import ServeApplicationSchema
 from serve_app.config import EngineConfig, ModelConfig, ProvisionedConfig
 from serve_app.deployments import build
 from serve_app.deployments.build import model_deployment
+from serve_app.deployments.model.deployment import BY_LOAD
 from serve_app.deployments.model.scaling import ByLoad
 
 
@@ -148,7 +149,7 @@ def test_what_a_deploy_file_says_of_scaling_wins_over_the_builder() -> None:
     scaling = {
         "min_replicas": 0,
         "max_replicas": 3,
-        "policy": {"policy_function": build.BY_LOAD, "policy_kwargs": {"high": 0.9}},
+        "policy": {"policy_function": BY_LOAD, "policy_kwargs": {"high": 0.9}},
     }
     made = overridden(ModelConfig(name="demo-chat"), autoscaling_config=scaling).autoscaling_config
     assert made is not None

@@ -14,7 +14,7 @@ from ray.serve._private.common import DeploymentID
 from ray.serve.autoscaling_policy import _apply_autoscaling_config
 from ray.serve.config import AutoscalingConfig, AutoscalingContext, AutoscalingPolicy
 
-from serve_app.deployments.build import BY_LOAD
+from serve_app.deployments.model.deployment import BY_LOAD
 from serve_app.deployments.model.scaling import CACHE_USE, MAX_SEQUENCES, PROMPT_WAIT, SEQUENCES, ByLoad
 
 BATCH = 64.0

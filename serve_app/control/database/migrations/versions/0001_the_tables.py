@@ -11,6 +11,37 @@ down_revision = None
 
 def upgrade() -> None:
     op.create_table(
+        "counters",
+        sa.Column("name", sa.String(length=64), nullable=False),
+        sa.Column("value", sa.BigInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_counters")),
+    )
+    op.create_table(
+        "endpoints",
+        sa.Column("id", sa.String(length=32), nullable=False),
+        sa.Column("name", sa.String(length=256), nullable=False),
+        sa.Column("kind", sa.String(length=32), nullable=False),
+        sa.Column("task", sa.String(length=32), nullable=True),
+        sa.Column("creator", sa.String(length=256), nullable=False),
+        sa.Column("created", sa.Double(), nullable=False),
+        sa.Column("updated", sa.Double(), nullable=False),
+        sa.Column("description", sa.Text(), nullable=False),
+        sa.Column("tags", sa.JSON(), nullable=False),
+        sa.Column("ai_gateway", sa.JSON(), nullable=False),
+        sa.Column("shadow", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("stored", sa.JSON(), nullable=False),
+        sa.Column("serving", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("pending", sa.JSON(none_as_null=True), nullable=True),
+        sa.Column("config_version", sa.Integer(), nullable=False),
+        sa.Column("update_state", sa.String(length=32), nullable=False),
+        sa.Column("message", sa.Text(), nullable=False),
+        sa.Column("pending_since", sa.Double(), nullable=False),
+        sa.Column("switch_version", sa.BigInteger(), nullable=False),
+        sa.Column("row_version", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_endpoints")),
+        sa.UniqueConstraint("name", name=op.f("uq_endpoints_name")),
+    )
+    op.create_table(
         "usage",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("is_ended", sa.Boolean(), nullable=False),
@@ -52,3 +83,19 @@ def upgrade() -> None:
         sa.Column("cost", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("month", "key_id", "currency", name=op.f("pk_usage_spending")),
     )
+    op.create_table(
+        "endpoint_events",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("endpoint_id", sa.String(length=32), nullable=False),
+        sa.Column("at", sa.Double(), nullable=False),
+        sa.Column("text", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["endpoint_id"],
+            ["endpoints.id"],
+            name=op.f("fk_endpoint_events_endpoint_id_endpoints"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_endpoint_events")),
+    )
+    with op.batch_alter_table("endpoint_events", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_endpoint_events_endpoint_id"), ["endpoint_id"], unique=False)

@@ -1,73 +1,18 @@
-"""Settings: the `args` of a deploy file, as frozen models. An unknown key is an error.
-
-`EngineConfig` and `ModelConfig` describe one model deployment, `GatewayConfig`
-the ingress. Everything has a default that suits a laptop; the environment is
-read only for secrets and places (see `deployments/`).
-"""
+"""The settings of one model: which weights, where they run, how they are batched."""
 
 from __future__ import annotations
 
 import math
-import os
-import re
-from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, model_validator
 
-from serve_app.limits import (
-    MAX_BEST_OF,
-    MAX_PROMPT_CHARS,
-    MAX_REPETITION_PENALTY,
-    MAX_TEMPERATURE,
-    MAX_TOKENS,
-)
-
-
-def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's servers keep what must outlive them: `XDG_STATE_HOME` or ~/.local/state."""
-    base = environ.get("XDG_STATE_HOME")
-    return (Path(base) if base else Path.home() / ".local" / "state") / "serve-app"
-
-
-def default_usage_dir(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where usage is written down unless `usage_dir` says otherwise."""
-    return state_dir(environ) / "usage"
-
-
-_VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
-
-
-def _version(value: object) -> object:
-    text = str(value) if isinstance(value, int) and not isinstance(value, bool) else value  # YAML's `2`
-    if isinstance(text, str) and not _VERSION.fullmatch(text):
-        raise ValueError("must be a whole number from 1, or be left out")
-    return text
-
-
-Version = Annotated[str, BeforeValidator(_version)]
-
+from serve_app.config.base import ConfigModel, Version
+from serve_app.limits import MAX_REPETITION_PENALTY, MAX_TEMPERATURE, MAX_TOKENS
 
 WATERMARK_KEY: Final = 15_485_863  # the millionth prime, as in the scheme's first description
-
-
-class ConfigModel(BaseModel):
-    """Frozen, strict about names, and closed: a misspelt key is refused by name."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-    removed: ClassVar[Mapping[str, str]] = {}  # a key of an earlier version -> what its user should know
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_removed(cls, raw: object) -> object:
-        for key in cls.removed.keys() & raw.keys() if isinstance(raw, Mapping) else ():
-            said = {"key": key, "why": cls.removed[key]}
-            # An error of the type of unknown keys: the check of deploy files reports those by itself.
-            raise PydanticCustomError("extra_forbidden", "{key}: {why}", said)
-        return raw
 
 
 class EngineConfig(ConfigModel):
@@ -265,119 +210,3 @@ class ModelConfig(ConfigModel):
             version = f"-v{self.version}" if self.version not in ("", "1") else ""
             object.__setattr__(self, "source", f"demo:{self.name}{version}")
         return self
-
-
-class MindieConfig(ConfigModel):
-    """Where MindIE's protocol leaves a choice, or its documents and its product differ."""
-
-    max_input_chars: int = Field(
-        512 * 1024, ge=1, le=MAX_PROMPT_CHARS, description="Most characters of all contents of a request."
-    )
-    allow_zero_temperature: bool = Field(
-        False, description="A temperature of 0 is greedy instead of an error (chat)."
-    )
-    clamp_max_tokens: bool = Field(
-        False, description="A limit on output above the model's own is lowered instead of an error."
-    )
-    do_sample_default: Literal[False, "auto"] = Field(
-        False,
-        description="Without `do_sample`: false, greedy; auto, drawn if a field of sampling is there.",
-    )
-    emit_end_token_text: bool = Field(
-        True, description="The last event of a stream has the end token's own text (generate_stream)."
-    )
-
-
-class OvmsConfig(ConfigModel):
-    """Where releases of OpenVINO Model Server differ, or we differ from them."""
-
-    profile: Literal["source", "current"] = Field(
-        "source",
-        description="Defaults and bounds of the first release with this protocol (greedy, seed 0, contents "
-        "are text), or of today's (temperature 1, top_k 40, seeds drawn, contents in parts, no bound with "
-        "ignore_eos).",
-    )
-    malformed_json_status: Literal[400, 412] = Field(
-        400, description="Status of a body that is not JSON; 412 is the product's own."
-    )
-    best_of_limit: int = Field(
-        20, ge=1, le=MAX_BEST_OF, description="Most sequences that are generated for one answer."
-    )
-
-    @property
-    def is_current(self) -> bool:
-        return self.profile == "current"
-
-
-class TrtllmConfig(ConfigModel):
-    """Where TensorRT-LLM's protocol leaves a choice, or its documents and its product differ."""
-
-    alias: str = Field(
-        "tensorrt_llm",
-        max_length=256,
-        description="Another name of the first endpoint that generates, unless one has it; empty: none.",
-    )
-    ensemble: tuple[str, ...] = Field(
-        ("ensemble", "tensorrt_llm_bls"),
-        max_length=16,
-        description="Names of the same endpoint as a model of text in and text out; none: no such model.",
-    )
-    preprocessing: str = Field(
-        "preprocessing", max_length=256, description="Name under which its tokenizer is a model; empty: none."
-    )
-    postprocessing: str = Field(
-        "postprocessing",
-        max_length=256,
-        description="Name under which its detokenizer is a model; empty: none.",
-    )
-    exclude_input_in_output: bool = Field(
-        True,
-        description="Without an `exclude_input_in_output`, an answer that is not streamed has no prompt.",
-    )
-    default_end_id: Literal[-1, "tokenizer"] = Field(
-        -1,
-        description="Without `end_id`: -1, no token ends an answer; tokenizer, the model's own do.",
-    )
-    logprobs: Literal["raw"] = Field(
-        "raw", description="Log-probabilities are the model's own, before biases, penalties and temperature."
-    )
-
-
-class GatewayConfig(ConfigModel):
-    """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
-
-    max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
-    request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
-    restart_wait_s: float = Field(
-        10.0,
-        ge=0,
-        le=3600,
-        description="How long a request waits while all replicas that could answer restart; then 503.",
-    )
-    catalogue_wait_s: float = Field(
-        1800.0,
-        ge=0,
-        le=86_400,
-        description="How long a changed endpoint stays as it was while its new applications come up.",
-    )
-    usage_dir: Path | None = Field(
-        None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
-    )
-    usage_required: bool = Field(
-        False, description="Refuse requests with 503 while usage cannot be written to the disk."
-    )
-    grpc_port: int | None = Field(
-        None, ge=1, le=65_535, description="Port of KServe v2 over gRPC, at HTTP's address; none: no gRPC."
-    )
-    v1_dialect: Literal["openai", "mindie"] = Field(
-        "openai", description="The protocol of /v1 where neither header nor prefix names one."
-    )
-    mindie: MindieConfig = MindieConfig()
-    ovms: OvmsConfig = OvmsConfig()
-    trtllm: TrtllmConfig = TrtllmConfig()
-    keys_file: Path | None = Field(
-        None, description="File with one hashed API key a line, read again when it changes."
-    )
-    allow_remote_without_keys: bool = Field(
-        False, description="Serve peers beyond loopback although no key is configured. For closed networks."
-    )

@@ -1,0 +1,117 @@
+"""Commands to the control plane and their replies as msgpack: the name of a type, and a value of that type.
+
+They are decoded into the types listed here and nothing else, as questions are.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, cast
+
+import msgspec
+
+from serve_app.channel.frames import Refused, encoder
+from serve_app.errors import from_info
+from serve_app.types import Caller
+from serve_app.types.control import (
+    Command,
+    CompareEntities,
+    ComparisonReport,
+    CreatedKey,
+    CreateEndpoint,
+    CreateKey,
+    DeleteEndpoint,
+    Done,
+    EndpointList,
+    EndpointShown,
+    GetEndpoint,
+    GetPermissions,
+    GetRollout,
+    GiveFeedback,
+    KeyList,
+    KeyShown,
+    ListEndpoints,
+    ListKeys,
+    Logs,
+    PatchTags,
+    Permissions,
+    PutAiGateway,
+    PutPermissions,
+    ReadLogs,
+    ReplyT,
+    ReportUsage,
+    RevokeKey,
+    RolloutShown,
+    Shipped,
+    ShipUsage,
+    Snapshot,
+    StartRollout,
+    StopRollout,
+    UpdateConfig,
+    UpdateKey,
+    UsageReport,
+    WatchSnapshot,
+)
+
+# command -> its reply
+REPLIES: Final[dict[type[Command[Any]], type]] = {
+    CreateEndpoint: EndpointShown,
+    UpdateConfig: EndpointShown,
+    GetEndpoint: EndpointShown,
+    ListEndpoints: EndpointList,
+    DeleteEndpoint: Done,
+    PutAiGateway: EndpointShown,
+    PatchTags: EndpointShown,
+    ReadLogs: Logs,
+    GetPermissions: Permissions,
+    PutPermissions: Permissions,
+    WatchSnapshot: Snapshot,
+    CreateKey: CreatedKey,
+    ListKeys: KeyList,
+    UpdateKey: KeyShown,
+    RevokeKey: Done,
+    ShipUsage: Shipped,
+    ReportUsage: UsageReport,
+    StartRollout: RolloutShown,
+    GetRollout: RolloutShown,
+    StopRollout: RolloutShown,
+    GiveFeedback: Done,
+    CompareEntities: ComparisonReport,
+}
+
+_commands: Final = {
+    kind.__name__: msgspec.msgpack.Decoder(tuple[kind, Caller])  # type: ignore[valid-type]
+    for kind in REPLIES
+}
+_replies: Final[dict[type[Command[Any]], msgspec.msgpack.Decoder[Any]]] = {
+    kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
+}
+_refusal: Final = msgspec.msgpack.Decoder(Refused)
+_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+
+_REFUSED: Final = "Refused"
+_REPLY: Final = "Reply"
+
+
+def encode_command(command: Command[Any], caller: Caller) -> bytes:
+    return encoder.encode((type(command).__name__, (command, caller)))
+
+
+def decode_command(data: bytes) -> tuple[Command[Any], Caller]:
+    """The command in `data`, and who sent it. Raises msgspec.ValidationError for what is no such thing."""
+    name, raw = _named.decode(data)
+    if name not in _commands:
+        raise msgspec.ValidationError("there is no such command")
+    return cast("tuple[Command[Any], Caller]", _commands[name].decode(raw))
+
+
+def encode_reply(reply: object) -> bytes:
+    """`reply` is the reply to a command, or `Refused`."""
+    return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
+
+
+def decode_reply(command: Command[ReplyT], data: bytes) -> ReplyT:
+    """The reply to `command`. Raises the ServeError of a refusal."""
+    name, raw = _named.decode(data)
+    if name == _REFUSED:
+        raise from_info(_refusal.decode(raw).error)
+    return cast("ReplyT", _replies[type(command)].decode(raw))

@@ -1,0 +1,65 @@
+"""The settings of the control plane: endpoints, keys and usage at run time."""
+
+from __future__ import annotations
+
+from pydantic import Field, model_validator
+
+from serve_app.config.base import ConfigModel
+from serve_app.config.model import ModelConfig
+
+
+class OfferedModel(ConfigModel):
+    """A model that endpoints may be made of at run time, and what one replica of it takes."""
+
+    config: ModelConfig
+    num_cpus: float = Field(0.5, ge=0, le=1024, description="CPUs that Ray sets aside for a replica.")
+    num_gpus: float = Field(0, ge=0, le=1, description="GPUs, or a part of one, for a replica.")
+    replica_throughput: float | None = Field(
+        None,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Tokens a second of one replica; none: `replica_throughput` of `control`.",
+    )
+
+
+class ControlConfig(ConfigModel):
+    """The control plane: whether there is one, where it keeps its data, and what may be made of it."""
+
+    enabled: bool = Field(True, description="Take changes at run time, by `/api/2.0` and the command line.")
+    database_url: str | None = Field(
+        None,
+        min_length=1,
+        max_length=4096,
+        description="SQLAlchemy's URL, as `postgresql+pg8000://...`; none: SQLite, the file control.db in "
+        "`usage_dir` where that is set, else in $XDG_STATE_HOME/serve-app. A password is better in the "
+        "environment: $SERVE_APP_DATABASE_URL goes before this.",
+    )
+    models: tuple[OfferedModel, ...] = Field(
+        (),
+        max_length=1000,
+        description="Models that endpoints may be made of, besides those of the deploy file and the demos.",
+    )
+    replica_throughput: float = Field(
+        1000.0,
+        gt=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Tokens a second of one replica of a model for which nothing else says it.",
+    )
+    max_replicas: int = Field(32, ge=1, le=10_000, description="Most replicas of one served entity.")
+    check_resources: bool = Field(
+        True,
+        description="Refuse what the cluster has no room for now; false where it grows by itself.",
+    )
+    start_timeout_s: float = Field(
+        1800.0, gt=0, le=86_400, description="How long a new configuration may take to come up."
+    )
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> ControlConfig:
+        names = [(each.config.name, each.config.version) for each in self.models]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"models: {twice[0][0]!r} version {twice[0][1] or 'none'} is there twice")
+        return self

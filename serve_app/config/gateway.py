@@ -1,0 +1,53 @@
+"""The settings of the ingress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from serve_app.config.base import ConfigModel
+from serve_app.config.control import ControlConfig
+from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
+
+
+class GatewayConfig(ConfigModel):
+    """The ingress: who may call it, and how much it admits. Its endpoints are its `user_config`."""
+
+    max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
+    request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
+    restart_wait_s: float = Field(
+        10.0,
+        ge=0,
+        le=3600,
+        description="How long a request waits while all replicas that could answer restart; then 503.",
+    )
+    catalogue_wait_s: float = Field(
+        1800.0,
+        ge=0,
+        le=86_400,
+        description="How long a changed endpoint stays as it was while its new applications come up.",
+    )
+    usage_dir: Path | None = Field(
+        None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
+    )
+    usage_required: bool = Field(
+        False, description="Refuse requests with 503 while usage cannot be written to the disk."
+    )
+    grpc_port: int | None = Field(
+        None, ge=1, le=65_535, description="Port of KServe v2 over gRPC, at HTTP's address; none: no gRPC."
+    )
+    v1_dialect: Literal["openai", "mindie"] = Field(
+        "openai", description="The protocol of /v1 where neither header nor prefix names one."
+    )
+    mindie: MindieConfig = MindieConfig()
+    ovms: OvmsConfig = OvmsConfig()
+    trtllm: TrtllmConfig = TrtllmConfig()
+    control: ControlConfig = ControlConfig()
+    keys_file: Path | None = Field(
+        None, description="File with one hashed API key a line, read again when it changes."
+    )
+    allow_remote_without_keys: bool = Field(
+        False, description="Serve peers beyond loopback although no key is configured. For closed networks."
+    )

@@ -1,0 +1,166 @@
+"""Turns what a client asked for into a configuration that can run, or says why it cannot. Pure logic.
+
+A served entity keeps its application where only its size changes; any other change makes a new application,
+beside which the former one serves until the new one is up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from serve_app.config import ControlConfig
+from serve_app.control.endpoints.cluster import Offer, Room
+from serve_app.control.endpoints.offers import Offers
+from serve_app.control.endpoints.sizing import size
+from serve_app.control.endpoints.state import RUN_TIME, AppSpec, Config, Entity
+from serve_app.endpoints.endpoint import MAX_ENTITIES
+from serve_app.endpoints.names import app_name
+from serve_app.errors import InvalidField
+from serve_app.types.control import ConfigWanted, EntityWanted
+
+ENTITIES: Final = "served_entities"
+SLUG_CHARS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Configurator:
+    """All that decides over a new configuration."""
+
+    offers: Offers
+    config: ControlConfig
+    room: Room
+    next_revision: Callable[[], int]
+
+    def configuration(
+        self,
+        endpoint: str,
+        wanted: ConfigWanted,
+        former: Config | None,
+        *,
+        version: int,
+        is_provisioned: bool,
+        creator: str,
+        now: float,
+    ) -> Config:
+        """The configuration that `wanted` asks for. Raises InvalidField, also where there is no room."""
+        if not 1 <= len(wanted.entities) <= MAX_ENTITIES:
+            raise InvalidField(ENTITIES, f"must have 1 to {MAX_ENTITIES} entries")
+        named = [replace(each, name=each.name or _default_name(each)) for each in wanted.entities]
+        names = [each.name for each in named]
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                raise InvalidField(f"{ENTITIES}[{index}].name", f"{name!r} is there twice; give each its own")
+        reusable = list(former.entities) if former is not None else []
+        make = self._provisioned if is_provisioned else self._shared
+        entities = tuple(
+            replace(
+                make(endpoint, each, f"{ENTITIES}[{index}]", reusable),
+                creator=_creator(each, former) or creator,
+                created=_created(each, former) or now,
+            )
+            for index, each in enumerate(named)
+        )
+        traffic = _traffic(wanted.traffic, names)
+        made = Config(version=version, entities=entities, traffic=traffic, stored=wanted.stored)
+        if self.config.check_resources:
+            self._check_room(made, former)
+        return made
+
+    def _shared(self, endpoint: str, wanted: EntityWanted, field: str, reusable: list[Entity]) -> Entity:
+        model, version, app = self.offers.shared(
+            wanted.entity_name, wanted.entity_version, f"{field}.entity_name"
+        )
+        return Entity(wanted=wanted, model=model, version=version, app=app, spec=None)
+
+    def _provisioned(self, endpoint: str, wanted: EntityWanted, field: str, reusable: list[Entity]) -> Entity:
+        offer = self.offers.to_run(wanted.entity_name, wanted.entity_version, f"{field}.entity_name")
+        found = size(wanted, offer, self.config, field)
+        spec = AppSpec(
+            name="",
+            model=_model(offer),
+            num_cpus=offer.num_cpus,
+            num_gpus=offer.num_gpus,
+            min_replicas=found.min_replicas,
+            max_replicas=found.max_replicas,
+        )
+        kept = next((each for each in reusable if each.spec is not None and each.spec.runs_like(spec)), None)
+        if kept is not None:
+            reusable.remove(kept)
+        name = kept.app if kept is not None else self._app(endpoint, wanted.name)
+        return Entity(
+            wanted=wanted,
+            model=offer.config.name,
+            version=offer.config.version,
+            app=name,
+            spec=replace(spec, name=name),
+            min_throughput=found.min_throughput,
+            max_throughput=found.max_throughput,
+        )
+
+    def _app(self, endpoint: str, entity: str) -> str:
+        """A name that no application had before."""
+        slug = app_name(f"{endpoint}-{entity}").removeprefix("model-")[:SLUG_CHARS]
+        return f"{RUN_TIME}{slug}-r{self.next_revision()}"
+
+    def _check_room(self, made: Config, former: Config | None) -> None:
+        running = {spec.name: spec for spec in (former.specs if former is not None else ())}
+        needs = {"CPU": 0.0, "GPU": 0.0}
+        for spec in made.specs:
+            before = running.get(spec.name)
+            more = max(0, spec.min_replicas - (0 if before is None else before.min_replicas))
+            needs["CPU"] += more * spec.num_cpus
+            needs["GPU"] += more * spec.num_gpus
+        for kind, need in needs.items():
+            free = self.room.free.get(kind, 0.0)
+            if need > free + 1e-6:
+                raise InvalidField(
+                    ENTITIES,
+                    f"the new replicas need {need:g} {kind}s and {free:g} are free; ask for less, delete an "
+                    "endpoint, or add a node (where the cluster grows by itself, set "
+                    "`control.check_resources: false`)",
+                )
+
+
+def _model(offer: Offer) -> dict[str, object]:
+    return offer.config.model_dump(mode="json", exclude={"provisioned"}, exclude_defaults=True)
+
+
+def _default_name(wanted: EntityWanted) -> str:
+    version = wanted.entity_version
+    return f"{wanted.entity_name}-{version}" if version else wanted.entity_name
+
+
+def _traffic(wanted: dict[str, int], names: Iterable[str]) -> dict[str, int]:
+    """Percentages of the entities. Raises InvalidField."""
+    names = list(names)
+    if not wanted:
+        if len(names) == 1:
+            return {names[0]: 100}
+        raise InvalidField("traffic_config", "must say the percentage of each of several served entities")
+    for name, percentage in wanted.items():
+        if name not in names:
+            raise InvalidField(
+                "traffic_config", f"{name!r} is no served entity; there is: {', '.join(names)}"
+            )
+        if not 0 <= percentage <= 100:
+            raise InvalidField("traffic_config", f"the percentage of {name!r} must be 0 to 100")
+    if (total := sum(wanted.values())) != 100:
+        raise InvalidField("traffic_config", f"the percentages add up to {total}; they must add up to 100")
+    return dict(wanted)
+
+
+def _former(wanted: EntityWanted, former: Config | None) -> Entity | None:
+    entities = former.entities if former is not None else ()
+    return next((each for each in entities if each.wanted.name == wanted.name), None)
+
+
+def _creator(wanted: EntityWanted, former: Config | None) -> str:
+    found = _former(wanted, former)
+    return "" if found is None else found.creator
+
+
+def _created(wanted: EntityWanted, former: Config | None) -> float:
+    found = _former(wanted, former)
+    return 0.0 if found is None else found.created

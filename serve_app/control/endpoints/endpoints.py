@@ -1,0 +1,334 @@
+"""The commands about endpoints: what clients ask is checked and written down; the reconciler does it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from sqlalchemy.orm import Session
+
+from serve_app.config import ControlConfig
+from serve_app.control import counters
+from serve_app.control.database.database import Database
+from serve_app.control.endpoints import registry
+from serve_app.control.endpoints.cluster import Cluster, Offer, Room
+from serve_app.control.endpoints.configure import Configurator
+from serve_app.control.endpoints.offers import Offers
+from serve_app.control.endpoints.reconciler import Reconciler
+from serve_app.control.endpoints.shown import Sights, declared, declared_id, is_provisioned, shown
+from serve_app.control.endpoints.state import Config, loaded
+from serve_app.control.endpoints.tables import EndpointRow
+from serve_app.control.endpoints.tasks import check_tasks
+from serve_app.control.gateways import Gateways
+from serve_app.control.handlers import Handlers
+from serve_app.endpoints.ai_gateway import AiGateway
+from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
+from serve_app.endpoints.endpoint import Endpoint, Kind
+from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound
+from serve_app.types import Caller
+from serve_app.types.control import (
+    ConfigWanted,
+    CreateEndpoint,
+    DeleteEndpoint,
+    Done,
+    EndpointList,
+    EndpointShown,
+    GetEndpoint,
+    ListEndpoints,
+    Logs,
+    PatchTags,
+    PutAiGateway,
+    ReadLogs,
+    UpdateConfig,
+)
+
+
+class Changed(Protocol):
+    def __call__(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ground:
+    """What a new configuration is judged by: asked of the cluster before the transaction."""
+
+    offers: tuple[Offer, ...]
+    room: Room
+
+
+class Endpoints:
+    """Run-time endpoints. Those of the deploy file are shown beside them, and read-only."""
+
+    def __init__(
+        self,
+        database: Database,
+        cluster: Cluster,
+        config: ControlConfig,
+        gateways: Gateways,
+        changed: Changed,
+    ) -> None:
+        """`changed`: see `Snapshots.changed`."""
+        self._database = database
+        self._cluster = cluster
+        self._config = config
+        self._gateways = gateways
+        self._changed = changed
+        self._read_declared: tuple[dict[str, Any], dict[str, Endpoint]] = ({}, {})
+        self.reconciler = Reconciler(
+            database,
+            cluster,
+            gateways,
+            changed,
+            start_timeout_s=config.start_timeout_s,
+            declared=self.declared,
+        )
+
+    def handlers(self) -> Handlers:
+        return {
+            CreateEndpoint: self._create,
+            UpdateConfig: self._update,
+            GetEndpoint: self._get,
+            ListEndpoints: self._list,
+            DeleteEndpoint: self._delete,
+            PutAiGateway: self._put_ai_gateway,
+            PatchTags: self._patch_tags,
+            ReadLogs: self._read_logs,
+        }
+
+    async def run(self) -> None:
+        """Reconcile, until cancelled."""
+        await self.reconciler.run()
+
+    def wake(self) -> None:
+        self.reconciler.wake()
+
+    def snapshot(self, session: Session) -> tuple[dict[str, Any], ...]:
+        """The endpoints that serve, for gateways."""
+        return tuple(
+            registry.served(row, loaded(row.serving))
+            for row in registry.every(session)
+            if row.serving is not None
+        )
+
+    def declared(self) -> Mapping[str, Endpoint]:
+        """The endpoints of the deploy file by name, as the gateways have them."""
+        raw, found = self._read_declared
+        if raw != self._gateways.declared:
+            raw = self._gateways.declared
+            try:
+                found = {each.name: each for each in parse_catalogue(raw).endpoints}
+            except CatalogueError:  # of another version of the server; the one before stays
+                return found
+            self._read_declared = raw, found
+        return found
+
+    def name_of(self, session: Session, endpoint_id: str) -> str | None:
+        """The name of the endpoint with this id, declared ones included; None: there is none."""
+        row = registry.by_id(session, endpoint_id)
+        if row is not None:
+            return row.name
+        return next((name for name in self.declared() if declared_id(name) == endpoint_id), None)
+
+    async def _create(self, command: CreateEndpoint, caller: Caller) -> EndpointShown:
+        if command.name in self.declared():
+            raise AlreadyExists(f"the endpoint {command.name!r} is declared in the deploy file")
+        ground = await self._ground()
+        creator = caller.user or caller.key_id
+        kind = Kind.PROVISIONED if command.is_provisioned else Kind.PAY_PER_TOKEN
+
+        def work(session: Session) -> EndpointRow:
+            config = self._configuration(
+                session, ground, command.name, command.config, None, 1, command.is_provisioned, creator
+            )
+            check_tasks(config, command.task, self.declared())
+            row = registry.add(
+                session,
+                name=command.name,
+                kind=kind,
+                task=command.task,
+                creator=creator,
+                config=config,
+                description=command.description,
+                tags=dict(command.tags),
+                ai_gateway=_ai_gateway(command.ai_gateway),
+                stored=command.stored,
+            )
+            return _detached(session, row)
+
+        return self._changed_to(await self._database.run(work))
+
+    async def _update(self, command: UpdateConfig, caller: Caller) -> EndpointShown:
+        self._refuse_declared(command.name)
+        ground = await self._ground()
+        creator = caller.user or caller.key_id
+
+        def work(session: Session) -> EndpointRow:
+            row = registry.find(session, command.name)
+            registry.refuse_busy(row)
+            former = None if row.serving is None else loaded(row.serving)
+            config = self._configuration(
+                session,
+                ground,
+                row.name,
+                command.config,
+                former,
+                row.config_version + 1,
+                is_provisioned(row),
+                creator,
+            )
+            check_tasks(config, row.task, self.declared())
+            registry.begin_update(session, row, config)
+            return _detached(session, row)
+
+        return self._changed_to(await self._database.run(work))
+
+    async def _get(self, command: GetEndpoint, caller: Caller) -> EndpointShown:
+        if (endpoint := self.declared().get(command.name)) is not None:
+            return declared(endpoint, self._sights())
+        return shown(
+            await self._database.run(lambda s: _detached(s, registry.find(s, command.name))), self._sights()
+        )
+
+    async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
+        sights = self._sights()
+        rows = await self._database.run(_all_detached)
+        found = {row.name: shown(row, sights) for row in rows}
+        found |= {name: declared(endpoint, sights) for name, endpoint in self.declared().items()}
+        seen = (found[name] for name in sorted(found) if not caller.endpoints or name in caller.endpoints)
+        return EndpointList(endpoints=tuple(seen))
+
+    async def _delete(self, command: DeleteEndpoint, caller: Caller) -> Done:
+        self._refuse_declared(command.name)
+        await self._database.run(lambda s: registry.remove(s, registry.find(s, command.name)))
+        self._changed()
+        self.wake()
+        return Done()
+
+    async def _put_ai_gateway(self, command: PutAiGateway, caller: Caller) -> EndpointShown:
+        self._refuse_declared(command.name)
+
+        def work(session: Session) -> EndpointRow:
+            row = registry.find(session, command.name)
+            merged = {**row.ai_gateway, **command.settings}
+            row.ai_gateway = _ai_gateway({key: value for key, value in merged.items() if value is not None})
+            row.updated = time.time()
+            return _detached(session, row)
+
+        return self._changed_to(await self._database.run(work))
+
+    async def _patch_tags(self, command: PatchTags, caller: Caller) -> EndpointShown:
+        self._refuse_declared(command.name)
+
+        def work(session: Session) -> EndpointRow:
+            row = registry.find(session, command.name)
+            kept = {key: value for key, value in row.tags.items() if key not in command.delete}
+            row.tags = {**kept, **command.add}
+            row.updated = time.time()
+            return _detached(session, row)
+
+        return shown(await self._database.run(work), self._sights())
+
+    async def _read_logs(self, command: ReadLogs, caller: Caller) -> Logs:
+        if (endpoint := self.declared().get(command.name)) is not None:
+            found = endpoint.entity(command.entity)
+            if found is None:
+                raise _no_entity(command.entity, [each.name for each in endpoint.served_entities])
+            text = "" if command.is_build else await self._cluster.logs(found.app)
+            return Logs(text=text)
+        row, events = await self._database.run(lambda s: _with_events(s, command.name))
+        configs = [loaded(raw) for raw in (row.serving, row.pending) if raw is not None]
+        entities = {each.wanted.name: each for config in configs for each in config.entities}
+        entity = entities.get(command.entity)
+        if entity is None:
+            raise _no_entity(command.entity, list(entities))
+        if command.is_build:
+            return Logs(text="".join(f"{_stamp(at)} {text}\n" for at, text in events))
+        return Logs(text=await self._cluster.logs(entity.app))
+
+    async def _ground(self) -> _Ground:
+        room = await self._cluster.room() if self._config.check_resources else Room()
+        return _Ground(await self._cluster.offers(), room)
+
+    def _configuration(
+        self,
+        session: Session,
+        ground: _Ground,
+        name: str,
+        wanted: ConfigWanted,
+        former: Config | None,
+        version: int,
+        is_provisioned: bool,
+        creator: str,
+    ) -> Config:
+        catalogue = Catalogue(endpoints=tuple(self.declared().values()))
+        configurator = Configurator(
+            Offers(ground.offers, self._config, catalogue),
+            self._config,
+            ground.room,
+            lambda: counters.advance(session, counters.REVISION),
+        )
+        return configurator.configuration(
+            name,
+            wanted,
+            former,
+            version=version,
+            is_provisioned=is_provisioned,
+            creator=creator,
+            now=time.time(),
+        )
+
+    def _changed_to(self, row: EndpointRow) -> EndpointShown:
+        """The endpoint after a change, which gateways and the reconciler hear of."""
+        self._changed()
+        self.wake()
+        return shown(row, self._sights())
+
+    def _sights(self) -> Sights:
+        return Sights(self.reconciler.apps, self._gateways.ready)
+
+    def _refuse_declared(self, name: str) -> None:
+        if name in self.declared():
+            raise Conflict(
+                f"the endpoint {name!r} is declared in the deploy file, which alone changes it: edit the "
+                "file, and deploy it"
+            )
+
+
+def _ai_gateway(raw: dict[str, Any]) -> dict[str, Any]:
+    """Settings that were checked, as plain values. Raises InvalidField."""
+    try:
+        return AiGateway.model_validate(raw).model_dump(mode="json", exclude_unset=True)
+    except ValidationError as error:
+        first = error.errors(include_input=False)[0]
+        path = ".".join(str(part) for part in first["loc"])
+        raise InvalidField(path or None, str(first["msg"]).removeprefix("Value error, ")) from None
+
+
+def _no_entity(name: str, known: list[str]) -> ModelNotFound:
+    return ModelNotFound("served_entity", f"there is no served entity {name!r}; there is: {', '.join(known)}")
+
+
+def _stamp(at: float) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(at))
+
+
+def _detached(session: Session, row: EndpointRow) -> EndpointRow:
+    """The row as it is now, for use after the transaction."""
+    session.flush()
+    session.refresh(row)
+    session.expunge(row)
+    return row
+
+
+def _all_detached(session: Session) -> list[EndpointRow]:
+    rows = registry.every(session)
+    session.expunge_all()
+    return rows
+
+
+def _with_events(session: Session, name: str) -> tuple[EndpointRow, list[tuple[float, str]]]:
+    row = registry.find(session, name)
+    events = registry.events(session, row)
+    return _detached(session, row), events

@@ -1,0 +1,72 @@
+"""What is kept of an endpoint's configurations: served entities, each with the application that runs it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from serve_app.types.control import EntityWanted
+
+RUN_TIME: Final = "rt-"  # how names of applications begin that the control plane makes, and no others
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppSpec:
+    """A Serve application as it is to run. `size` may change in place; the rest makes another application."""
+
+    name: str
+    model: dict[str, Any]  # a `ModelConfig` without its `provisioned`, as plain values
+    num_cpus: float
+    num_gpus: float
+    min_replicas: int
+    max_replicas: int
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.min_replicas, self.max_replicas
+
+    def runs_like(self, other: AppSpec) -> bool:
+        """Whether both are the same but for name and size."""
+        return (self.model, self.num_cpus, self.num_gpus) == (other.model, other.num_cpus, other.num_gpus)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entity:
+    """A served entity and what runs it."""
+
+    wanted: EntityWanted  # with its name filled in
+    model: str
+    version: str
+    app: str
+    spec: AppSpec | None  # None: the application is the operator's
+    min_throughput: int | None = None  # tokens a second; of provisioned entities
+    max_throughput: int | None = None
+    creator: str = ""
+    created: float = 0.0  # Unix seconds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """One configuration of an endpoint."""
+
+    version: int
+    entities: tuple[Entity, ...]
+    traffic: dict[str, int]
+    stored: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def specs(self) -> tuple[AppSpec, ...]:
+        """The applications that the control plane runs for it."""
+        return tuple(entity.spec for entity in self.entities if entity.spec is not None)
+
+
+def dumped(config: Config) -> dict[str, Any]:
+    """As plain values, for a column of JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(config)
+    return plain
+
+
+def loaded(raw: dict[str, Any]) -> Config:
+    return msgspec.convert(raw, Config)

@@ -1,0 +1,117 @@
+"""Makes snapshots and gives them to gateways, which wait for the next one in a long poll.
+
+An area of the control plane calls `changed` after its data changed. A snapshot is then read from the
+database in one transaction, and has a new version if it differs from the one before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from sqlalchemy.orm import Session
+
+from serve_app.control import counters
+from serve_app.control.database.database import Database
+from serve_app.control.gateways import Gateways
+from serve_app.control.handlers import Handlers
+from serve_app.errors import Unavailable
+from serve_app.types import Caller
+from serve_app.types.control import Grant, KnownKey, Snapshot, WatchSnapshot
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0  # after the database did not answer
+
+
+@dataclass(slots=True)
+class SnapshotParts:
+    """Where the parts of a snapshot come from. Each reads inside of the snapshot's transaction."""
+
+    endpoints: Callable[[Session], tuple[dict[str, Any], ...]] = lambda session: ()
+    keys: Callable[[Session], tuple[KnownKey, ...]] = lambda session: ()
+    grants: Callable[[Session], dict[str, tuple[Grant, ...]]] = lambda session: {}
+    # Name of a key -> why its requests are refused, and what its answers say; "": nothing.
+    over_budget: Callable[[Session], Mapping[str, tuple[str, str]]] = lambda session: {}
+
+
+class Snapshots:
+    """The newest snapshot, and who waits for the next."""
+
+    def __init__(self, database: Database, parts: SnapshotParts, gateways: Gateways) -> None:
+        self._database = database
+        self._parts = parts
+        self._gateways = gateways
+        self._newest: Snapshot | None = None
+        self._stale = asyncio.Event()
+        self._stale.set()
+        self._made = asyncio.Event()  # set, and replaced, with each snapshot
+        self.on_report: Callable[[], None] = lambda: None  # called when a gateway says something new
+
+    def changed(self) -> None:
+        """The data of a part changed: make a new snapshot soon. Never waits."""
+        self._stale.set()
+
+    def handlers(self) -> Handlers:
+        return {WatchSnapshot: self._watch}
+
+    async def run(self) -> None:
+        """Make snapshots, until cancelled."""
+        while True:
+            await self._stale.wait()
+            self._stale.clear()
+            try:
+                await self._make()
+            except Unavailable:
+                self._stale.set()
+                await asyncio.sleep(RETRY_S)
+            except Exception:  # a part is wrong; the snapshot before stays, and the next change tries again
+                logger.exception("a snapshot could not be made")
+
+    async def _make(self) -> None:
+        newest = await self._database.run(lambda session: self._read(session, self._newest))
+        if newest is self._newest:
+            return
+        self._newest = newest
+        logger.info("snapshot %d", newest.version)
+        made, self._made = self._made, asyncio.Event()
+        made.set()
+
+    def _read(self, session: Session, before: Snapshot | None) -> Snapshot:
+        over = self._parts.over_budget(session)
+        keys = tuple(
+            replace(key, over_budget=over[key.name][0], over_soft_budget=over[key.name][1])
+            if key.name in over
+            else key
+            for key in self._parts.keys(session)
+        )
+        found = Snapshot(
+            version=0 if before is None else before.version,
+            endpoints=self._parts.endpoints(session),
+            keys=keys,
+            grants=self._parts.grants(session),
+        )
+        if before is not None and found == before:
+            return before
+        return replace(found, version=counters.advance(session, counters.SNAPSHOT))
+
+    async def _watch(self, command: WatchSnapshot, caller: Caller) -> Snapshot:
+        """The newest snapshot, as soon as it is another one than the gateway has.
+
+        One that has only its version where there is none by the end of the wait. A gateway may come with a
+        version of another database, so any other version is news.
+        """
+        if self._gateways.take(command.report):
+            self.on_report()
+        try:
+            async with asyncio.timeout(command.wait_s):
+                while self._newest is None or self._newest.version == command.after:
+                    await self._made.wait()
+                return self._newest
+        except TimeoutError:
+            if self._newest is None:
+                raise Unavailable("the control plane has no snapshot yet", retry_after_s=RETRY_S) from None
+            return Snapshot(version=command.after)

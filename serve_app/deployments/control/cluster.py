@@ -1,0 +1,169 @@
+"""Ray Serve as the control plane's cluster (`control.endpoints.cluster.Cluster`).
+
+Serve's calls block, so each runs in a thread. One thread does them all: the controller takes one at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, TypeVar
+
+import msgspec
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.schema import ApplicationStatus
+
+from serve_app.config import ModelConfig
+from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
+from serve_app.control.endpoints.state import AppSpec
+from serve_app.deployments.control import ray_calls
+from serve_app.deployments.control.log_lines import newest_lines
+from serve_app.deployments.model.deployment import model_deployment, replicas
+from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason_of
+from serve_app.endpoints.endpoint import SYSTEM_APP
+from serve_app.errors import Unavailable
+from serve_app.models.catalogue import DEMO_PREFIX, demo_names
+from serve_app.types import ModelInfo
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+MODEL: Final = "Model"  # the deployment of a model's application
+BUILDER: Final = "serve_app.deployments.build:build_model_app"
+INFO_S: Final = 30.0  # for a model that is up to say what it is
+RETRY_S: Final = 2.0
+_VERSION_MARK: Final = "-v"  # demo-chat-v2 is version 2 of demo-chat
+
+_STATUS: Final[Mapping[str, AppStatus]] = {
+    ApplicationStatus.RUNNING.value: AppStatus.UP,
+    ApplicationStatus.DEPLOY_FAILED.value: AppStatus.FAILED,
+    ApplicationStatus.DELETING.value: AppStatus.GOING,
+}
+
+_info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
+
+
+class RayCluster:
+    """The Serve of the cluster that this process is a replica of."""
+
+    def __init__(self, own_app: str = SYSTEM_APP) -> None:
+        """`own_app`: the application of the gateways, which this process belongs to."""
+        self._own_app = own_app
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cluster")
+
+    def close(self) -> None:
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def apps(self) -> Mapping[str, AppSeen]:
+        return await self._aside(
+            lambda: {name: _seen(app) for name, app in ray_calls.details().items() if name != self._own_app}
+        )
+
+    async def routed(self) -> frozenset[str] | None:
+        return await self._aside(lambda: ServeCluster().routed([self._own_app]))
+
+    async def deploy(self, spec: AppSpec) -> None:
+        await self._aside(lambda: ray_calls.run_aside(spec.name, _application(spec)))
+
+    async def delete(self, app: str) -> None:
+        await self._aside(lambda: ray_calls.delete_aside(app))
+
+    async def info(self, app: str) -> ModelInfo:
+        return await self._aside(
+            lambda: _info_decoder.decode(driver_handle(app).info.remote().result(timeout_s=INFO_S))
+        )
+
+    async def offers(self) -> tuple[Offer, ...]:
+        return await self._aside(lambda: (*_declared(ray_calls.details()), *_demos()))
+
+    async def room(self) -> Room:
+        return await self._aside(lambda: Room(ray.available_resources()))
+
+    async def logs(self, app: str) -> str:
+        return await self._aside(lambda: _logs(app))
+
+    async def _aside(self, work: Callable[[], T]) -> T:
+        """What `work` returns, from the thread. Raises Unavailable where Ray does not answer."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except (RayError, RayServeException, GetTimeoutError, TimeoutError) as error:
+            logger.warning("Ray does not answer: %s: %s", type(error).__name__, error)
+            raise Unavailable("the cluster does not answer; try again", retry_after_s=RETRY_S) from error
+
+
+def _application(spec: AppSpec) -> Any:
+    """The application of `spec`. Its code version is of all that a change in place cannot reach."""
+    config = ModelConfig.model_validate(spec.model)
+    fixed = {"model": spec.model, "num_cpus": spec.num_cpus, "num_gpus": spec.num_gpus}
+    version = hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
+    options: dict[str, Any] = {"num_cpus": spec.num_cpus}
+    if spec.num_gpus:
+        options["num_gpus"] = spec.num_gpus
+    deployment = model_deployment(config).options(
+        **replicas(spec.min_replicas, spec.max_replicas), ray_actor_options=options
+    )
+    return ray_calls.pinned(deployment, version).bind(config)
+
+
+def _seen(app: Mapping[str, Any]) -> AppSeen:
+    status = _STATUS.get(str(app["status"]), AppStatus.COMING)
+    model = app["deployments"].get(MODEL)
+    return AppSeen(status, _reason(app), None if model is None else _size(model["deployment_config"]))
+
+
+def _reason(app: Mapping[str, Any]) -> str:
+    return reason_of([app["message"], *(each["message"] for each in app["deployments"].values())])
+
+
+def _size(config: Mapping[str, Any]) -> tuple[int, int]:
+    scaling = config.get("autoscaling_config")
+    if scaling:
+        return int(scaling["min_replicas"]), int(scaling["max_replicas"])
+    return int(config["num_replicas"]), int(config["num_replicas"])
+
+
+def _declared(applications: Mapping[str, Any]) -> Iterator[Offer]:
+    """The models of the deploy file: each with its application, and the settings that others may copy."""
+    for name, app in applications.items():
+        file: Mapping[str, Any] = app.get("deployed_app_config") or {}
+        if file.get("import_path") != BUILDER or app["status"] == ApplicationStatus.DELETING.value:
+            continue
+        config = ModelConfig.model_validate(file.get("args") or {})
+        entry = next((each for each in file.get("deployments") or () if each.get("name") == MODEL), {})
+        options = entry.get("ray_actor_options") or {}
+        bought = config.provisioned
+        yield Offer(
+            config=config,
+            app=name,
+            is_shared=bought is None,
+            num_cpus=float(options.get("num_cpus", 0.5)),
+            num_gpus=float(options.get("num_gpus", 0.0)),
+            replica_throughput=None if bought is None else bought.replica_throughput,
+        )
+
+
+def _demos() -> Iterator[Offer]:
+    for found in demo_names():
+        name, mark, version = found.rpartition(_VERSION_MARK)
+        config = (
+            ModelConfig(name=name, version=version, source=DEMO_PREFIX + found)
+            if mark and version.isdigit()
+            else ModelConfig(name=found, source=DEMO_PREFIX + found)
+        )
+        yield Offer(config=config)
+
+
+def _logs(app: str) -> str:
+    found = ray_calls.details().get(app)
+    if found is None:
+        return ""
+    model = found["deployments"].get(MODEL, {})
+    replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]
+    return newest_lines(ray_calls.logs_folder(), [each for each in replicas if each.get("log_file_path")])

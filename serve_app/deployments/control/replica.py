@@ -1,0 +1,82 @@
+"""The control plane as a Serve deployment: one replica, which alone opens the database.
+
+Its calls take and give msgpack bytes of `serve_app.types.control`. Nothing here waits for the database or for
+Ray on the event loop, and the replica is up before the database is: commands are refused until then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from typing import Final
+
+import msgspec
+from ray import serve
+
+from serve_app.channel.commands import decode_command, encode_reply
+from serve_app.channel.frames import Refused
+from serve_app.config import GatewayConfig, state_dir
+from serve_app.control.database.database import Database
+from serve_app.control.plane import ControlPlane
+from serve_app.deployments.control.cluster import RayCluster
+from serve_app.deployments.logs import log_as_json
+from serve_app.deployments.memory import be_spared
+from serve_app.deployments.model.replica_port import keep_private
+from serve_app.errors import GenerationFailed, ServeError, UnsupportedField
+
+logger = logging.getLogger(__name__)
+
+DATABASE_URL: Final = "SERVE_APP_DATABASE_URL"
+DATABASE_FILE: Final = "control.db"
+BROKEN: Final = GenerationFailed("the control plane failed; its log says why")
+UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this command")
+
+
+class ControlReplica:
+    """Does what gateways send it. Exactly one replica: it alone writes."""
+
+    async def __init__(self, config: GatewayConfig) -> None:  # type: ignore[misc]  # Serve awaits it
+        log_as_json()
+        be_spared()
+        keep_private()
+        self._cluster = RayCluster(str(serve.get_replica_context().app_name))
+        self._plane = ControlPlane(Database(database_url(config)), self._cluster, config.control)
+        self._plane.start()
+        self._open: set[asyncio.Task[bytes]] = set()
+
+    async def do(self, payload: bytes) -> bytes:
+        """The reply to a command. A command goes on to its end even if its caller leaves."""
+        task = asyncio.ensure_future(self._do(payload))
+        self._open.add(task)
+        task.add_done_callback(self._open.discard)
+        return await asyncio.shield(task)
+
+    async def _do(self, payload: bytes) -> bytes:
+        try:
+            command, caller = decode_command(payload)
+        except msgspec.DecodeError:  # from a gateway of another version
+            logger.exception("a command is not understood")
+            return encode_reply(Refused(UNKNOWN.info()))
+        try:
+            return encode_reply(await self._plane.do(command, caller))
+        except ServeError as error:
+            return encode_reply(Refused(error.info()))
+        except Exception:
+            logger.exception("%s failed", type(command).__name__)
+            return encode_reply(Refused(BROKEN.info()))
+
+    async def __del__(self) -> None:
+        if hasattr(self, "_plane"):  # the constructor got that far
+            await self._plane.close()
+            self._cluster.close()
+
+
+def database_url(config: GatewayConfig) -> str:
+    """The database of a gateway's control plane: by the environment, the settings, or a file of this user."""
+    found = os.environ.get(DATABASE_URL) or config.control.database_url
+    if found:
+        return found
+    folder = (config.usage_dir or state_dir()).absolute()
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return f"sqlite:///{folder / DATABASE_FILE}"

@@ -1,0 +1,217 @@
+"""The control plane as a gateway reaches it: commands by one call each, snapshots by a long poll.
+
+A gateway never waits for the control plane to serve a request. It routes by the newest snapshot it has, and
+keeps that in a file, from which the next gateway starts if the control plane is away then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from ray.exceptions import RayError
+from ray.serve.exceptions import RayServeException
+from ray.serve.handle import DeploymentHandle
+
+from serve_app.channel.commands import decode_reply, encode_command
+from serve_app.errors import ServeError, Unavailable
+from serve_app.types import Caller
+from serve_app.types.control import Command, GatewayReport, ReplyT, Snapshot, WatchSnapshot
+
+logger = logging.getLogger(__name__)
+
+COMMAND_S: Final = 30.0  # for the reply to a command; the slowest asks the cluster for its resources
+POLL_S: Final = 10.0  # a poll waits this long for news, and so a gateway reports at least as often
+SLACK_S: Final = 10.0  # for which the reply to a poll may be late
+PAUSE_S: Final = 0.5  # after a failed call
+RECONNECT_S: Final = 5.0  # for which a command waits for a control plane that restarts
+RETRY_AFTER_S: Final = 2.0  # told to clients: Serve replaces a control plane within seconds
+AWAY: Final = "the control plane does not answer; try again"
+ITSELF: Final = Caller(key_id="gateway", scopes=frozenset(), salt="")  # who asks for snapshots
+
+_encoder = msgspec.msgpack.Encoder()
+_snapshot_decoder: msgspec.msgpack.Decoder[Snapshot] = msgspec.msgpack.Decoder(Snapshot)
+
+
+class ControlLink:
+    """Calls of the control plane. Make it outside of any request: Serve may cancel calls with a request."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        """`handle`: of the one `ControlReplica`."""
+        self._handle = handle
+
+    async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
+        """The reply to `command`. Raises ServeError; Unavailable where there is none in time."""
+        response = self._handle.do.remote(encode_command(command, caller))
+        try:
+            async with asyncio.timeout(within_s):
+                answer = await response
+        except TimeoutError:
+            response.cancel()
+            raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                response.cancel()
+                raise
+            raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from None  # Serve cancelled the call
+        except (RayError, RayServeException) as error:
+            raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from error
+        return decode_reply(command, answer)
+
+
+class SnapshotFeed:
+    """The newest snapshot in this gateway, and who is told of it."""
+
+    def __init__(self, link: ControlLink, file: Path, report: Callable[[], GatewayReport]) -> None:
+        """`file`: where the newest snapshot is kept. `report`: what to tell of this gateway now."""
+        self._link = link
+        self._file = file
+        self._report = report
+        self._takers: list[Callable[[Snapshot], None]] = []
+        self._heard = asyncio.Event()  # the control plane answered the latest poll
+        self._told: GatewayReport | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_new = True
+        self.current: Snapshot | None = None  # None: none was ever seen, neither here nor in the file
+
+    def subscribe(self, take: Callable[[Snapshot], None]) -> None:
+        """Call `take` with each new snapshot, at once with the one that is there."""
+        self._takers.append(take)
+        if self.current is not None:
+            take(self.current)
+
+    def start(self) -> None:
+        """Poll until `close`. Call it outside of any request."""
+        self._spawn(self._poll())
+
+    async def first(self, within_s: float) -> None:
+        """Wait for the first snapshot of the control plane; start from the file if there is none in time."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await self._heard.wait()
+        if self.current is None and (kept := await asyncio.to_thread(_read, self._file)) is not None:
+            logger.warning("the control plane is away; this gateway starts from snapshot %d", kept.version)
+            self._take(kept)
+
+    async def connected(self) -> None:
+        """Wait a moment for a control plane that is away; then it knows this gateway. Raises Unavailable."""
+        try:
+            async with asyncio.timeout(RECONNECT_S):
+                await self._heard.wait()
+        except TimeoutError:
+            raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S) from None
+
+    def tell(self) -> None:
+        """What this gateway reports may have changed: tell it now, and do not wait for the next poll."""
+        if self._heard.is_set() and self._report() != self._told:
+            self._spawn(self._tell())
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _poll(self) -> None:
+        while True:
+            try:
+                found = await self._ask(self._wait_s)
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:
+                self._note_failure(error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            if not self._heard.is_set():
+                logger.info("the control plane answers")
+                self._heard.set()
+            if found is not None:
+                self._take(found)
+                await self._keep(found)
+
+    @property
+    def _wait_s(self) -> float:
+        """Right after a failure nothing is waited for: the control plane may be back with nothing new."""
+        return POLL_S if self._heard.is_set() else 0.0
+
+    async def _tell(self) -> None:
+        with contextlib.suppress(ServeError):
+            await self._ask(0.0)
+
+    async def _ask(self, wait_s: float) -> Snapshot | None:
+        """The snapshot that is newer than ours; None: ours is the newest."""
+        after = 0 if self.current is None or self._is_new else self.current.version
+        report = self._report()
+        self._told = report
+        command = WatchSnapshot(report=report, after=after, wait_s=wait_s)
+        found = await self._link.call(command, ITSELF, wait_s + SLACK_S)
+        if found.version == after:
+            return None
+        self._is_new = False  # what came from the file is replaced whatever its version is
+        return found
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self.current = snapshot
+        for take in self._takers:
+            try:
+                take(snapshot)
+            except Exception:  # what one part cannot take does not keep others from it
+                logger.exception("snapshot %d is not taken whole", snapshot.version)
+
+    async def _keep(self, snapshot: Snapshot) -> None:
+        try:
+            await asyncio.to_thread(_write, self._file, _encoder.encode(snapshot))
+        except OSError as error:
+            logger.warning("snapshot %d is not kept: %s", snapshot.version, error)
+
+    def _note_failure(self, error: Exception) -> None:
+        if self._heard.is_set():
+            logger.warning("the control plane does not answer: %s", error)
+        self._heard.clear()
+
+    def _spawn(self, work: Any) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+class RemoteManagement:
+    """An `api.backend.Management` over the control plane of this cluster."""
+
+    def __init__(self, link: ControlLink, feed: SnapshotFeed) -> None:
+        self._link = link
+        self._feed = feed
+
+    async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
+        """See `api.backend.Management`."""
+        await self._feed.connected()
+        return await self._link.call(command, caller, COMMAND_S)
+
+
+def _read(path: Path) -> Snapshot | None:
+    try:
+        return _snapshot_decoder.decode(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.DecodeError) as error:
+        logger.warning("the kept snapshot is of no use: %s", error)
+        return None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """All of it or nothing, readable by this user alone: digests of keys are in it."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")  # made with mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(name, path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
