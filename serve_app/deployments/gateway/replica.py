@@ -104,7 +104,9 @@ class GatewayReplica:
                 self._journal.settled(record, settlement.part)
 
     def _priced(self, record: UsageRecord) -> UsageRecord:
-        """With what it costs, by the price of the endpoint now."""
+        """With what it costs, by the price of the endpoint now. A copy costs nothing."""
+        if record.shadow:
+            return record
         try:
             price = self._directory.find(record.endpoint).price
         except ServeError:  # it is no longer served
@@ -157,6 +159,8 @@ class GatewayReplica:
     async def __del__(self) -> None:
         if hasattr(self, "_drain_socket"):  # the constructor got that far
             self._takeover.close()
+            if self._services is not None:
+                self._services.copies.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
             if self._drain_socket is not None:
