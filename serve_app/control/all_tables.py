@@ -10,6 +10,7 @@ from serve_app.control.database.tables import Table
 
 # Each area's module of tables: importing it declares them.
 from serve_app.control.ledger import tables as ledger
+from serve_app.control.rollouts import tables as rollouts
 
-MODULES: Final = (ledger,)
+MODULES: Final = (ledger, rollouts)
 METADATA: Final[MetaData] = Table.metadata
