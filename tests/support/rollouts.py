@@ -97,14 +97,12 @@ class RolloutBench:
 
 def usage_row(started: float, **fields: Any) -> Usage:
     """A finished request to `chat`."""
-    plain: dict[str, Any] = dict(
-        id=secrets.token_hex(16), is_ended=True, key_id="alice", user="", groups="[]"
-    )
-    plain |= dict(endpoint="chat", entity="old", kind="pay_per_token", route="/v1/chat/completions")
-    plain |= dict(started=started, day="2026-01-01", outcome="finished", status=200, failed_over="")
-    plain |= dict(prompt_tokens=10, cached_tokens=0, completion_tokens=20, discarded_tokens=0)
-    plain |= dict(first_token_s=0.1, queue_s=0.0, total_s=1.0, migrations=0)
-    plain |= dict(cost=None, currency=None, is_shadow=False, parts=None)
+    plain: dict[str, Any] = {"id": secrets.token_hex(16), "is_ended": True, "started": started}
+    plain |= {"key_id": "alice", "user": "", "groups": "[]", "day": "2026-01-01", "parts": None}
+    plain |= {"endpoint": "chat", "entity": "old", "kind": "pay_per_token", "route": "/v1/chat/completions"}
+    plain |= {"outcome": "finished", "status": 200, "failed_over": "", "migrations": 0, "is_shadow": False}
+    plain |= {"prompt_tokens": 10, "cached_tokens": 0, "completion_tokens": 20, "discarded_tokens": 0}
+    plain |= {"first_token_s": 0.1, "queue_s": 0.0, "total_s": 1.0, "cost": None, "currency": None}
     return Usage(**{**plain, **fields})
 
 

@@ -21,11 +21,11 @@ from serve_app.control.ledger.tables import Usage
 from serve_app.control.rollouts.measured import METRICS
 from serve_app.control.rollouts.tables import FeedbackRow
 from serve_app.errors import InvalidField, ModelNotFound, Overloaded
+from serve_app.limits import MAX_FEEDBACK
 from serve_app.types import Caller
 from serve_app.types.control import Done, GiveFeedback
 
 RESERVED: Final = frozenset({*METRICS, "error_rate"})  # metrics of the server's own
-MAX_VALUE: Final = 1e9
 MAX_METRICS: Final = 20  # of one request
 MAX_UNKNOWN: Final = 10_000  # of one key, for requests that the ledger does not have yet
 UNKNOWN_S: Final = 3600.0  # after which such feedback is forgotten
@@ -49,8 +49,8 @@ class Feedback:
     async def _give(self, command: GiveFeedback, caller: Caller) -> Done:
         request_id = request_id_of(command.request_id)
         check_metric(command.metric)
-        if not math.isfinite(command.value) or abs(command.value) > MAX_VALUE:
-            raise InvalidField("value", f"must be a number from {-MAX_VALUE:g} to {MAX_VALUE:g}")
+        if not math.isfinite(command.value) or abs(command.value) > MAX_FEEDBACK:
+            raise InvalidField("value", f"must be a number from {-MAX_FEEDBACK:g} to {MAX_FEEDBACK:g}")
         now = self._clock()
 
         def work(session: Session) -> None:

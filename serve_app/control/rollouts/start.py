@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import Final
 
 from serve_app.control.rollouts.splits import Split
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import Conflict, InvalidField
+from serve_app.limits import MAX_GUARD_REQUESTS, MAX_GUARDED_S, MAX_ROLLOUT_STEPS, MAX_STEP_S, MIN_STEP_S
 from serve_app.types.control import Guards, StartRollout
-
-MAX_STEPS: Final = 20
-MIN_INTERVAL_S: Final = 1.0
-MAX_INTERVAL_S: Final = 7 * 86_400.0
-MAX_LATENCY_S: Final = 86_400.0
-MAX_MIN_REQUESTS: Final = 1_000_000
 
 
 def check_start(command: StartRollout, split: Split) -> None:
     """Raises InvalidField, or Conflict where there is nothing to move."""
     _check_steps(command.steps)
-    _check_number("interval_s", command.interval_s, MIN_INTERVAL_S, MAX_INTERVAL_S)
+    _check_number("interval_s", command.interval_s, MIN_STEP_S, MAX_STEP_S)
     _check_guards(command.guards, split)
     if command.entity not in split.entities:
         raise InvalidField(
@@ -33,9 +27,10 @@ def check_start(command: StartRollout, split: Split) -> None:
 
 def _check_steps(steps: tuple[int, ...]) -> None:
     rises = all(low < high for low, high in itertools.pairwise(steps))
-    if not (1 <= len(steps) <= MAX_STEPS and rises and steps[0] >= 1 and steps[-1] == 100):
+    if not (1 <= len(steps) <= MAX_ROLLOUT_STEPS and rises and steps[0] >= 1 and steps[-1] == 100):
         raise InvalidField(
-            "steps", f"must be 1 to {MAX_STEPS} percentages that rise from 1 or more to 100, which comes last"
+            "steps",
+            f"must be 1 to {MAX_ROLLOUT_STEPS} percentages that rise from 1 or more to 100, which comes last",
         )
 
 
@@ -45,11 +40,11 @@ def _check_guards(guards: Guards, split: Split) -> None:
     for name in ("max_first_token_s", "max_total_s"):
         limit = getattr(guards, name)
         if limit is not None:
-            _check_number(f"guards.{name}", limit, 0.0, MAX_LATENCY_S)
+            _check_number(f"guards.{name}", limit, 0.0, MAX_GUARDED_S)
     if guards.max_first_token_s is not None and split.task == Task.EMBEDDINGS:
         raise InvalidField("guards.max_first_token_s", "embeddings have no first token; set max_total_s")
-    if not 1 <= guards.min_requests <= MAX_MIN_REQUESTS:
-        raise InvalidField("guards.min_requests", f"must be from 1 to {MAX_MIN_REQUESTS}")
+    if not 1 <= guards.min_requests <= MAX_GUARD_REQUESTS:
+        raise InvalidField("guards.min_requests", f"must be from 1 to {MAX_GUARD_REQUESTS}")
 
 
 def _check_number(name: str, value: float, low: float, high: float) -> None:
