@@ -26,6 +26,12 @@ MAX_HEADER_ID_CHARS: Final = 256  # X-Request-Id of a client that is echoed
 # --- the management API --------------------------------------------------------------
 MAX_MANAGEMENT_BODY_BYTES: Final = 2**20  # ten entities with all their fields take a few kB
 MAX_QUERY_PARAMETERS: Final = 64  # of a URL; each becomes two strings
+MAX_ROLLOUT_STEPS: Final = 20  # every 5 % of the traffic; the statistics of a rollout share them
+MIN_STEP_S: Final = 1.0  # usage reaches the control plane about once a second
+MAX_STEP_S: Final = 7 * 86_400.0  # of a rollout: a week sees every weekday
+MAX_GUARDED_S: Final = 86_400.0  # latency that a guard may allow: longer than any request lives
+MAX_GUARD_REQUESTS: Final = 1_000_000  # that a step may wait for
+MAX_FEEDBACK: Final = 1e9  # its squares still add up in a float
 MAX_TAGS: Final = 64  # of one endpoint
 MAX_TAG_CHARS: Final = 256  # of a tag's key, or of its value
 MAX_DESCRIPTION_CHARS: Final = 4_096  # of an endpoint; it is listed with it

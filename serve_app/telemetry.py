@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from serve_app.types import EngineStats, Usage
+from serve_app.types import EngineStats, Usage, UsageRecord
 
 _SPLIT: Final = ("endpoint", "entity")  # who answered, by the catalogue
 
@@ -73,6 +73,12 @@ class Metrics:
         self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", _SPLIT)
         self._completion = counter("completion_tokens", "Tokens generated for requests.", _SPLIT)
         self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", _SPLIT)
+        self._copies = counter("shadow_requests", "Copies for shadow entities.", [*_SPLIT, "outcome"])
+        self._copy_tokens = counter("shadow_tokens", "Tokens of such copies.", [*_SPLIT, "direction"])
+        self._copy_first_token = histogram(
+            "shadow_time_to_first_token_seconds", "From a copy's start to its first token.", _LONG
+        )
+        self._copy_time = histogram("shadow_request_seconds", "From a copy's start to its end.", _LONG)
         self._in_flight = Gauge(
             "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
         )
@@ -143,6 +149,20 @@ class Metrics:
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
         self._completion.labels(endpoint, entity).inc(usage.generated_tokens)
         self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
+
+    def copy_skipped(self, endpoint: str, entity: str) -> None:
+        """No copy was made for a shadow entity, because too many were under way."""
+        self._copies.labels(endpoint, entity, "skipped").inc()
+
+    def copy_done(self, record: UsageRecord) -> None:
+        """A copy for a shadow entity ended as `record` says."""
+        labels = record.endpoint, record.entity
+        self._copies.labels(*labels, record.outcome).inc()
+        self._copy_tokens.labels(*labels, "prompt").inc(record.prompt_tokens)
+        self._copy_tokens.labels(*labels, "completion").inc(record.completion_tokens)
+        self._copy_time.labels(*labels).observe(record.total_s)
+        if record.first_token_s is not None:
+            self._copy_first_token.labels(*labels).observe(record.first_token_s)
 
     def render(self) -> bytes:
         """Prometheus' text format."""

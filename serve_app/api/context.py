@@ -37,6 +37,7 @@ class RequestContext:
     is_forced: bool = False  # that one, by header or prefix
     endpoint: str = "unknown"  # a name of the catalogue, for metrics
     entity: str = "unknown"  # the served entity that answered, or was tried last
+    failed_over: tuple[str, ...] = ()  # entities that were tried before that one, and failed
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
     status: int = 0  # of the answer; 0: nothing was sent
     ignored: tuple[str, ...] = ()  # fields of the request that nothing comes of

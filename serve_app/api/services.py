@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from serve_app.api.admission.copies import Copies
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
@@ -37,6 +38,7 @@ class Services:
     management: Management | None = None  # None: this server has no control plane
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
+    copies: Copies = field(default_factory=Copies)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -72,4 +74,6 @@ def gateway_services(
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
-    return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of, management)
+    services = Services(backend, accounts, directory, config, metrics, meter, admission, peer_of, management)
+    admission.when_closed = services.copies.close
+    return services

@@ -12,6 +12,7 @@ from serve_app.control import counters
 from serve_app.control.database.tables import Table
 from serve_app.control.endpoints import tables as endpoints
 from serve_app.control.ledger import tables as ledger
+from serve_app.control.rollouts import tables as rollouts
 
-MODULES: Final = (counters, endpoints, ledger)
+MODULES: Final = (counters, endpoints, ledger, rollouts)
 METADATA: Final[MetaData] = Table.metadata

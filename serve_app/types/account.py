@@ -84,6 +84,7 @@ class UsageRecord:
     queue_s: float | None = None  # in the engine, before its first step
     total_s: float = 0.0
     migrations: int = 0  # how often the answer went on in another replica
+    failed_over: tuple[str, ...] = ()  # entities that were tried before `entity`, and failed
     cost: float | None = None  # by the endpoint's price, in `currency`
     currency: str | None = None
     user: str = ""  # whose key it was

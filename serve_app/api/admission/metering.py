@@ -71,6 +71,11 @@ class Meter:
         self._progress = Progress(journal)
 
     @property
+    def journal(self) -> Journal:
+        """Where records go."""
+        return self._journal
+
+    @property
     def is_open(self) -> bool:
         """Whether the records of usage allow that requests are admitted."""
         return not self._usage_required or self._journal.problem is None
@@ -195,6 +200,7 @@ class Metered:
         return replace(
             self.record,
             entity=context.entity,
+            failed_over=context.failed_over,
             outcome=outcome,
             status=context.status,
             prompt_tokens=usage.prompt_tokens,

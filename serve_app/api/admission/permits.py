@@ -5,7 +5,7 @@ Beyond either a request is refused at once; nothing here waits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from serve_app.errors import InvalidField, Overloaded, Unavailable
@@ -67,6 +67,7 @@ class Admission:
         self._max = max_in_flight
         self._in_flight = 0
         self._is_closed = False
+        self.when_closed: Callable[[], None] = lambda: None  # called by `close`
 
     @property
     def in_flight(self) -> int:
@@ -79,6 +80,7 @@ class Admission:
     def close(self) -> None:
         """Take nothing from now on. What has its permits keeps them."""
         self._is_closed = True
+        self.when_closed()
 
     def check(self, count: int = 1) -> None:
         """Raises Overloaded unless there is room for `count` more, Unavailable once it is closed."""

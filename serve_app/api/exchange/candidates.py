@@ -43,8 +43,14 @@ def candidates_of(
     context.endpoint = endpoint.name
     entities = choose(endpoint, call, entity, scope, context, services.backend)
 
+    context.entity = entities[0].name
+    is_first = True
+
     def tries(each: ServedEntity) -> None:
+        nonlocal is_first
+        if not is_first and context.entity not in context.failed_over:
+            context.failed_over += (context.entity,)
+        is_first = False
         context.entity = each.name
 
-    tries(entities[0])
     return Candidates(entities, limit_s, deadline, tries)

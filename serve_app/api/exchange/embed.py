@@ -21,6 +21,7 @@ from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
+from serve_app.api.exchange.shadow import copy_embedding
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import GenerationFailed, InvalidField
@@ -54,6 +55,7 @@ class EmbedExchange(Exchange[EmbedCall]):
         )
         async with replied as ((chosen, info, embeddings), metered):
             metered.usage = Usage(prompt_tokens=embeddings.prompt_tokens)
+            copy_embedding(services, context, endpoint, request, chosen, metered.record)
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)
             await self._write(call, chosen, info, embeddings)
 

@@ -22,6 +22,7 @@ from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange
+from serve_app.api.exchange.shadow import copy_generation
 from serve_app.api.exchange.stream import collect, rendered, send_stream
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
@@ -109,6 +110,7 @@ async def under_way(
                 )
                 if call.stream:
                     metered.deliver()
+                copy_generation(services, context, endpoint, call, requests, attempt, metered.record)
                 with closing(attempt.stream):
                     yield attempt, candidates.deadline
         except ServeError as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import endpoints
+from serve_app.api.management import endpoints, rollouts
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 
@@ -12,4 +12,5 @@ from serve_app.api.services import Services
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     yield from endpoints.routes(services)
+    yield from rollouts.routes(services)
     yield from endpoints.last_routes(services)

@@ -127,7 +127,9 @@ class GatewayReplica:
                 self._journal.settled(record, settlement.part)
 
     def _priced(self, record: UsageRecord) -> UsageRecord:
-        """With what it costs, by the price of the endpoint now."""
+        """With what it costs, by the price of the endpoint now. A copy costs nothing."""
+        if record.shadow:
+            return record
         try:
             price = self._directory.find(record.endpoint).price
         except ServeError:  # it is no longer served
@@ -188,6 +190,8 @@ class GatewayReplica:
             if self._feed is not None:
                 self._feed.close()
             self._catalogues.close()
+            if self._services is not None:
+                self._services.copies.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
             if self._drain_socket is not None:

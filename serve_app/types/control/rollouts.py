@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 from serve_app.types.control.command import Command, Done
 
@@ -15,7 +16,7 @@ class Guards:
     max_error_rate: float | None = 0.05  # share of its requests that failed
     max_first_token_s: float | None = None  # 95th percentile
     max_total_s: float | None = None  # 95th percentile
-    min_requests: int = 20  # in a step, before anything is decided
+    min_requests: int = 20  # in a step, before the next one; proof of a broken guard needs no number
 
 
 class RolloutState(StrEnum):
@@ -74,6 +75,7 @@ class GiveFeedback(Command[Done]):
     metric: str
     value: float
     key_id: str  # of the caller: only the key that made the request may judge its answer
+    endpoint: str = ""  # that answered; "": any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,6 +101,7 @@ class EntityReport:
     prompt_tokens: Estimate
     completion_tokens: Estimate
     feedback: dict[str, Estimate] = field(default_factory=dict)  # by metric
+    shadow: bool = False  # of copies of other requests, apart from those that the entity answered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,8 @@ class MetricTest:
     against: str
     difference: Estimate  # mean of `entity` minus mean of `against`
     p_value: float  # always valid: may be looked at after every request
-    is_significant: bool
+    is_significant: bool  # at the report's confidence, for all its tests together
+    shadow: bool = False  # `entity` by its copies of other requests
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,3 +134,11 @@ class CompareEntities(Command[ComparisonReport]):
     metric: str = "error_rate"  # or first_token_s, total_s, completion_tokens, or a metric of feedback
     since: float | None = None  # Unix seconds; None: since the endpoint's newest configuration
     confidence: float = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutShadow(Command[Done]):
+    """Copy a share of an endpoint's requests to one of its entities, see endpoints.ai_gateway.Shadow."""
+
+    endpoint: str
+    shadow: dict[str, Any] | None  # None: copy nothing from now on

@@ -1,0 +1,276 @@
+"""Rollouts under way: each look at them moves the traffic on, leaves it, or moves it back.
+
+All state is in the database, and a step and its traffic change in one transaction. So a control plane that
+dies and comes back goes on where it was. Knows no gateway: the registry tells them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Final
+
+from sqlalchemy import select
+from sqlalchemy.orm import Session
+
+from serve_app.control.database.database import Database
+from serve_app.control.handlers import Handlers
+from serve_app.control.rollouts.comparison import ERROR_RATE, compare
+from serve_app.control.rollouts.decision import Move, decide
+from serve_app.control.rollouts.measured import METRICS, Measured, measured, step_seen
+from serve_app.control.rollouts.shares import present, with_share
+from serve_app.control.rollouts.splits import Split, Splits
+from serve_app.control.rollouts.start import check_start
+from serve_app.control.rollouts.tables import RolloutRow
+from serve_app.endpoints.ai_gateway import Shadow
+from serve_app.errors import Conflict, InvalidField, ModelNotFound, Unavailable
+from serve_app.types import Caller
+from serve_app.types.control import (
+    CompareEntities,
+    ComparisonReport,
+    Done,
+    GetRollout,
+    Guards,
+    PutShadow,
+    RolloutShown,
+    RolloutState,
+    StartRollout,
+    StopRollout,
+)
+
+logger = logging.getLogger(__name__)
+
+LOOK_S: Final = 2.0  # between two looks at the rollouts under way
+CONFIDENCES: Final = (0.5, 0.9999)  # the smallest and the largest that a report may have
+
+
+class Rollouts:
+    """The rollouts of all endpoints, their shadows, and the comparison of their entities."""
+
+    def __init__(self, database: Database, splits: Splits, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds, as the ledger's rows have them."""
+        self._database = database
+        self._splits = splits
+        self._clock = clock
+
+    def handlers(self) -> Handlers:
+        return {
+            StartRollout: self._start,
+            GetRollout: self._get,
+            StopRollout: self._stop,
+            PutShadow: self._put_shadow,
+            CompareEntities: self._compare,
+        }
+
+    async def run(self) -> None:
+        """Look at all rollouts again and again, until cancelled."""
+        while True:
+            with contextlib.suppress(Unavailable):  # the database said so in the log
+                await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> None:
+        """Decide once over each rollout that runs."""
+        running = await self._database.run(_running)
+        for rollout in running:
+            try:
+                is_changed = await self._database.run(lambda session, id=rollout: self._advance(session, id))
+            except Unavailable:
+                raise
+            except Conflict as error:  # the endpoint is being updated; later, then
+                logger.info("a rollout waits: %s", error)
+            except Exception:  # the other rollouts go on
+                logger.exception("a rollout could not be judged")
+            else:
+                if is_changed:
+                    self._splits.changed()
+
+    async def _start(self, command: StartRollout, caller: Caller) -> RolloutShown:
+        now = self._clock()
+
+        def work(session: Session) -> RolloutShown:
+            split = self._splits.read(session, command.endpoint)
+            check_start(command, split)
+            newest = _newest(session, split)
+            if newest is not None and newest.state == RolloutState.RUNNING:
+                raise Conflict(
+                    f"a rollout to {newest.entity!r} runs already; stop or promote it before another starts"
+                )
+            former = present(split.traffic)
+            row = RolloutRow(
+                endpoint_id=split.endpoint_id,
+                endpoint=command.endpoint,
+                entity=command.entity,
+                steps=list(command.steps),
+                step=0,
+                interval_s=command.interval_s,
+                guards=asdict(command.guards),
+                state=RolloutState.RUNNING.value,
+                message="started",
+                started=now,
+                changed=now,
+                step_started=now,
+                traffic={},
+                former_traffic=former,
+            )
+            self._take_step(session, row, 0, now)
+            session.add(row)
+            return _shown(row)
+
+        return await self._changing(work)
+
+    async def _get(self, command: GetRollout, caller: Caller) -> RolloutShown:
+        return await self._database.run(lambda session: _shown(self._find(session, command.endpoint)))
+
+    async def _stop(self, command: StopRollout, caller: Caller) -> RolloutShown:
+        def work(session: Session) -> RolloutShown:
+            row = self._find(session, command.endpoint)
+            if row.state != RolloutState.RUNNING:
+                raise Conflict(f"the rollout to {row.entity!r} has ended: {row.state}")
+            if command.promote:
+                self._end(session, row, RolloutState.DONE, "promoted by its user", {row.entity: 100})
+            else:
+                self._end(session, row, RolloutState.STOPPED, "stopped by its user", row.former_traffic)
+            return _shown(row)
+
+        return await self._changing(work)
+
+    async def _put_shadow(self, command: PutShadow, caller: Caller) -> Done:
+        try:
+            shadow = None if command.shadow is None else Shadow.model_validate(command.shadow)
+        except ValueError as error:  # the management API checks its fields one by one
+            raise InvalidField("shadow", str(error)) from None
+        await self._database.run(lambda session: self._splits.set_shadow(session, command.endpoint, shadow))
+        self._splits.changed()
+        return Done()
+
+    async def _compare(self, command: CompareEntities, caller: Caller) -> ComparisonReport:
+        low, high = CONFIDENCES
+        if not low <= command.confidence <= high:
+            raise InvalidField("confidence", f"must be from {low:g} to {high:g}")
+
+        def work(session: Session) -> ComparisonReport:
+            split = self._splits.read(session, command.endpoint)
+            since = split.updated if command.since is None else command.since
+            found = measured(session, command.endpoint, since)
+            _check_metric(command.metric, found)
+            return compare(
+                command.endpoint,
+                {entity: split.percentage(entity) for entity in split.entities},
+                found,
+                metric=command.metric,
+                since=since,
+                confidence=command.confidence,
+            )
+
+        return await self._database.run(work)
+
+    async def _changing(self, work: Callable[[Session], RolloutShown]) -> RolloutShown:
+        found = await self._database.run(work)
+        self._splits.changed()
+        return found
+
+    def _find(self, session: Session, endpoint: str) -> RolloutRow:
+        """The newest rollout of an endpoint. Raises ModelNotFound."""
+        row = _newest(session, self._splits.read(session, endpoint))
+        if row is None:
+            raise ModelNotFound("name", f"the endpoint {endpoint!r} has had no rollout")
+        return row
+
+    def _advance(self, session: Session, id: int) -> bool:
+        """Decide over one rollout. Whether its traffic changed. Raises Conflict where it cannot now."""
+        row = session.get(RolloutRow, id)
+        if row is None or row.state != RolloutState.RUNNING:  # stopped since it was listed
+            return False
+        now = self._clock()
+        why = self._obstacle(session, row)
+        if why:
+            row.state, row.message, row.changed = RolloutState.STOPPED.value, why, now
+            logger.warning("the rollout of %s to %s stopped: %s", row.endpoint, row.entity, why)
+            return False
+        guards = Guards(**row.guards)
+        seen = step_seen(session, row.endpoint, row.entity, row.step_started, now, guards)
+        decision = decide(guards, len(row.steps), row.interval_s, seen)
+        row.message = f"step {row.step + 1} of {len(row.steps)} ({row.steps[row.step]} %): {decision.reason}"
+        if decision.move is Move.STAY:
+            return False
+        logger.info("the rollout of %s to %s: %s: %s", row.endpoint, row.entity, decision.move, row.message)
+        if decision.move is Move.GO_BACK:
+            self._end(session, row, RolloutState.ROLLED_BACK, row.message, row.former_traffic)
+        elif row.step + 1 < len(row.steps):
+            self._take_step(session, row, row.step + 1, now)
+        else:
+            row.state, row.changed = RolloutState.DONE.value, now
+        return True
+
+    def _obstacle(self, session: Session, row: RolloutRow) -> str:
+        """Why a rollout cannot go on; "": it can."""
+        try:
+            split = self._splits.read(session, row.endpoint)
+        except ModelNotFound:
+            return "the endpoint is gone"
+        if split.endpoint_id != row.endpoint_id:
+            return "the endpoint was made anew"
+        if row.entity not in split.entities:
+            return "the entity is served no more"
+        if present(split.traffic) != row.traffic:
+            return "somebody else changed the traffic, which stays as it is"
+        return ""
+
+    def _take_step(self, session: Session, row: RolloutRow, step: int, now: float) -> None:
+        self._set_traffic(session, row, with_share(row.former_traffic, row.entity, row.steps[step]))
+        row.step, row.step_started, row.changed = step, now, now
+
+    def _end(
+        self,
+        session: Session,
+        row: RolloutRow,
+        state: RolloutState,
+        message: str,
+        traffic: Mapping[str, int],
+    ) -> None:
+        self._set_traffic(session, row, traffic)
+        row.state, row.message, row.changed = state.value, message, self._clock()
+
+    def _set_traffic(self, session: Session, row: RolloutRow, traffic: Mapping[str, int]) -> None:
+        row.traffic = present(traffic)
+        self._splits.set_traffic(session, row.endpoint, row.traffic)
+
+
+def _running(session: Session) -> list[int]:
+    rows = select(RolloutRow.id).where(RolloutRow.state == RolloutState.RUNNING.value)
+    return list(session.scalars(rows.order_by(RolloutRow.id)))
+
+
+def _newest(session: Session, split: Split) -> RolloutRow | None:
+    rows = select(RolloutRow).where(RolloutRow.endpoint_id == split.endpoint_id)
+    return session.scalar(rows.order_by(RolloutRow.id.desc()).limit(1))
+
+
+def _shown(row: RolloutRow) -> RolloutShown:
+    return RolloutShown(
+        endpoint=row.endpoint,
+        entity=row.entity,
+        steps=tuple(row.steps),
+        step=row.step,
+        interval_s=row.interval_s,
+        guards=Guards(**row.guards),
+        state=RolloutState(row.state),
+        message=row.message,
+        started=row.started,
+        changed=row.changed,
+        former_traffic=dict(row.former_traffic),
+    )
+
+
+def _check_metric(metric: str, found: Mapping[tuple[str, bool], Measured]) -> None:
+    """Raises InvalidField for a metric that nobody measures."""
+    known = [ERROR_RATE, *METRICS, *sorted({name for each in found.values() for name in each.ratings})]
+    if metric not in known:
+        raise InvalidField(
+            "metric", f"no request has the metric {metric!r} in this time; there is: {', '.join(known)}"
+        )

@@ -1,0 +1,48 @@
+"""The tables of rollouts and of feedback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import JSON, Index
+from sqlalchemy.orm import Mapped, mapped_column
+
+from serve_app.control.database.tables import Table
+
+
+class RolloutRow(Table):
+    """One rollout of one endpoint, and how it stands."""
+
+    __tablename__ = "rollouts"
+    __table_args__ = (Index("ix_rollouts_endpoint_id", "endpoint_id"), Index("ix_rollouts_state", "state"))
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    endpoint_id: Mapped[str]  # another endpoint of the same name has another one
+    endpoint: Mapped[str]
+    entity: Mapped[str]
+    steps: Mapped[list[int]] = mapped_column(JSON)
+    step: Mapped[int]
+    interval_s: Mapped[float]
+    guards: Mapped[dict[str, Any]] = mapped_column(JSON)
+    state: Mapped[str]
+    message: Mapped[str]
+    started: Mapped[float]
+    changed: Mapped[float]
+    step_started: Mapped[float]
+    traffic: Mapped[dict[str, int]] = mapped_column(JSON)  # that the rollout set last
+    former_traffic: Mapped[dict[str, int]] = mapped_column(JSON)
+
+
+class FeedbackRow(Table):
+    """What a client thinks of one answer, in one metric."""
+
+    __tablename__ = "feedback"
+    __table_args__ = (Index("ix_feedback_key_id_is_known", "key_id", "is_known"),)
+
+    request_id: Mapped[str] = mapped_column(primary_key=True)
+    key_id: Mapped[str] = mapped_column(primary_key=True)  # who gave it
+    metric: Mapped[str] = mapped_column(primary_key=True)
+    endpoint: Mapped[str]  # that the client named; "": none
+    value: Mapped[float]
+    given: Mapped[float]
+    is_known: Mapped[bool]  # the ledger had the request; until then nobody knows whether there is one
