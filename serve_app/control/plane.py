@@ -12,6 +12,7 @@ from serve_app.control.endpoints.cluster import Cluster
 from serve_app.control.endpoints.endpoints import Endpoints
 from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handler, joined
+from serve_app.control.ledger.ledger import Ledger
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
@@ -31,10 +32,12 @@ class ControlPlane:
         parts = SnapshotParts()
         self.snapshots = Snapshots(database, parts, self._gateways)
         self.endpoints = Endpoints(database, cluster, config, self._gateways, self.snapshots.changed)
+        self.ledger = Ledger(database, changed=self.snapshots.changed)
         parts.endpoints = self.endpoints.snapshot
+        parts.over_budget = self.ledger.over_budget
         self.snapshots.on_report = self.endpoints.wake
         self._handlers: dict[type[Command[Any]], Handler] = joined(
-            [self.snapshots.handlers(), self.endpoints.handlers()]
+            [self.snapshots.handlers(), self.endpoints.handlers(), self.ledger.handlers()]
         )
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
@@ -68,3 +71,4 @@ class ControlPlane:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.snapshots.run())
             tasks.create_task(self.endpoints.run())
+            tasks.create_task(self.ledger.run())

@@ -10,6 +10,7 @@ import secrets
 import time
 from typing import Any, Final
 
+from pydantic import ValidationError
 from sqlalchemy import delete, func, select
 from sqlalchemy.orm import Session
 
@@ -250,9 +251,9 @@ def _words(config: Config) -> str:
 
 def _first(error: ValueError) -> str:
     """The first problem of a validation, with its field."""
-    found = getattr(error, "errors", list)()
-    if not found:
+    if not isinstance(error, ValidationError):
         return str(error)
-    path = ".".join(str(part) for part in found[0]["loc"])
-    message = str(found[0]["msg"]).removeprefix("Value error, ")
+    found = error.errors(include_input=False)[0]
+    path = ".".join(str(part) for part in found["loc"])
+    message = str(found["msg"]).removeprefix("Value error, ")
     return f"{path}: {message}" if path else message

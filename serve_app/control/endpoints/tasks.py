@@ -64,7 +64,7 @@ def declared_tasks(declared: Mapping[str, Endpoint]) -> dict[tuple[str, str], tu
         for entity in endpoint.served_entities:
             key = entity.model, entity.version
             generates = (Task.CHAT.value, Task.COMPLETIONS.value)
-            able = (endpoint.task.value,)
+            able: tuple[str, ...] = (endpoint.task.value,)
             if endpoint.task is not Task.EMBEDDINGS:  # a model that chats completes too
                 able = (endpoint.task.value, *(each for each in generates if each != endpoint.task.value))
             found.setdefault(key, able)

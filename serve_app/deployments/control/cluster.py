@@ -136,7 +136,9 @@ def _declared(applications: Mapping[str, Any]) -> Iterator[Offer]:
         if file.get("import_path") != BUILDER or app["status"] == ApplicationStatus.DELETING.value:
             continue
         config = ModelConfig.model_validate(file.get("args") or {})
-        entry = next((each for each in file.get("deployments") or () if each.get("name") == MODEL), {})
+        entry: Mapping[str, Any] = next(
+            (each for each in file.get("deployments") or () if each.get("name") == MODEL), {}
+        )
         options = entry.get("ray_actor_options") or {}
         bought = config.provisioned
         yield Offer(

@@ -186,11 +186,11 @@ class RemoteManagement:
 
     def __init__(self, link: ControlLink, feed: SnapshotFeed) -> None:
         self._link = link
-        self._feed = feed
+        self.feed = feed
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
         """See `api.backend.Management`."""
-        await self._feed.connected()
+        await self.feed.connected()
         return await self._link.call(command, caller, COMMAND_S)
 
 

@@ -31,6 +31,7 @@ from serve_app.deployments.gateway.catalogues import Catalogues
 from serve_app.deployments.gateway.control import ControlLink, RemoteManagement, SnapshotFeed
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
+from serve_app.deployments.gateway.shipper import Shipper
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
@@ -71,10 +72,13 @@ class GatewayReplica:
         self._catalogues = Catalogues(
             self._receiver.ticket.gateway, self._directory, self._backend, config.catalogue_wait_s
         )
-        self._link = None if control is None else ControlLink(control)
-        self._feed = None if self._link is None else self._follow(self._link)
         self._quota = SharedQuota(limiter)
-        self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
+        usage_dir = config.usage_dir or default_usage_dir()
+        self._journal = Journal(usage_dir, on_closed=self._receiver.booked)
+        self._control = None if control is None else self._follow(control)
+        self._shipper = None if self._control is None else Shipper(usage_dir, self._control)
+        if self._shipper is not None:
+            self._shipper.start()
         self._services: Services | None = None
         self._rpc: RpcServer | None = None
         self._rpc_listens = False
@@ -98,8 +102,8 @@ class GatewayReplica:
             self._directory.refused = True
             return
         self._catalogues.declare(catalogue)
-        if is_start and self._feed is not None:
-            await self._feed.first(FIRST_SNAPSHOT_S)
+        if is_start and self._control is not None:
+            await self._control.feed.first(FIRST_SNAPSHOT_S)
         logger.info("serving %d endpoints", len(self._directory))
         if is_start:
             await self._backend.looked(FIRST_LOOK_S)
@@ -107,14 +111,15 @@ class GatewayReplica:
             await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
             self._rpc_listens = True
 
-    def _follow(self, link: ControlLink) -> SnapshotFeed:
+    def _follow(self, control: DeploymentHandle) -> RemoteManagement:
         """Take the control plane's snapshots from now on."""
+        link = ControlLink(control)
         kept = (self._config.usage_dir or state_dir()) / SNAPSHOT_FILE
         feed = SnapshotFeed(link, kept, self._catalogues.report)
         feed.subscribe(self._catalogues.take)
         self._catalogues.on_change = feed.tell
         feed.start()
-        return feed
+        return RemoteManagement(link, feed)
 
     async def settle(self, payload: bytes) -> None:
         """Write down what other gateways, which are gone, left open: a list of `Settlement`.
@@ -161,17 +166,12 @@ class GatewayReplica:
             quota=self._quota,
             journal=self._journal,
             peer_of=lambda scope: peer,
-            management=self._management(),
+            management=self._control,
         )
         self._services = services
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.
         return build_app(services, ids_are_echoed=True)
-
-    def _management(self) -> RemoteManagement | None:
-        if self._link is None or self._feed is None:
-            return None
-        return RemoteManagement(self._link, self._feed)
 
     async def _drain(self) -> int:
         """Admit nothing from now on. The number of answers under way."""
@@ -187,8 +187,8 @@ class GatewayReplica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_drain_socket"):  # the constructor got that far
-            if self._feed is not None:
-                self._feed.close()
+            if self._control is not None:
+                self._control.feed.close()
             self._catalogues.close()
             if self._services is not None:
                 self._services.copies.close()
@@ -199,6 +199,8 @@ class GatewayReplica:
             await self._backend.close()
             await self._quota.close()
             self._journal.close()
+            if self._shipper is not None:
+                await self._shipper.close()
 
 
 def listens_on_loopback() -> bool:
