@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import endpoints
+from serve_app.api.management import endpoints, usage
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
+    yield from usage.routes(services)
     yield from endpoints.routes(services)
     yield from endpoints.last_routes(services)
