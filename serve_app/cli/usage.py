@@ -75,8 +75,6 @@ def usage(
 ) -> None:
     """Sum up usage, of journals or of a server.
 
-    Without --url the journals of this machine are read, with it the ledger of that server is.
-
     Every admitted request counts once, however it ended: a request of a gateway that died
     is "lost". Without --url only files are read, so it works without a server and beside a
     running one. The ledger has all nodes; a key without the scope manage sees its own usage.
