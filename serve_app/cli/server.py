@@ -119,14 +119,14 @@ def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
         envvar="SERVE_APP_URL",
         show_default=True,
         show_envvar=True,
-        callback=_checked_url,
+        callback=checked_url,
         help="Where the server is.",
     )
     @click.option(
         "--key",
         envvar="SERVE_APP_KEY",
         show_envvar=True,
-        callback=_checked_key,
+        callback=checked_key,
         help="API key; the variable keeps it out of the process list.",
     )
     @functools.wraps(command)
@@ -136,7 +136,13 @@ def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
     return with_server
 
 
-def _checked_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def url_option(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """As `checked_url`, of an option that may be left out."""
+    return None if value is None else checked_url(context, parameter, value)
+
+
+def checked_url(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    """An option's callback: the URL of a server, without a slash at the end."""
     text = value if "://" in value else f"http://{value}"
     try:
         # What SDKs call a base URL is welcome too.
@@ -149,7 +155,8 @@ def _checked_url(context: click.Context, parameter: click.Parameter, value: str)
     return str(url).rstrip("/")
 
 
-def _checked_key(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def checked_key(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """An option's callback: an API key, or none."""
     key = (value or "").strip()
     if not all("!" <= character <= "~" for character in key):  # the message must not show it
         raise click.BadParameter("a key has only visible ASCII characters")

@@ -1,4 +1,4 @@
-"""`serve-app usage`: who used how much of what, from the usage journal's files."""
+"""`serve-app usage`: who used how much of what, from the usage journal's files or a server's ledger."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlencode
 
 import click
 import msgspec
@@ -15,19 +16,21 @@ import msgspec
 from serve_app.accounts.journal_reader import read
 from serve_app.accounts.totals import FIELDS, Total, summarise
 from serve_app.cli.output import number, print_note, print_table
+from serve_app.cli.server import Server, checked_key, url_option
 from serve_app.cli.time_option import METAVAR, unix_seconds
 from serve_app.config import default_usage_dir
 from serve_app.types import UsageRecord
 
 OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
-_WORDS: Final = {name.removesuffix("_id"): name for name in FIELDS}  # on the command line -> in a record
+_TOKENS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens")
+PATH: Final = "/api/2.0/usage"
 
 
 def _fields(context: click.Context, parameter: click.Parameter, value: str) -> tuple[str, ...]:
     names = [name.strip() for name in value.split(",")]
     for name in names:
-        if name not in _WORDS:
-            raise click.BadParameter(f"{name!r} is none of {', '.join(_WORDS)}")
+        if name not in FIELDS:
+            raise click.BadParameter(f"{name!r} is none of {', '.join(FIELDS)}")
     return tuple(dict.fromkeys(names))
 
 
@@ -38,6 +41,14 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
     type=click.Path(file_okay=False, path_type=Path),
     help="The gateway's usage_dir.  [default: $XDG_STATE_HOME/serve-app/usage]",
 )
+@click.option(
+    "--url",
+    callback=url_option,
+    help="Ask the ledger of this server, and read no files: http://127.0.0.1:8000",
+)
+@click.option(
+    "--key", envvar="SERVE_APP_KEY", show_envvar=True, callback=checked_key, help="API key for the server."
+)
 @click.option("--since", metavar=METAVAR, callback=unix_seconds, help="Requests that began then or later.")
 @click.option("--until", metavar=METAVAR, callback=unix_seconds, help="Requests that began earlier.")
 @click.option(
@@ -46,7 +57,7 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
     show_default=True,
     metavar="FIELD,...",
     callback=_fields,
-    help=f"One total for each combination of: {', '.join(_WORDS)}.",
+    help=f"One total for each combination of: {', '.join(FIELDS)}.",
 )
 @click.option(
     "--format", "form", type=click.Choice(["table", "json", "csv"]), default="table", show_default=True
@@ -54,27 +65,36 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
 @click.option("--records", is_flag=True, help="Print the records themselves, as JSON lines.")
 def usage(
     folder: Path | None,
+    url: str | None,
+    key: str | None,
     since: float | None,
     until: float | None,
     by: tuple[str, ...],
     form: str,
     records: bool,
 ) -> None:
-    """Sum up the usage journal.
+    """Sum up usage, of journals or of a server.
 
     Every admitted request counts once, however it ended: a request of a gateway that died
-    is "lost". Reads files alone, so it works without a server and beside a running one.
+    is "lost". Without --url only files are read, so it works without a server and beside a
+    running one. The ledger has all nodes; a key without the scope manage sees its own usage.
+    Days and months are in UTC.
 
     \b
     serve-app usage --since 7d --by key,endpoint
+    serve-app usage --url http://127.0.0.1:8000 --by key,month
     serve-app usage --since 2026-03-01 --until 2026-04-01 --format csv > march.csv
     """
-    found = _read(folder or default_usage_dir(), since, until)
+    if url is not None and (records or folder is not None):
+        raise click.UsageError("--dir and --records read journals; --url asks a server instead")
     if records:
-        for record in found:
+        for record in _read(folder or default_usage_dir(), since, until):
             click.echo(msgspec.json.encode(record))
         return
-    totals = summarise(found, [_WORDS[name] for name in by])
+    if url is None:
+        totals = summarise(_read(folder or default_usage_dir(), since, until), by)
+    else:
+        totals = _asked(Server(url, key), since, until, by)
     if form == "json":
         click.echo(json.dumps([_plain(total, by) for total in totals], indent=2))
         return
@@ -97,6 +117,20 @@ def _read(folder: Path, since: float | None, until: float | None) -> Iterator[Us
         yield from read(folder, since=since, until=until)
     except OSError as error:
         raise click.ClickException(f"the usage journal cannot be read: {error}") from error
+
+
+def _asked(server: Server, since: float | None, until: float | None, by: Sequence[str]) -> list[Total]:
+    """The totals of the server's ledger. Raises ServerError."""
+    query = {"by": ",".join(by), "since": since, "until": until}
+    given = {name: value for name, value in query.items() if value is not None}
+    rows = server.read(f"{PATH}?{urlencode(given)}").get("rows", [])
+    return [
+        Total(
+            tuple(str(row[name]) for name in by),
+            **{name: row[name] for name in ("requests", *_TOKENS, "migrations", "cost")},
+        )
+        for row in rows
+    ]
 
 
 def _plain(total: Total, by: Sequence[str]) -> dict[str, Any]:

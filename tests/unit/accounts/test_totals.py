@@ -47,12 +47,21 @@ def test_requests_tokens_and_costs_add_up_in_groups() -> None:
 
 def test_groups_are_by_any_fields_or_none() -> None:
     records = [record(), record(entity="b"), record(endpoint="other")]
-    assert [(t.group, t.requests) for t in summarise(records, by=("key_id", "endpoint"))] == [
+    assert [(t.group, t.requests) for t in summarise(records, by=("key", "endpoint"))] == [
         (("alice", "chat"), {"finished": 2}),
         (("alice", "other"), {"finished": 1}),
     ]
     assert [t.group for t in summarise(records, by=())] == [()]
     assert summarise([]) == []
+
+
+def test_days_and_months_are_those_of_utc_and_a_request_counts_in_each_group_of_its_user() -> None:
+    records = [record(groups=("sea", "staff")), record(user="ada")]
+    assert [t.group for t in summarise(records, by=("month", "day", "group", "user"))] == [
+        ("1970-01", "1970-01-01", "", "ada"),
+        ("1970-01", "1970-01-01", "sea", ""),
+        ("1970-01", "1970-01-01", "staff", ""),
+    ]
 
 
 def test_an_unknown_field_is_refused_with_the_known_ones() -> None:

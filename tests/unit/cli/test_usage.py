@@ -1,5 +1,6 @@
 """Usage, read from the files of real journals."""
 
+import asyncio
 import csv
 import io
 import json
@@ -10,11 +11,17 @@ from pathlib import Path
 import pytest
 
 from serve_app.accounts.journal import Journal
+from serve_app.accounts.journal_reader import read
 from serve_app.config import default_usage_dir
-from serve_app.types import UsageRecord
+from serve_app.types import Caller, Scope, UsageRecord
+from serve_app.types.control import ShipUsage
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import fake_app
+from tests.support.ledger import LedgerPlane
 
 NOW = time.time()
 DAY = 86_400.0
+MANAGER = Caller(key_id="root", scopes=frozenset({Scope.MANAGE}), salt="")
 
 
 def record(id, *, ago=0.0, key="alice", endpoint="chat", outcome="finished", cost=None):
@@ -123,6 +130,39 @@ def test_records_are_json_lines_of_all_fields(invoke, folder):
     assert set(map(str, json.loads(lines[0]))) == set(UsageRecord.__slots__)
 
 
+@pytest.fixture
+def ledger_url(serve, database, folder):
+    """A server whose ledger has what is in the journals of `folder`."""
+    plane = LedgerPlane(database)
+    records = list(read(folder))
+    lost = tuple(each for each in records if each.outcome == "lost")
+    ended = tuple(each for each in records if each.outcome != "lost")
+    asyncio.run(plane.do(ShipUsage(ended=ended, lost=lost), MANAGER))
+    return serve(fake_app(FakeBackend(), management=plane))
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_a_servers_ledger_says_the_same_as_the_journals(invoke, folder, ledger_url, form):
+    options = ["--by", "key,endpoint,month", "--since", "30d", "--format", form]
+    asked = invoke("usage", "--url", ledger_url, *options)
+    assert asked.exit_code == 0, asked.output
+    assert asked.stdout
+    assert asked.stdout == invoke("usage", "--dir", folder, *options).stdout
+
+
+def test_a_server_that_refuses_is_quoted(invoke, ledger_url, serve):
+    off = invoke("usage", "--url", serve(fake_app(FakeBackend())))
+    assert off.exit_code == 1
+    assert "control.enabled" in off.stderr
+
+
+@pytest.mark.parametrize("options", [["--records"], ["--dir", "somewhere"]])
+def test_journals_and_a_server_are_not_asked_together(invoke, options):
+    result = invoke("usage", "--url", "http://127.0.0.1:1", *options)
+    assert result.exit_code == 2
+    assert "--dir and --records read journals" in result.stderr
+
+
 def test_no_requests_are_said_and_no_error(invoke, folder):
     result = invoke("usage", "--dir", folder, "--until", "30d")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -131,7 +171,7 @@ def test_no_requests_are_said_and_no_error(invoke, folder):
 
 @pytest.mark.parametrize(
     ("options", "hint"),
-    [(["--by", "moon"], "endpoint, entity, key, kind"), (["--since", "soon"], "7d"), (["--until", ""], "7d")],
+    [(["--by", "moon"], "endpoint, entity, key, user"), (["--since", "soon"], "7d"), (["--until", ""], "7d")],
 )
 def test_what_is_not_understood_is_refused_with_what_would_be(invoke, folder, options, hint):
     result = invoke("usage", "--dir", folder, *options)

@@ -1,0 +1,190 @@
+"""Sums over the usage ledger, as JSON or CSV: `GET /api/2.0/usage`.
+
+This route is not Databricks' own. A key with the scope `manage` sees everybody's usage, another one its own.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any, Final, Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+from serve_app.api.management.command_route import Asked, CommandRoute, Page
+from serve_app.api.management.operations import COMMANDS, management
+from serve_app.api.management.paths import BASE
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import Answer, Operation, Parameter
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.errors import InvalidField, PermissionDenied
+from serve_app.types import Scope
+from serve_app.types.control import ReportUsage, UsageReport, UsageRow
+
+PATH: Final = f"{BASE}/usage"
+CSV: Final = "text/csv"
+OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
+_FLAGS: Final = {"true": True, "false": False}
+_FORMATS: Final = ("json", "csv")
+_QUERY: Final = ("by", "since", "until", "endpoint", "key", "shadow", "format")
+_TIME: Final = "must be an ISO date or time in UTC, such as 2026-03-01, or seconds since 1970"
+_LATEST_S: Final = 253_402_300_800.0  # the year 10000
+
+
+class UsageRowJson(TypedDict):
+    """The sum over requests that agree in the fields of `by`, which are the first members."""
+
+    endpoint: NotRequired[str]
+    entity: NotRequired[str]
+    key: NotRequired[str]
+    user: NotRequired[str]
+    group: NotRequired[str]
+    kind: NotRequired[str]
+    route: NotRequired[str]
+    outcome: NotRequired[str]
+    day: NotRequired[str]
+    month: NotRequired[str]
+    requests: dict[str, int]
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    migrations: int
+    cost: dict[str, float]
+    first_token_s: NotRequired[float]
+    total_s: NotRequired[float]
+
+
+class UsageJson(TypedDict):
+    """The sums, in the order of their groups."""
+
+    by: list[str]
+    rows: list[UsageRowJson]
+
+
+def _parameter(name: str, what: str, type: Any = str, example: Any = None) -> Parameter:
+    return Parameter(name=name, place="query", type=type, what=what, example=example)
+
+
+OPERATION: Final[Operation] = replace(
+    management(
+        "Usage and costs",
+        Answer(what="The sums.", type=UsageJson),
+        what="Sums over all admitted requests. A key without the scope `manage` sees its own alone.",
+        conditions=(*COMMANDS, PermissionDenied),
+    ),
+    answers=(
+        Answer(what="The sums.", type=UsageJson),
+        Answer(what="The sums as a table, where `format` is csv.", type=str, media=CSV),
+    ),
+    parameters=(
+        _parameter(
+            "by",
+            "Fields, with commas: endpoint, entity, key, user, group, kind, route, outcome, day, month.",
+            example="key,month",
+        ),
+        _parameter(
+            "since", "Requests that began then or later: an ISO time, or seconds.", example="2026-03-01"
+        ),
+        _parameter("until", "Requests that began earlier.", example="2026-04-01"),
+        _parameter("endpoint", "Of this endpoint alone."),
+        _parameter("key", "Of this key alone."),
+        _parameter("shadow", "Of shadow copies instead of requests.", bool),
+        _parameter("format", "The form of the answer.", Literal["json", "csv"]),
+    ),
+)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    app = CommandRoute(services, _report, NoBody)
+    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scope=Scope.MANAGE)
+
+
+async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
+    query = asked.query
+    for name in query:
+        if name not in _QUERY:
+            raise InvalidField(name, f"is unknown here; known are {', '.join(_QUERY)}")
+    form = query.get("format", "json")
+    if form not in _FORMATS:
+        raise InvalidField("format", f"must be one of {', '.join(_FORMATS)}")
+    shadow = query.get("shadow", "false")
+    if shadow not in _FLAGS:
+        raise InvalidField("shadow", "must be true or false")
+    command = ReportUsage(
+        since=_time(query, "since"),
+        until=_time(query, "until"),
+        endpoint=query.get("endpoint"),
+        key=query.get("key"),
+        shadow=_FLAGS[shadow],
+        **({"by": _fields(query["by"])} if "by" in query else {}),
+    )
+    report = await asked.do(command)
+    if form == "csv":
+        headers = {"content-disposition": 'attachment; filename="usage.csv"'}
+        return Page(body=_csv(report).encode(), media=f"{CSV}; charset=utf-8", headers=headers)
+    return {"by": report.by, "rows": [_row(report, row) for row in report.rows]}
+
+
+def _fields(text: str) -> tuple[str, ...]:
+    """Each once; none at all for an empty text, which sums up everything."""
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def _time(query: Any, name: str) -> float | None:
+    """Unix seconds. Raises InvalidField."""
+    text = query.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            found = datetime.fromisoformat(text)
+            seconds = (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):
+            raise InvalidField(name, _TIME) from None
+    if not math.isfinite(seconds) or not 0 <= seconds <= _LATEST_S:
+        raise InvalidField(name, _TIME)
+    return seconds
+
+
+def _row(report: UsageReport, row: UsageRow) -> dict[str, Any]:
+    means = {"first_token_s": row.first_token_s, "total_s": row.total_s}
+    return {
+        **dict(zip(report.by, row.group, strict=True)),
+        "requests": row.requests,
+        "prompt_tokens": row.prompt_tokens,
+        "cached_tokens": row.cached_tokens,
+        "completion_tokens": row.completion_tokens,
+        "migrations": row.migrations,
+        "cost": row.cost,
+        **{name: value for name, value in means.items() if value is not None},
+    }
+
+
+def _csv(report: UsageReport) -> str:
+    """With a column for each currency that there is, and for each way to end."""
+    currencies = sorted({currency for row in report.rows for currency in row.cost})
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\r\n")
+    tokens = ("prompt_tokens", "cached_tokens", "completion_tokens", "migrations")
+    costs = (f"cost_{currency}" for currency in currencies)
+    writer.writerow([*report.by, "requests", *OUTCOMES, *tokens, *costs, "first_token_s", "total_s"])
+    for row in report.rows:
+        writer.writerow(
+            [
+                *row.group,
+                sum(row.requests.values()),
+                *(row.requests.get(outcome, 0) for outcome in OUTCOMES),
+                *(getattr(row, name) for name in tokens),
+                *(row.cost.get(currency, "") for currency in currencies),
+                "" if row.first_token_s is None else row.first_token_s,
+                "" if row.total_s is None else row.total_s,
+            ]
+        )
+    return text.getvalue()
