@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import endpoints, rollouts
-from serve_app.api.management import endpoints, usage
+from serve_app.api.management import endpoints, rollouts, usage
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 

@@ -17,7 +17,6 @@ from ray.serve.config import AutoscalingConfig
 from ray.serve.schema import ServeApplicationSchema
 
 from serve_app.config import EngineConfig, ModelConfig, ProvisionedConfig
-from serve_app.deployments import build
 from serve_app.deployments.build import model_deployment
 from serve_app.deployments.model.deployment import BY_LOAD
 from serve_app.deployments.model.scaling import ByLoad
