@@ -49,7 +49,7 @@ def main() -> None:
     for path in write_migration(arguments.message):
         lines = path.read_text().splitlines(keepends=True)
         path.write_text("".join(line for line in lines if not line.lstrip().startswith("# ###")))
-        for tidy in (["check", "--fix", "--quiet"], ["format", "--quiet"]):
+        for tidy in (["format", "--quiet"], ["check", "--fix", "--quiet"]):
             subprocess.run([sys.executable, "-m", "ruff", *tidy, str(path)], check=True)
         print(f"{path}: read it, then run tests/unit/control/database")
 
