@@ -14,7 +14,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from serve_app.accounts.keys import StaticAccounts
+from serve_app.accounts.accounts import Accounts
 from serve_app.api.app import build_app
 from serve_app.api.backend import Journal, Management
 from serve_app.api.directory import Directory
@@ -135,7 +135,7 @@ def fake_app(
     settings = GatewayConfig(**options)
     services = gateway_services(
         backend,
-        StaticAccounts(settings, {"SERVE_APP_API_KEYS": keys}),
+        Accounts(settings, {"SERVE_APP_API_KEYS": keys}),
         settings,
         directory=directory_of(backend) if directory is None else directory,
         quota=LocalQuota(),

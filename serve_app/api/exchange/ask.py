@@ -118,7 +118,7 @@ async def asked_of(
     the block ends. Raises ServeError.
     """
     backend = services.backend
-    endpoint = services.directory.find(model)
+    endpoint = services.endpoints(scope).find(model)
     candidates = candidates_of(endpoint, _Wanted(endpoint.task, version), None, scope, services)
     complete = [replace(each, id=context_of(scope).id, timeout_s=candidates.limit_s) for each in questions]
 

@@ -46,7 +46,7 @@ class EmbedExchange(Exchange[EmbedCall]):
 
     async def _answer(self, call: EmbedCall, entity: str | None) -> None:
         services, context = self._services, self._context
-        endpoint = services.directory.find(call.model)
+        endpoint = services.endpoints(self._scope).find(call.model)
         candidates = candidates_of(endpoint, call, entity, self._scope, services)
         request = replace(call.request, id=context.id, timeout_s=candidates.limit_s)
         ask = partial(self._ask, request)

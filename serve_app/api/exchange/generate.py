@@ -85,7 +85,7 @@ async def under_way(
     Raises ServeError.
     """
     context = context_of(scope)
-    endpoint, adapter = services.directory.resolve(call.model, services.backend)
+    endpoint, adapter = services.endpoints(scope).resolve(call.model, services.backend)
     context.ignored = call.ignored
     candidates = candidates_of(endpoint, call, entity, scope, services)
     requests = _complete(call, context, candidates.limit_s, adapter)

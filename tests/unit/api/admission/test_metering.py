@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.accounts.keys import new_key
+from serve_app.accounts.key_file import new_key
 from serve_app.api.admission.metering import cost, prompt_tokens
 from serve_app.api.edge.ratelimit import duration, ratelimit_headers
 from serve_app.endpoints.endpoint import Price

@@ -1,0 +1,15 @@
+"""Who may manage keys, and whatever else concerns more than one endpoint."""
+
+from __future__ import annotations
+
+from serve_app.errors import PermissionDenied
+from serve_app.types import Caller, Scope
+
+
+def check_administrator(caller: Caller) -> None:
+    """Raises PermissionDenied unless the caller may manage everything."""
+    if Scope.MANAGE not in caller.scopes:
+        raise PermissionDenied(f"the API key lacks the scope '{Scope.MANAGE}'")
+    if caller.endpoints:
+        # Such a key could otherwise make itself one without the limit.
+        raise PermissionDenied("a key that is limited to endpoints may not manage keys")
