@@ -136,7 +136,7 @@ class Keys:
         return await self._database.run(lambda session: self._read(session, command))
 
     def _read(self, session: Session, command: ListKeys) -> KeyList:
-        query = select(ApiKey).order_by(ApiKey.created, ApiKey.id)
+        query = select(ApiKey).order_by(ApiKey.created, ApiKey.name, ApiKey.id)
         if not command.everything:
             query = query.where(_is_in_force(self._now()))
         return KeyList(keys=tuple(_shown(key) for key in session.scalars(query)))

@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from serve_app.control.database.database import Database
-from serve_app.control.database.tables import Table
 from serve_app.control.keys.permissions import Grants
 from serve_app.errors import InvalidField, ModelNotFound, PermissionDenied
 from serve_app.types import Caller, Scope
@@ -20,11 +18,11 @@ def grant(principal, level="CAN_QUERY", kind="user_name"):
 
 
 class Case:
-    def __init__(self, path):
+    def __init__(self, database):
         self.names = {"id-1": "chat", "id-2": "other"}
         self.changes = 0
-        self.database = Database(f"sqlite:///{path / 'control.db'}")
-        self.grants = Grants(self.database, self.changed, lambda session: self.names)
+        self.database = database
+        self.grants = Grants(database, self.changed, lambda session: self.names)
         self.handlers = self.grants.handlers()
 
     def changed(self):
@@ -42,11 +40,8 @@ class Case:
 
 
 @pytest.fixture
-async def case(tmp_path):
-    made = Case(tmp_path)
-    await made.database.run(lambda session: Table.metadata.create_all(session.connection()))
-    yield made
-    made.database.close()
+def case(database):
+    return Case(database)
 
 
 async def test_put_replaces_all_and_patch_those_that_it_names(case):

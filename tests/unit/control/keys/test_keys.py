@@ -7,8 +7,6 @@ import pytest
 from sqlalchemy import text
 
 from serve_app.accounts.keys import digest_of
-from serve_app.control.database.database import Database
-from serve_app.control.database.tables import Table
 from serve_app.control.keys.keys import Keys
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, PermissionDenied
 from serve_app.types import Caller, Scope
@@ -23,12 +21,11 @@ MANAGE = ("inference", "manage")
 class Case:
     """A database in a file, its keys, and a clock that the test sets."""
 
-    def __init__(self, path):
-        self.path = path / "control.db"
+    def __init__(self, database):
         self.time = 1_000.0
         self.changes = 0
-        self.database = Database(f"sqlite:///{self.path}")
-        self.keys = Keys(self.database, self.changed, lambda: self.time)
+        self.database = database
+        self.keys = Keys(database, self.changed, lambda: self.time)
         self.handlers = self.keys.handlers()
 
     def changed(self):
@@ -45,11 +42,8 @@ class Case:
 
 
 @pytest.fixture
-async def case(tmp_path):
-    made = Case(tmp_path)
-    await made.database.run(lambda session: Table.metadata.create_all(session.connection()))
-    yield made
-    made.database.close()
+def case(database):
+    return Case(database)
 
 
 async def test_a_new_key_is_told_once_and_known_by_its_digest(case):
@@ -63,18 +57,18 @@ async def test_a_new_key_is_told_once_and_known_by_its_digest(case):
     assert case.changes == 1
 
 
-async def test_neither_the_database_nor_any_text_has_the_key(case):
+async def test_neither_the_database_nor_any_text_has_the_key(case, tmp_path):
     made = await case.do(CreateKey(name="alice", comment="hers"))
     rest = made.secret[8:]
     listed = await case.do(ListKeys())
     for shown in (repr(made), repr(listed), repr(await case.in_force()), str(made)):
         assert rest not in shown
-    dump = "\n".join(sqlite3.connect(case.path).iterdump())
+    dump = "\n".join(sqlite3.connect(tmp_path / "control.db").iterdump())
     assert "alice" in dump
     assert rest not in dump
     assert rest[:6] not in dump
     assert digest_of(made.secret).hex().upper() in dump.upper()
-    files = b"".join(each.read_bytes() for each in case.path.parent.iterdir() if each.is_file())
+    files = b"".join(each.read_bytes() for each in tmp_path.iterdir() if each.is_file())
     assert rest.encode() not in files
 
 
@@ -139,7 +133,7 @@ async def test_the_first_key_of_a_server_without_keys_must_manage(case):
     assert await case.names(everything=True) == []
     await case.do(CreateKey(name="admin", scopes=MANAGE), NOBODY)
     await case.do(CreateKey(name="a"), AT_RUN_TIME)
-    assert await case.names() == ["admin", "a"]
+    assert await case.names() == ["a", "admin"]
 
 
 async def test_the_last_key_that_manages_stays_unless_the_key_file_has_one(case):
