@@ -62,6 +62,7 @@ class Verdict:
     budgets: tuple[Budget, ...]  # in the order of the draws
     retry_after_s: float | None = None  # refused: until this claim could be granted; None: never
     refused: str | None = None  # the unit that refused it
+    refused_draw: int | None = None  # the index of the draw that refused it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.admission.metering import BYTES_PER_TOKEN, Metered
+from serve_app.api.admission.estimates import BYTES_PER_TOKEN
+from serve_app.api.admission.metering import Metered
 from serve_app.api.context import context_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.candidates import Candidates, candidates_of

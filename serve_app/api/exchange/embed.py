@@ -13,7 +13,7 @@ from math import prod
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission.metering import tokens_in
+from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.ask import first_reply

@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission.metering import most_used
+from serve_app.api.admission.estimates import most_used
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders

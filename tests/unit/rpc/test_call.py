@@ -40,6 +40,7 @@ def test_every_kind_of_error_has_a_status_of_grpc_that_fits_its_status_of_http()
         404: {"NOT_FOUND", "UNIMPLEMENTED"},
         405: {"UNIMPLEMENTED"},
         408: {"DEADLINE_EXCEEDED"},
+        409: {"ALREADY_EXISTS", "ABORTED"},
         413: {"INVALID_ARGUMENT"},
         429: {"RESOURCE_EXHAUSTED"},
         500: {"INTERNAL"},
