@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
-from serve_app.accounts.keys import NAME, digest_of, new_secret, salt_of
+from serve_app.accounts.keys import EXPECTED, NAME, KeyFileError, salt_of
 from serve_app.types import Caller, Scope
 
 logger = logging.getLogger(__name__)
@@ -34,10 +34,6 @@ ENVIRONMENT: Final = "SERVE_APP_API_KEYS"
 ENVIRONMENT_FILE: Final = "SERVE_APP_API_KEYS_FILE"
 
 _LINE = re.compile(rf"(?P<name>{NAME.pattern}):(?P<scopes>[a-z,]+):(?P<digest>[0-9a-f]{{64}})")
-
-
-class KeyFileError(ValueError):
-    """A line of the key file or variable that is not understood; names the line, not its content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +91,6 @@ class KeyFile:
         return parse_keys(self._path.read_text(encoding="utf-8").splitlines(), "the key file, line")
 
 
-def new_key(name: str, scopes: Iterable[str] = (Scope.INFERENCE,)) -> tuple[str, str]:
-    """A fresh key and its line for the key file. Raises KeyFileError for a bad name or scope."""
-    key = new_secret()
-    line = f"{name}:{','.join(sorted(set(scopes)))}:{digest_of(key).hex()}"
-    parse_keys([line], "name or scopes")
-    return key, line
-
-
 def parse_keys(lines: Iterable[str], where: str) -> dict[bytes, StaticKey]:
     """The keys of `lines` by digest. Raises KeyFileError, which tells the line's number after `where`."""
     keys: dict[bytes, StaticKey] = {}
@@ -112,8 +100,7 @@ def parse_keys(lines: Iterable[str], where: str) -> dict[bytes, StaticKey]:
             continue
         match = _LINE.fullmatch(line)
         if match is None or not set(match["scopes"].split(",")) <= set(Scope):
-            expected = f"name:scopes:sha256, with scopes of {', '.join(Scope)}"
-            raise KeyFileError(f"{where} {number}: expected {expected}")
+            raise KeyFileError(f"{where} {number}: {EXPECTED}")
         name, digest = match["name"], bytes.fromhex(match["digest"])
         scopes = frozenset(Scope(scope) for scope in match["scopes"].split(","))
         caller = Caller(key_id=name, scopes=scopes, salt=salt_of(digest, name))

@@ -10,13 +10,30 @@ import hashlib
 import hmac
 import re
 import secrets
+from collections.abc import Iterable
 from typing import Final
+
+from serve_app.types import Scope
 
 PREFIX: Final = "sk-"
 SHOWN_CHARS: Final = 8  # of the key's beginning, by which its owner knows it again
 MAX_KEY_CHARS: Final = 256
 NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,64}")  # of a key: it stands in logs and in usage
+EXPECTED: Final = f"expected name:scopes:sha256, with scopes of {', '.join(Scope)}"
 ANONYMOUS: Final = "anonymous"  # the name of every caller while there are no keys
+
+
+class KeyFileError(ValueError):
+    """A line of the key file or variable that is not understood; names the line, not its content."""
+
+
+def new_key(name: str, scopes: Iterable[str] = (Scope.INFERENCE,)) -> tuple[str, str]:
+    """A fresh key and its line for the key file. Raises KeyFileError for a bad name or scope."""
+    wanted = sorted(set(scopes))
+    if NAME.fullmatch(name) is None or not wanted or not set(wanted) <= set(Scope):
+        raise KeyFileError(f"name or scopes: {EXPECTED}")
+    key = new_secret()
+    return key, f"{name}:{','.join(wanted)}:{digest_of(key).hex()}"
 
 
 def new_secret() -> str:

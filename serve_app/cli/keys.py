@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from serve_app.accounts.key_file import KeyFileError, new_key
+from serve_app.accounts.keys import KeyFileError, new_key
 from serve_app.types import Scope
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.api.edge.auth import OPEN_PATHS, Scoped
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend

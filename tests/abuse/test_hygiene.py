@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.errors import KINDS, from_info
 from serve_app.telemetry import JsonFormatter
 from serve_app.types import ErrorInfo

@@ -13,7 +13,7 @@ from typing import Any
 import grpc
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.limits import MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc import call as rpc_call
 from serve_app.rpc import kserve_pb2 as pb

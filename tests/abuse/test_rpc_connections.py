@@ -7,7 +7,7 @@ import asyncio
 import grpc
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.rpc import server
 from serve_app.rpc.methods import HEALTH
 from tests.support.fakes_backend import FakeBackend

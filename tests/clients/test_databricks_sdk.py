@@ -24,7 +24,7 @@ from databricks.sdk.errors import (
 from databricks.sdk.service.serving import ChatMessage, ChatMessageRole, QueryEndpointResponseObject
 
 from serve_app import errors
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.types import FinishReason, Scope
 from tests.conformance.target import DEMO, demo_app
 from tests.support.fakes_backend import (

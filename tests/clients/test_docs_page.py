@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Page, async_playwright, expect
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app, served
 

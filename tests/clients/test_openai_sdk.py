@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import openai
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.errors import (
     DeadlineExceeded,
     GenerationFailed,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend, model_info
 from tests.support.gateway import CHAT, COMPLETIONS, chat_body, completion_body, gateway

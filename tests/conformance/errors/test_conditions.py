@@ -9,7 +9,7 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,

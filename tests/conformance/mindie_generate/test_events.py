@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
 from tests.support.fakes_backend import WORDS, FakeBackend, model_info

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.errors import GenerationFailed
 from tests.conformance.trtllm.asks import IDS, INFER, TYPES, body, error_of, events, outputs, tensor
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info

@@ -11,8 +11,7 @@ import pytest
 
 from serve_app.accounts.accounts import Accounts
 from serve_app.accounts.bad_keys import MAX_ADDRESSES, MOST, WINDOW_S
-from serve_app.accounts.key_file import new_key
-from serve_app.accounts.keys import digest_of, new_secret
+from serve_app.accounts.keys import digest_of, new_key, new_secret
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, QuotaExceeded, Unauthenticated, Unavailable
 from serve_app.types import Scope

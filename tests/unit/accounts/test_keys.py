@@ -5,7 +5,7 @@ import hashlib
 import pytest
 
 from serve_app.accounts.accounts import Accounts, is_loopback
-from serve_app.accounts.key_file import KeyFileError, new_key
+from serve_app.accounts.keys import KeyFileError, new_key
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, Unauthenticated
 from serve_app.types import Scope

@@ -8,7 +8,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.api.directory import Directory
 from serve_app.cli.server import Server
 from serve_app.endpoints.catalogue import parse_catalogue

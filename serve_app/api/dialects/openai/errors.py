@@ -17,6 +17,7 @@ from serve_app.limits import MAX_ERROR_BYTES
 _INVALID: Final = "invalid_request_error"
 _CAPACITY: Final = "service_unavailable_error"
 _SERVER: Final = "server_error"
+SPENT: Final = "insufficient_quota"  # type and code where the budget of a key is spent
 
 
 class ErrorRow(NamedTuple):
@@ -59,7 +60,7 @@ def error_object(error: ServeError) -> bytes:
     code = "unsupported_parameter" if isinstance(error, UnsupportedField) else row.code
     kind = row.type
     if isinstance(error, BudgetSpent):
-        kind = code = "insufficient_quota"
+        kind = code = SPENT
     fields = {"message": error.message, "type": kind, "param": error.param, "code": code}
     body = msgspec.json.encode({"error": fields})
     if len(body) < MAX_ERROR_BYTES:

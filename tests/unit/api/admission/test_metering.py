@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.admission.metering import cost
 from serve_app.api.edge.ratelimit import budget_headers, duration

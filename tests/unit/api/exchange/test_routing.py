@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.endpoints.catalogue import parse_catalogue
 from serve_app.errors import GenerationFailed, InvalidField, Overloaded, Unavailable
 from serve_app.rpc import kserve_pb2 as pb

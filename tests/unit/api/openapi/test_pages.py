@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from serve_app.api import app as app_module
 from serve_app.api.openapi.pages import FILES
 from serve_app.types import Scope

@@ -2,7 +2,7 @@
 
 import logging
 
-from serve_app.accounts.key_file import new_key
+from serve_app.accounts.keys import new_key
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import gateway
 
