@@ -43,7 +43,7 @@ class KeyPlane:
         self._is_stale = False
         self._version = 0
         self._keys = Keys(database, self._changed)
-        self._grants = Grants(database, self._changed, lambda session: names or {})
+        self._grants = Grants(database, self._changed, lambda session, id: (names or {}).get(id))
         self._handlers = joined([self._keys.handlers(), self._grants.handlers()])
 
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from sqlalchemy import ColumnElement, and_, or_, select
@@ -21,6 +21,7 @@ from serve_app.control.handlers import Handlers
 from serve_app.control.keys.administrator import check_administrator
 from serve_app.control.keys.rules import check_budgets, check_change, check_new
 from serve_app.control.keys.tables import ApiKey
+from serve_app.control.ledger.budgets import KeyBudget
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded
 from serve_app.limits import MAX_KEYS
 from serve_app.types import Caller, Scope
@@ -69,6 +70,14 @@ class Keys:
         """For snapshots: the keys that gateways let in, without what they spent."""
         found = session.scalars(select(ApiKey).where(_is_in_force(self._now())).order_by(ApiKey.name))
         return tuple(_known(key) for key in found)
+
+    def budgets(self, session: Session) -> Iterable[KeyBudget]:
+        """For the ledger: the keys in force that have a bound."""
+        bounded = or_(ApiKey.budget.is_not(None), ApiKey.soft_budget.is_not(None))
+        for key in session.scalars(select(ApiKey).where(_is_in_force(self._now()), bounded)):
+            yield KeyBudget(
+                key=key.name, budget=key.budget, soft_budget=key.soft_budget, currency=key.currency
+            )
 
     async def _create(self, command: CreateKey, caller: Caller) -> CreatedKey:
         """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict where it would lock all out."""

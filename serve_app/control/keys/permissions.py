@@ -5,7 +5,7 @@ Kept by the endpoint's id, which is never used again: a new endpoint of an old n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
@@ -20,33 +20,29 @@ from serve_app.limits import MAX_ENDPOINT_GRANTS
 from serve_app.types import Caller
 from serve_app.types.control import GetPermissions, Grant, Permissions, PutPermissions
 
-NamesOf = Callable[
-    [Session], Mapping[str, str]
-]  # id -> name of every endpoint, those of deploy files included
+NameOf = Callable[[Session, str], str | None]  # the name of the endpoint of an id; None: there is none
 
 
 class Grants:
     """The grants in the database."""
 
-    def __init__(self, database: Database, changed: Callable[[], None], names: NamesOf) -> None:
+    def __init__(self, database: Database, changed: Callable[[], None], name_of: NameOf) -> None:
         """`changed` is called after each change."""
         self._database = database
         self._changed = changed
-        self._names = names
+        self._name_of = name_of
 
     def handlers(self) -> Handlers:
         return {GetPermissions: self._get, PutPermissions: self._put}
 
     def by_endpoint(self, session: Session) -> dict[str, tuple[Grant, ...]]:
         """For snapshots: the grants by the endpoint's name. What is gone has none."""
-        names = self._names(session)
         found: dict[str, list[Grant]] = {}
-        for row in session.scalars(
-            select(EndpointGrant).order_by(EndpointGrant.kind, EndpointGrant.principal)
-        ):
-            if row.endpoint_id in names:
-                found.setdefault(names[row.endpoint_id], []).append(_grant(row))
-        return {name: tuple(grants) for name, grants in found.items()}
+        rows = select(EndpointGrant).order_by(EndpointGrant.kind, EndpointGrant.principal)
+        for row in session.scalars(rows):
+            found.setdefault(row.endpoint_id, []).append(_grant(row))
+        names = {endpoint_id: self._name_of(session, endpoint_id) for endpoint_id in found}
+        return {name: tuple(found[id]) for id, name in names.items() if name is not None}
 
     async def _get(self, command: GetPermissions, caller: Caller) -> Permissions:
         """Raises ModelNotFound, also for an endpoint that the caller may not see."""
@@ -78,7 +74,7 @@ class Grants:
         return now
 
     def _check(self, session: Session, endpoint_id: str, caller: Caller, needed: Level) -> None:
-        name = self._names(session).get(endpoint_id)
+        name = self._name_of(session, endpoint_id)
         grants = _permissions(session, endpoint_id).grants
         level = None if name is None else level_of(caller, name, grants)
         if level is None:

@@ -65,6 +65,7 @@ class GatewayReplica:
         keep_private()
         self._config = config
         self._directory = Directory()
+        self._accounts = Accounts(config, at_run_time=control is not None)
         app = str(serve.get_replica_context().app_name)
         self._receiver = await Receiver.start(LOOPBACK, app)
         self._backend = ServeBackend(self._receiver, config.restart_wait_s)
@@ -115,6 +116,9 @@ class GatewayReplica:
         link = ControlLink(control)
         kept = (self._config.usage_dir or state_dir()) / SNAPSHOT_FILE
         feed = SnapshotFeed(link, kept, self._catalogues.report)
+        # Grants go first: no endpoint is there for a moment without its own.
+        feed.subscribe(lambda snapshot: self._directory.permit(snapshot.grants))
+        feed.subscribe(self._accounts.take)
         feed.subscribe(self._catalogues.take)
         self._catalogues.on_change = feed.tell
         feed.start()
@@ -157,7 +161,7 @@ class GatewayReplica:
         peer = LOOPBACK if listens_on_loopback() else None
         services = gateway_services(
             self._backend,
-            Accounts(self._config),
+            self._accounts,
             self._config,
             directory=self._directory,
             quota=self._quota,

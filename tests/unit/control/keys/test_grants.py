@@ -22,7 +22,7 @@ class Case:
         self.names = {"id-1": "chat", "id-2": "other"}
         self.changes = 0
         self.database = database
-        self.grants = Grants(database, self.changed, lambda session: self.names)
+        self.grants = Grants(database, self.changed, lambda session, id: self.names.get(id))
         self.handlers = self.grants.handlers()
 
     def changed(self):
