@@ -75,6 +75,43 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_endpoints_name")),
     )
     op.create_table(
+        "feedback",
+        sa.Column("request_id", sa.String(), nullable=False),
+        sa.Column("key_id", sa.String(), nullable=False),
+        sa.Column("metric", sa.String(), nullable=False),
+        sa.Column("endpoint", sa.String(), nullable=False),
+        sa.Column("value", sa.Double(), nullable=False),
+        sa.Column("given", sa.Double(), nullable=False),
+        sa.Column("is_known", sa.Boolean(), nullable=False),
+        sa.PrimaryKeyConstraint("request_id", "key_id", "metric", name=op.f("pk_feedback")),
+    )
+    with op.batch_alter_table("feedback", schema=None) as batch_op:
+        batch_op.create_index("ix_feedback_key_id_is_known", ["key_id", "is_known"], unique=False)
+
+    op.create_table(
+        "rollouts",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("endpoint_id", sa.String(), nullable=False),
+        sa.Column("endpoint", sa.String(), nullable=False),
+        sa.Column("entity", sa.String(), nullable=False),
+        sa.Column("steps", sa.JSON(), nullable=False),
+        sa.Column("step", sa.Integer(), nullable=False),
+        sa.Column("interval_s", sa.Double(), nullable=False),
+        sa.Column("guards", sa.JSON(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("message", sa.String(), nullable=False),
+        sa.Column("started", sa.Double(), nullable=False),
+        sa.Column("changed", sa.Double(), nullable=False),
+        sa.Column("step_started", sa.Double(), nullable=False),
+        sa.Column("traffic", sa.JSON(), nullable=False),
+        sa.Column("former_traffic", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_rollouts")),
+    )
+    with op.batch_alter_table("rollouts", schema=None) as batch_op:
+        batch_op.create_index("ix_rollouts_endpoint_id", ["endpoint_id"], unique=False)
+        batch_op.create_index("ix_rollouts_state", ["state"], unique=False)
+
+    op.create_table(
         "usage",
         sa.Column("id", sa.String(), nullable=False),
         sa.Column("is_ended", sa.Boolean(), nullable=False),
@@ -97,6 +134,7 @@ def upgrade() -> None:
         sa.Column("queue_s", sa.Double(), nullable=True),
         sa.Column("total_s", sa.Double(), nullable=False),
         sa.Column("migrations", sa.Integer(), nullable=False),
+        sa.Column("failed_over", sa.String(), nullable=False),
         sa.Column("cost", sa.Double(), nullable=True),
         sa.Column("currency", sa.String(), nullable=True),
         sa.Column("is_shadow", sa.Boolean(), nullable=False),
