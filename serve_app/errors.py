@@ -11,7 +11,8 @@
     ├── Unauthenticated      E6   no key, or a key nobody issued
     ├── PermissionDenied     E6b  a good key without the right scope
     ├── QuotaExceeded        E7   the caller's own limit
-    │   └── LargerThanQuota       one request above the whole limit: waiting does not help
+    │   ├── LargerThanQuota       one request above the whole limit: waiting does not help
+    │   └── BudgetSpent           what the key may cost in a month is spent: only its owner can help
     ├── Overloaded           E8   our capacity
     ├── Unavailable          E9   loading, draining, not ready
     ├── DeadlineExceeded     E10
@@ -123,6 +124,12 @@ class QuotaExceeded(ServeError):
 
 class LargerThanQuota(QuotaExceeded):
     """One request needs more than the limit ever allows."""
+
+    retryable = False
+
+
+class BudgetSpent(QuotaExceeded):
+    """The budget of the caller's key is spent."""
 
     retryable = False
 

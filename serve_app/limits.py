@@ -96,3 +96,11 @@ MAX_STRICT_PROPERTIES: Final = 5_000  # OpenAI's own bound under `strict`, as ar
 MAX_STRICT_DEPTH: Final = 10  # objects and arrays inside each other
 MAX_STRICT_ENUM: Final = 1_000  # values of one enum
 MAX_TIMEOUT_S: Final = 3_600.0  # the longest deadline a client may ask for
+
+# --- keys ----------------------------------------------------------------------------
+MAX_KEYS: Final = 10_000  # in force at once: every gateway holds all of them, some 2 kB each
+MAX_KEY_NAMES: Final = 100  # groups, or endpoints, of one key
+MAX_PRINCIPAL_CHARS: Final = 256  # of the name of a user, a group or a service principal
+MAX_COMMENT_CHARS: Final = 1_024  # of a key; it is listed with it
+MAX_KEY_LIFETIME_S: Final = 10 * 365 * 86_400.0  # a key that shall live longer has no end
+MAX_ENDPOINT_GRANTS: Final = 1_000  # of one endpoint; a gateway looks through them at each request

@@ -96,6 +96,7 @@ class Buckets:
             budgets=tuple(b.budget(d.unit) for b, d in zip(buckets, draws, strict=True)),
             retry_after_s=longest if 0.0 < longest < math.inf else None,
             refused=draws[waits.index(longest)].unit if longest else None,
+            refused_draw=waits.index(longest) if longest else None,
         )
 
     def settle(self, draws: Iterable[Draw]) -> None:

@@ -161,6 +161,10 @@ class Accounts(Protocol):
         """Whether the newest list of keys is wrong, and the one before it in force."""
         ...
 
+    def is_declared(self, name: str) -> bool:
+        """Whether the operator gave this name to a key, so that none that is made at run time may have it."""
+        ...
+
     def authenticate(self, authorization: str | None, peer: str | None) -> Caller:
         """The caller of a request with this Authorization header from this address.
 

@@ -1,23 +1,32 @@
 """The endpoints of this gateway: looked up by name, replaced as a whole.
 
-A running request keeps what it found; the next one sees the new catalogue.
+A running request keeps what it found; the next one sees the new catalogue. Requests look endpoints up through
+the view of their caller, so that no route can forget what a key may use.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from serve_app.api.backend import Backend
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.errors import ModelNotFound
+from serve_app.endpoints.permissions import Level, level_of
+from serve_app.errors import ModelNotFound, PermissionDenied
+from serve_app.types import Caller, Scope
+from serve_app.types.control.endpoints import Grant
+
+UNSEEN: Final = "no such model that the API key may use"  # also of one that does not exist
+QUERY: Final = Level.CAN_QUERY.name
 
 
 class Directory:
     """Endpoint name -> endpoint."""
 
     def __init__(self, catalogue: Catalogue | None = None) -> None:
+        self._grants: dict[str, Sequence[Grant]] = {}
         self.replace(catalogue or Catalogue())
 
     def replace(self, catalogue: Catalogue) -> None:
@@ -31,22 +40,58 @@ class Directory:
         self.created = int(time.time())  # Unix seconds
         self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
 
+    def permit(self, grants: Mapping[str, Sequence[Grant]]) -> None:
+        """`grants` from now on, by the name of the endpoint. One without grants is open to every key."""
+        self._grants = dict(grants)
+
+    def seen_by(self, caller: Caller | None) -> CallerView:
+        """The endpoints that `caller` may use. None: nobody is known, who sees nothing."""
+        return CallerView({} if caller is None else self._endpoints, self._grants, self.created, caller)
+
+    def named(self, name: str) -> Endpoint | None:
+        """An endpoint for the server's own use, and never for a caller's request."""
+        return self._endpoints.get(name)
+
+    def __iter__(self) -> Iterator[Endpoint]:
+        return iter(self._endpoints.values())
+
+    def __len__(self) -> int:
+        return len(self._endpoints)
+
+
+class CallerView:
+    """The endpoints that one caller may use. An endpoint that it may not see is as unknown as none."""
+
+    def __init__(
+        self,
+        endpoints: Mapping[str, Endpoint],
+        grants: Mapping[str, Sequence[Grant]],
+        created: int,
+        caller: Caller | None,
+    ) -> None:
+        self.created = created  # Unix seconds
+        self._endpoints = endpoints
+        self._grants = grants
+        self._caller = caller
+
     def find(self, name: str) -> Endpoint:
-        """Raises ModelNotFound."""
-        endpoint = self._endpoints.get(name)
-        if endpoint is None:
-            raise ModelNotFound("model", "no such model")
-        return endpoint
+        """Raises ModelNotFound, or PermissionDenied for one that the caller may see and not query."""
+        level = self._level(name)
+        if level is None:
+            raise ModelNotFound("model", "no such model" if self._is_whole else UNSEEN)
+        if level < Level.CAN_QUERY:
+            raise PermissionDenied(f"the API key's user may see this endpoint and lacks {QUERY} on it")
+        return self._endpoints[name]
 
     def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
         """An endpoint, and the adapter of its model that `name` asks for.
 
         In this order: an endpoint's own name; ENDPOINT:ADAPTER, where the model knows whether it
         has that; or an adapter's name alone (MindIE's `model` has no colon), if a model that is
-        known has it, of the first endpoint. Raises ModelNotFound.
+        known has it, of the first endpoint. Raises as `find`.
         """
         base, _, adapter = name.rpartition(":")
-        if name not in self._endpoints:
+        if self._level(name) is None:
             if base and adapter:
                 return self.find(base), adapter
             for endpoint in self:
@@ -62,10 +107,23 @@ class Directory:
         return endpoint
 
     def __iter__(self) -> Iterator[Endpoint]:
-        return iter(self._endpoints.values())
+        """Those that may be queried."""
+        for name, endpoint in self._endpoints.items():
+            level = self._level(name)
+            if level is not None and level >= Level.CAN_QUERY:
+                yield endpoint
 
-    def __len__(self) -> int:
-        return len(self._endpoints)
+    def _level(self, name: str) -> Level | None:
+        if self._caller is None or name not in self._endpoints:
+            return None
+        return level_of(self._caller, name, self._grants.get(name, ()))
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether no endpoint is left out, so that a miss tells nothing about others."""
+        if self._caller is None or self._caller.endpoints:
+            return False
+        return not self._grants or Scope.MANAGE in self._caller.scopes
 
 
 def adapters_of(endpoint: Endpoint, backend: Backend) -> tuple[str, ...]:

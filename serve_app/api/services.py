@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from starlette.types import Scope
+
 from serve_app.api.admission.copies import Copies
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
 from serve_app.api.backend import Accounts, Backend, Journal, Management, PeerOf, Quota
-from serve_app.api.context import peer_of
-from serve_app.api.directory import Directory
+from serve_app.api.context import context_of, peer_of
+from serve_app.api.directory import CallerView, Directory
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 
@@ -41,6 +43,10 @@ class Services:
     copies: Copies = field(default_factory=Copies)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def endpoints(self, scope: Scope) -> CallerView:
+        """The endpoints that the caller of this request may use."""
+        return self.directory.seen_by(context_of(scope).caller)
 
     async def aside(self, size: int, work: Callable[[S], T], given: S) -> T:
         """Work on `size` bytes; beside the event loop if that takes long enough for others to notice."""

@@ -12,6 +12,9 @@ from serve_app.control.endpoints.cluster import Cluster
 from serve_app.control.endpoints.endpoints import Endpoints
 from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handler, joined
+from serve_app.control.keys.access import Access
+from serve_app.control.keys.keys import Keys
+from serve_app.control.keys.permissions import Grants
 from serve_app.control.ledger.ledger import Ledger
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
@@ -32,13 +35,17 @@ class ControlPlane:
         parts = SnapshotParts()
         self.snapshots = Snapshots(database, parts, self._gateways)
         self.endpoints = Endpoints(database, cluster, config, self._gateways, self.snapshots.changed)
-        self.ledger = Ledger(database, changed=self.snapshots.changed)
+        self.keys = Keys(database, self.snapshots.changed)
+        grants = Grants(database, self.snapshots.changed, self.endpoints.name_of)
+        self._access = Access(database, grants)
+        self.ledger = Ledger(database, key_budgets=self.keys.budgets, changed=self.snapshots.changed)
         parts.endpoints = self.endpoints.snapshot
+        parts.keys = self.keys.in_force
+        parts.grants = grants.by_endpoint
         parts.over_budget = self.ledger.over_budget
         self.snapshots.on_report = self.endpoints.wake
-        self._handlers: dict[type[Command[Any]], Handler] = joined(
-            [self.snapshots.handlers(), self.endpoints.handlers(), self.ledger.handlers()]
-        )
+        areas = (self.snapshots, self.endpoints, self.keys, grants, self.ledger)
+        self._handlers: dict[type[Command[Any]], Handler] = joined(area.handlers() for area in areas)
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
 
@@ -53,7 +60,8 @@ class ControlPlane:
             raise UnsupportedField(None, "the control plane does not know this command")
         if not self._is_open:
             raise Unavailable("the control plane waits for its database; try again", retry_after_s=RETRY_S)
-        return cast("ReplyT", await handler(command, caller))
+        await self._access.check(command, caller)
+        return await self._access.seen(cast("ReplyT", await handler(command, caller)), caller)
 
     async def close(self) -> None:
         if self._running is not None:

@@ -21,7 +21,7 @@ from serve_app.api.dialects.triton.errors import GRPC_STATUS, render_error
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import WRITE_TIMEOUT_S
 from serve_app.api.edge.middleware import public_error
-from serve_app.api.edge.ratelimit import ratelimit_headers
+from serve_app.api.edge.ratelimit import budget_headers
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.generate import IGNORED_FIELDS, listed
 from serve_app.errors import (
@@ -138,7 +138,7 @@ def host_of(peer: str) -> str | None:
 
 def _told(context: RequestContext) -> list[tuple[bytes, bytes]]:
     """Of every end."""
-    return [(b"x-request-id", context.public_id.encode()), *ratelimit_headers(context.budgets)]
+    return [(b"x-request-id", context.public_id.encode()), *budget_headers(context.budgets, context.caller)]
 
 
 def _headers(metadata: Any) -> list[tuple[bytes, bytes]]:

@@ -53,7 +53,7 @@ async def model_infer(call: RpcCall, services: Services) -> None:
         raw = await call.read_only()
         lease.take(len(raw))
         message = await services.aside(len(raw), infer_message, raw)
-        asked = await _understood(message, services, can_stream=False)
+        asked = await _understood(message, call.scope, services, can_stream=False)
         if isinstance(asked, Stop):
             await emit(_told(services, call.scope, asked, message))
             return
@@ -116,7 +116,7 @@ class Stream:
 
     async def _answer(self, message: pb.ModelInferRequest, scope: Scope) -> None:
         services, context = self._services, context_of(scope)
-        asked = await _understood(message, services, can_stream=True)
+        asked = await _understood(message, scope, services, can_stream=True)
         if isinstance(asked, Stop):
             await self._emit(_told(services, scope, asked, message))
             return
@@ -134,7 +134,7 @@ class Stream:
 
         with ExitStack() as before:
             if asked.answer.id is not None:
-                name = endpoint_name(services, asked.answer.model)
+                name = endpoint_name(services, scope, asked.answer.model)
                 key = StopKey.of(context, name, asked.answer.id)
                 before.enter_context(services.stoppable.entry(key, stop))
             try:
@@ -165,7 +165,8 @@ async def answer(
     `begun` is told when the model answers.
     """
     context = context_of(scope)
-    call = asked.call(endpoint_name(services, asked.answer.model), _no_bytes, stream=asked.streaming)
+    name = endpoint_name(services, scope, asked.answer.model)
+    call = asked.call(name, _no_bytes, stream=asked.streaming)
     with admitted(services, call):
         async with under_way(call, None, scope, services) as (attempt, deadline):
             begun()
@@ -194,17 +195,17 @@ async def answer(
 async def answer_text(step: EnsembleStep, model: str, scope: Scope, services: Services, emit: Emit) -> None:
     """Ask the tokenizer, and `emit` the response. Raises ServeError."""
     with admitted(services, step):
-        async with answer_step(step, endpoint_name(services, model), scope, services) as (_, response):
+        async with answer_step(step, endpoint_name(services, scope, model), scope, services) as (_, response):
             context_of(scope).status = 200
             await emit(response)
 
 
 async def _understood(
-    message: pb.ModelInferRequest, services: Services, *, can_stream: bool
+    message: pb.ModelInferRequest, scope: Scope, services: Services, *, can_stream: bool
 ) -> Inference | Stop | EnsembleStep:
     """Raises ModelNotFound before anything else, then InvalidField or UnsupportedField."""
-    meant = meaning(services, message.model_name)
-    find_model(services, meant.endpoint)
+    meant = meaning(services, scope, message.model_name)
+    find_model(services, scope, meant.endpoint)
     understand = partial(_parsed, services.config.trtllm, meant, can_stream)
     return await services.aside(message.ByteSize(), understand, message)
 
@@ -221,7 +222,7 @@ def _parsed(
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:
     """Stop what is to be stopped; the empty answer that says so."""
     context = context_of(scope)
-    told = stopped(services, context, stop, message.model_version or None)
+    told = stopped(services, scope, stop, message.model_version or None)
     context.status = 200
     return InferResponse(model=stop.model, version=told["model_version"], id=stop.id, outputs={})
 

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from google.protobuf.json_format import ParseDict
 from google.protobuf.message import DecodeError, Message
+from starlette.types import Scope as AsgiScope
 
 from serve_app.api.dialects.triton import repository
 from serve_app.api.dialects.triton.pages import ConfigPage, ModelPage, everything, find, is_ready, statistics
@@ -29,7 +30,9 @@ REFLECTION: Final = tuple(
     f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")
 )
 
-Handler = Callable[[Services, Any], Awaitable[dict[str, Any]]]  # a message -> the JSON form of the answer
+Handler = Callable[
+    [Services, AsgiScope, Any], Awaitable[dict[str, Any]]
+]  # a message -> the JSON form of the answer
 
 
 class Method(NamedTuple):
@@ -57,55 +60,55 @@ class Page:
                 message.ParseFromString(raw)
             except DecodeError:
                 raise InvalidBody(f"the message is not a {message.DESCRIPTOR.name}") from None
-            body = await self._answer(services, message)
+            body = await self._answer(services, call.scope, message)
         await call.write(ParseDict(body, self._response()).SerializeToString())
 
 
-async def _server_live(services: Services, message: Any) -> dict[str, Any]:
+async def _server_live(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
     return {"live": True}
 
 
-async def _server_ready(services: Services, message: Any) -> dict[str, Any]:
+async def _server_ready(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
     return {"ready": _is_ready(services)}
 
 
-async def _server_metadata(services: Services, message: Any) -> dict[str, Any]:
+async def _server_metadata(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
     return server_metadata(services.config.v1_dialect)
 
 
-async def _model_ready(services: Services, message: Any) -> dict[str, Any]:
+async def _model_ready(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
     """What nobody serves is not ready, which is an answer and no error."""
     try:
-        return {"ready": is_ready(services, find(services, _names(message)))}
+        return {"ready": is_ready(services, find(services, scope, _names(message)))}
     except (ModelNotFound, VersionNotFound):
         return {"ready": False}
 
 
-async def _model_metadata(services: Services, message: Any) -> dict[str, Any]:
-    return ModelPage(services).page(find(services, _names(message)))
+async def _model_metadata(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    return ModelPage(services).page(find(services, scope, _names(message)))
 
 
-async def _model_config(services: Services, message: Any) -> dict[str, Any]:
-    return {"config": ConfigPage(services).page(find(services, _names(message)))}
+async def _model_config(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    return {"config": ConfigPage(services).page(find(services, scope, _names(message)))}
 
 
-async def _model_statistics(services: Services, message: Any) -> dict[str, Any]:
-    models = [find(services, _names(message))] if message.name else everything(services)
+async def _model_statistics(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    models = [find(services, scope, _names(message))] if message.name else everything(services, scope)
     return {"model_stats": statistics(services, models)}
 
 
-async def _repository_index(services: Services, message: Any) -> dict[str, Any]:
-    return {"models": repository.index(services, only_ready=message.ready)}
+async def _repository_index(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    return {"models": repository.index(services, scope, only_ready=message.ready)}
 
 
-async def _load(services: Services, message: Any) -> dict[str, Any]:
-    found = repository.controlled(services, message.model_name, dict(message.parameters), "load")
+async def _load(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    found = repository.controlled(services, scope, message.model_name, dict(message.parameters), "load")
     await repository.load(services, found)
     return {}
 
 
-async def _unload(services: Services, message: Any) -> dict[str, Any]:
-    found = repository.controlled(services, message.model_name, dict(message.parameters), "unload")
+async def _unload(services: Services, scope: AsgiScope, message: Any) -> dict[str, Any]:
+    found = repository.controlled(services, scope, message.model_name, dict(message.parameters), "unload")
     repository.refuse_to_unload(found)
 
 

@@ -29,6 +29,7 @@ class Caller:
     endpoints: frozenset[str] = frozenset()  # that the key may use; empty: all
     over_budget: str = ""  # why its requests are refused now; "": they are not
     over_soft_budget: str = ""  # what its answers say
+    at_run_time: bool = False  # the key was made at run time, and may be revoked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +62,7 @@ class Verdict:
     budgets: tuple[Budget, ...]  # in the order of the draws
     retry_after_s: float | None = None  # refused: until this claim could be granted; None: never
     refused: str | None = None  # the unit that refused it
+    refused_draw: int | None = None  # the index of the draw that refused it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

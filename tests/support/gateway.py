@@ -14,11 +14,11 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
-from serve_app.accounts.keys import StaticAccounts
+from serve_app.accounts.accounts import Accounts
 from serve_app.api.app import build_app
 from serve_app.api.backend import Journal, Management
 from serve_app.api.directory import Directory
-from serve_app.api.services import gateway_services
+from serve_app.api.services import Services, gateway_services
 from serve_app.config import GatewayConfig
 from serve_app.endpoints.catalogue import parse_catalogue
 from tests.support.fakes_backend import FakeBackend
@@ -64,6 +64,12 @@ class Gateway:
     directory: Directory
     journal: ListJournal
     client: httpx.AsyncClient
+
+    @property
+    def services(self) -> Services:
+        found = self.app.state.services
+        assert isinstance(found, Services)
+        return found
 
     async def post(self, path: str, body: Any = None, **kwargs: Any) -> httpx.Response:
         return await self.client.post(path, json=body, **kwargs)
@@ -125,17 +131,18 @@ def fake_app(
     journal: Journal | None = None,
     **options: Any,
 ) -> FastAPI:
-    """The app over `backend`; `options` are `build_app`'s, a `management`, or settings of the gateway.
+    """The app over `backend`; `options` are `build_app`'s, a `management`, `at_run_time`, or settings.
 
     Its services are in `app.state.services`.
     """
     peer = {"peer_of": options.pop("peer_of")} if "peer_of" in options else {}
     ids_are_echoed = options.pop("ids_are_echoed", False)
     management: Management | None = options.pop("management", None)
+    at_run_time = options.pop("at_run_time", False)
     settings = GatewayConfig(**options)
     services = gateway_services(
         backend,
-        StaticAccounts(settings, {"SERVE_APP_API_KEYS": keys}),
+        Accounts(settings, {"SERVE_APP_API_KEYS": keys}, at_run_time=at_run_time),
         settings,
         directory=directory_of(backend) if directory is None else directory,
         quota=LocalQuota(),

@@ -10,7 +10,7 @@ from typing import Final
 
 from starlette.applications import Starlette
 
-from serve_app.accounts.keys import StaticAccounts
+from serve_app.accounts.accounts import Accounts
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
 from serve_app.api.services import gateway_services
@@ -67,7 +67,7 @@ async def _running(config: ModelConfig) -> AsyncIterator[str]:
     settings = GatewayConfig()
     services = gateway_services(
         LocalBackend(server),
-        StaticAccounts(settings, {}),
+        Accounts(settings, {}),
         settings,
         directory=Directory(parse_catalogue({"endpoints": [{"name": config.name, "task": task}]})),
         quota=LocalQuota(),

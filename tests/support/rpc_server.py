@@ -12,7 +12,7 @@ import numpy as np
 import tritonclient.grpc as triton
 from fastapi import FastAPI
 
-from serve_app.accounts.keys import StaticAccounts
+from serve_app.accounts.accounts import Accounts
 from serve_app.config import GatewayConfig
 from serve_app.rpc.server import RpcServer
 from serve_app.types import EngineStats
@@ -25,7 +25,7 @@ TYPES = {bool: ("BOOL", np.bool_), int: ("INT32", np.int32), float: ("FP32", np.
 @asynccontextmanager
 async def rpc_served(app: FastAPI, keys: str = "", host: str = "127.0.0.1") -> AsyncIterator[str]:
     """The address of a server over what `app` answers with."""
-    accounts = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS": keys})
+    accounts = Accounts(GatewayConfig(), {"SERVE_APP_API_KEYS": keys})
     server = RpcServer(replace(app.state.services, accounts=accounts))
     await server.start(host, 0)
     try:

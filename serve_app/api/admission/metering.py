@@ -10,44 +10,31 @@ where the journal is.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, Protocol
 
+from serve_app.api.admission.draws import draws_of, refusal_of, settlement_of, tightest
 from serve_app.api.admission.progress import Progress
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext
-from serve_app.api.dialects.error_reply import whole_seconds
 from serve_app.api.edge.body import ClientGone
-from serve_app.endpoints.endpoint import Endpoint, Kind, Limits, Price
+from serve_app.endpoints.endpoint import Endpoint, Price
 from serve_app.errors import (
+    BudgetSpent,
     DeadlineExceeded,
     EngineRefused,
     GenerationFailed,
-    LargerThanQuota,
     Overloaded,
-    QuotaExceeded,
     ServeError,
     Unavailable,
 )
-from serve_app.types import Draw, GenerateRequest, Prompt, Usage, UsageRecord
+from serve_app.types import Draw, Usage, UsageRecord
 
-MINUTE_S: Final = 60.0
 RETRY_S: Final = 5.0  # Retry-After while usage cannot be written: an operator must make space
-BYTES_PER_TOKEN: Final = 4  # an estimate for usual text, which the settlement corrects
-TOKENS_PER_MESSAGE: Final = 4  # that the template adds
-DEFAULT_OUTPUT: Final = Limits().default_output_tokens
-
-REQUESTS: Final = "requests"
-INPUT: Final = "input-tokens"
-OUTPUT: Final = "output-tokens"
-TOKENS: Final = "tokens"
-
 _OURS: Final = (Overloaded, Unavailable, EngineRefused, GenerationFailed)
-_NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output tokens", TOKENS: "tokens"}
 
 
 class User(Protocol):
@@ -97,13 +84,17 @@ class Meter:
     ) -> AsyncIterator[Metered]:
         """Account for one call. Raises QuotaExceeded, or Unavailable if usage must be written and cannot.
 
+        A caller whose key has spent its budget gets a QuotaExceeded that says so.
+
         `reserved` returns the most that the call may use. It may read every prompt, so only endpoints
         with budgets call it. The block tells the `Metered` what it used. However the block ends, the
         reservation is settled and one record is closed.
         """
         if not self.is_open:
             raise Unavailable("usage cannot be written down at present; try again", retry_after_s=RETRY_S)
-        draws = _draws(endpoint, context, reserved)
+        if context.caller is not None and context.caller.over_budget:
+            raise BudgetSpent(context.caller.over_budget)
+        draws = draws_of(endpoint, context.caller, reserved)
         if draws:
             await self._claim(draws, context)
         metered = Metered(endpoint, context, self._progress)
@@ -121,26 +112,15 @@ class Meter:
             raise
         finally:
             if draws:
-                self._quota.settle(_settlement(draws, metered.usage, is_free=metered.is_free))
+                self._quota.settle(settlement_of(draws, metered.usage, is_free=metered.is_free))
             self._progress.end(metered)
             self._journal.closed(metered.close(outcome))
 
     async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
         verdict = await self._quota.claim(draws)
-        context.budgets = verdict.budgets
-        if verdict.granted:
-            return
-        draw = next(draw for draw in draws if draw.unit == verdict.refused)
-        if verdict.retry_after_s is None:
-            raise LargerThanQuota(
-                f"the request alone needs {math.ceil(draw.amount)} {_NAMES[draw.unit]}, more than the limit "
-                f"of {math.floor(draw.capacity)}; shorten it or lower max_tokens"
-            )
-        raise QuotaExceeded(
-            f"the limit of {math.floor(draw.per_second * MINUTE_S)} {_NAMES[draw.unit]} a minute is reached; "
-            f"try again in {whole_seconds(verdict.retry_after_s)} s",
-            retry_after_s=verdict.retry_after_s,
-        )
+        context.budgets = tightest(verdict.budgets)
+        if not verdict.granted:
+            raise refusal_of(draws, verdict)
 
 
 class Metered:
@@ -216,22 +196,6 @@ class Metered:
         )
 
 
-def prompt_tokens(prompt: Prompt) -> int:
-    """About how many tokens a prompt has; exact for ids."""
-    if prompt.token_ids is not None:
-        return len(prompt.token_ids)
-    texts = [prompt.text or "", prompt.suffix or ""]
-    messages = prompt.messages or ()
-    texts += [value for message in messages for value in message.values() if isinstance(value, str)]
-    return tokens_in(*texts) + TOKENS_PER_MESSAGE * len(messages)
-
-
-def tokens_in(*texts: str) -> int:
-    """About how many tokens these texts have together."""
-    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
-    return math.ceil(size / BYTES_PER_TOKEN)
-
-
 def cost(price: Price, usage: Usage) -> float:
     """What `usage` costs, in the price's currency."""
     cached = price.cached_input_per_million
@@ -239,73 +203,6 @@ def cost(price: Price, usage: Usage) -> float:
     fresh = usage.prompt_tokens - usage.cached_tokens
     total = fresh * price.input_per_million + usage.cached_tokens * cached_price
     return (total + usage.generated_tokens * price.output_per_million) / 1e6
-
-
-def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
-    default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
-    most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
-    return most * max(request.n, request.best_of or 0, request.beam.width if request.beam is not None else 0)
-
-
-def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
-    """What `requests` may use at the most."""
-    return Usage(
-        prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
-        completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
-    )
-
-
-def _draws(endpoint: Endpoint, context: RequestContext, ask: Callable[[], Usage]) -> list[Draw]:
-    if endpoint.kind is Kind.PROVISIONED:
-        reserved = ask()
-        rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
-        capacity = rate * endpoint.burst_s
-        # A request that is larger than the whole burst takes all of the burst.
-        amount = min(capacity, reserved.prompt_tokens + reserved.completion_tokens)
-        return [
-            Draw(
-                bucket=f"{endpoint.name}|{TOKENS}",
-                unit=TOKENS,
-                amount=amount,
-                capacity=capacity,
-                per_second=rate,
-            )
-        ]
-    limits = endpoint.limits
-    if limits is None:
-        return []
-    reserved = ask()
-    key = context.caller.key_id if context.caller else ""
-    wanted = (
-        (REQUESTS, 1, limits.requests_per_minute),
-        (INPUT, reserved.prompt_tokens, limits.input_tokens_per_minute),
-        (OUTPUT, reserved.completion_tokens, limits.output_tokens_per_minute),
-    )
-    return [
-        Draw(
-            bucket=f"{endpoint.name}|{key}|{unit}",
-            unit=unit,
-            amount=amount,
-            capacity=limit,
-            per_second=limit / MINUTE_S,
-        )
-        for unit, amount, limit in wanted
-        if limit is not None
-    ]
-
-
-def _settlement(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
-    """The difference between what was used and what was drawn. A free call gets back all that was drawn."""
-    used = {
-        REQUESTS: 1,
-        INPUT: usage.prompt_tokens,
-        OUTPUT: usage.generated_tokens,
-        TOKENS: usage.prompt_tokens + usage.generated_tokens,
-    }
-    return [
-        replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
-        for draw in draws
-    ]
 
 
 def _is_ours(error: Exception) -> bool:

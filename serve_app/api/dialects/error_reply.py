@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from serve_app.errors import LargerThanQuota, ServeError
+from serve_app.errors import QuotaExceeded, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
 SHOULD_RETRY: Final = "x-should-retry"  # OpenAI's clients obey it
@@ -21,7 +21,7 @@ def headers_of(error: ServeError, status: int) -> dict[str, str]:
     headers = {"content-type": "application/json"}
     if status in (429, 503) and error.retryable:
         headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
-    if not error.retryable and (status == 429 or status >= 500 or isinstance(error, LargerThanQuota)):
+    if not error.retryable and (status == 429 or status >= 500 or isinstance(error, QuotaExceeded)):
         headers[SHOULD_RETRY] = "false"  # clients retry every 429 and 5xx otherwise
     if status == 401:
         headers["www-authenticate"] = "Bearer"

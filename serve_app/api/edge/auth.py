@@ -2,12 +2,13 @@
 
 Covered: every path but `OPEN_PATHS` needs a caller, also a path that nobody serves. The path
 is `scope["path"]` alone, as the router sees it, and never a URL built from headers. Each route
-names the scope that its callers need. Not covered: quotas; the address of a peer behind a proxy,
-which `peer_of` finds.
+names the scope that its callers need, and without keys no page of another site manages the server.
+Not covered: quotas; the address of a peer behind a proxy, which `peer_of` finds.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Send
@@ -55,4 +56,31 @@ class Scoped:
         if self.scopes and held.isdisjoint(self.scopes):
             needed = " or ".join(f"'{scope}'" for scope in self.scopes)
             raise PermissionDenied(f"the API key lacks the scope {needed}")
+        if context.caller is not None and context.caller.anonymous and self.needed is Scope.MANAGE:
+            _refuse_other_sites(scope)
         await self._app(scope, receive, send)
+
+
+def _refuse_other_sites(scope: AsgiScope) -> None:
+    """Raises PermissionDenied for a page that a browser of this machine got elsewhere.
+
+    Such a page can make the browser send a request, and the browser is on loopback, where nobody needs a key.
+    A name that leads to loopback may be anybody's, so `Host` must be an address or localhost.
+    """
+    origin = header(scope, b"origin")
+    site = header(scope, b"sec-fetch-site")
+    if origin is None and site in (None, "none", "same-origin"):
+        return
+    host = header(scope, b"host") or ""
+    if origin is not None and origin.partition("://")[2] == host and _is_local(host):
+        return
+    raise PermissionDenied("pages of other sites may not manage this server; it needs API keys for that")
+
+
+def _is_local(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost"
+    return True

@@ -14,7 +14,7 @@ from serve_app.api.context import RenderError, RequestContext, header, open_cont
 from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import reply
-from serve_app.api.edge.ratelimit import ratelimit_headers
+from serve_app.api.edge.ratelimit import budget_headers
 from serve_app.api.edge.route_guide import RouteGuide
 from serve_app.errors import (
     GenerationFailed,
@@ -71,7 +71,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = context.status = message["status"]
                 more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
-                message["headers"] = [*message["headers"], *more, *ratelimit_headers(context.budgets)]
+                more += budget_headers(context.budgets, context.caller)
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:

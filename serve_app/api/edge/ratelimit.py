@@ -3,19 +3,27 @@
 `x-ratelimit-{limit,remaining,reset}-{requests,input-tokens,output-tokens,tokens}`. Where input
 and output have limits of their own, `tokens` repeats the limit with fewer tokens left, for clients
 that read `tokens` alone.
+
+`x-budget-warning` says in words that a key has spent its soft budget of the month.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Final
 
-from serve_app.types import Budget
+from serve_app.types import Budget, Caller
+
+BUDGET_WARNING: Final = b"x-budget-warning"
 
 
-def ratelimit_headers(budgets: Sequence[Budget]) -> list[tuple[bytes, bytes]]:
-    """Raw ASGI headers, three a budget."""
-    return [pair for budget in _with_tokens(budgets) for pair in _of(budget)]
+def budget_headers(budgets: Sequence[Budget], caller: Caller | None) -> list[tuple[bytes, bytes]]:
+    """Raw ASGI headers: three a budget, and the warning of the caller's key."""
+    headers = [pair for budget in _with_tokens(budgets) for pair in _of(budget)]
+    if caller is not None and caller.over_soft_budget:
+        headers.append((BUDGET_WARNING, _one_line(caller.over_soft_budget)))
+    return headers
 
 
 def duration(seconds: float) -> str:
@@ -26,6 +34,10 @@ def duration(seconds: float) -> str:
     return f"{minutes}m{rest}s" if minutes else f"{rest}s"
 
 
+def _one_line(text: str) -> bytes:
+    return " ".join(text.split()).encode("ascii", "replace")
+
+
 def _of(budget: Budget) -> Iterator[tuple[bytes, bytes]]:
     values = (("limit", budget.limit), ("remaining", budget.remaining), ("reset", duration(budget.reset_s)))
     for what, value in values:
@@ -33,8 +45,8 @@ def _of(budget: Budget) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _with_tokens(budgets: Sequence[Budget]) -> Iterator[Budget]:
-    yield from budgets
-    tokens = [budget for budget in budgets if budget.unit.endswith("-tokens")]
+    yield from (budget for budget in budgets if budget.unit != "tokens")
+    tokens = [budget for budget in budgets if budget.unit.endswith("tokens")]
     if tokens:
         tightest = min(tokens, key=lambda budget: budget.remaining / max(1, budget.limit))
         yield replace(tightest, unit="tokens")

@@ -16,7 +16,8 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.admission.metering import BYTES_PER_TOKEN, Metered
+from serve_app.api.admission.estimates import BYTES_PER_TOKEN
+from serve_app.api.admission.metering import Metered
 from serve_app.api.context import context_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.candidates import Candidates, candidates_of
@@ -118,7 +119,7 @@ async def asked_of(
     the block ends. Raises ServeError.
     """
     backend = services.backend
-    endpoint = services.directory.find(model)
+    endpoint = services.endpoints(scope).find(model)
     candidates = candidates_of(endpoint, _Wanted(endpoint.task, version), None, scope, services)
     complete = [replace(each, id=context_of(scope).id, timeout_s=candidates.limit_s) for each in questions]
 

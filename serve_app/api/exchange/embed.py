@@ -13,7 +13,7 @@ from math import prod
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission.metering import tokens_in
+from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.embed_call import PIECE_NUMBERS, EmbedCall, EmbedDialect
 from serve_app.api.edge.connection import Writer
 from serve_app.api.exchange.ask import first_reply
@@ -46,7 +46,7 @@ class EmbedExchange(Exchange[EmbedCall]):
 
     async def _answer(self, call: EmbedCall, entity: str | None) -> None:
         services, context = self._services, self._context
-        endpoint = services.directory.find(call.model)
+        endpoint = services.endpoints(self._scope).find(call.model)
         candidates = candidates_of(endpoint, call, entity, self._scope, services)
         request = replace(call.request, id=context.id, timeout_s=candidates.limit_s)
         ask = partial(self._ask, request)

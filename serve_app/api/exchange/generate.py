@@ -13,7 +13,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.admission.metering import most_used
+from serve_app.api.admission.estimates import most_used
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
@@ -85,7 +85,7 @@ async def under_way(
     Raises ServeError.
     """
     context = context_of(scope)
-    endpoint, adapter = services.directory.resolve(call.model, services.backend)
+    endpoint, adapter = services.endpoints(scope).resolve(call.model, services.backend)
     context.ignored = call.ignored
     candidates = candidates_of(endpoint, call, entity, scope, services)
     requests = _complete(call, context, candidates.limit_s, adapter)

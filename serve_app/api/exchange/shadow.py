@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
-from serve_app.api.admission.metering import BYTES_PER_TOKEN, most_used, tokens_in
+from serve_app.api.admission.estimates import BYTES_PER_TOKEN, most_used, tokens_in
 from serve_app.api.context import RequestContext
 from serve_app.api.dialects.base import Call
 from serve_app.api.exchange.call_stream import CallStream

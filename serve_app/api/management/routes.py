@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from serve_app.api.management import endpoints, rollouts, usage
+from serve_app.api.management.keys import routes as keys
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
+    yield from keys.routes(services)
     yield from usage.routes(services)
     yield from endpoints.routes(services)
     yield from rollouts.routes(services)

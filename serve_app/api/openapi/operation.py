@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.errors import (
     BodyTooLarge,
+    BudgetSpent,
     DeadlineExceeded,
     EngineRefused,
     InvalidBody,
@@ -43,6 +44,7 @@ ASKS_MODEL: Final[Conditions] = (
     PromptTooLong,
     QuotaExceeded,
     LargerThanQuota,
+    BudgetSpent,
     Unavailable,
     DeadlineExceeded,
     EngineRefused,

@@ -11,9 +11,9 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.backend import Backend
-from serve_app.api.directory import Directory, adapters_of
+from serve_app.api.directory import adapters_of
 from serve_app.api.edge.connection import reply
+from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import ModelNotFound, Unavailable
 from serve_app.limits import MAX_MODEL_NAME_CHARS
@@ -26,9 +26,9 @@ _JSON: Final = {"content-type": "application/json"}
 class Models:
     """What the two pages have in common."""
 
-    def __init__(self, directory: Directory, backend: Backend) -> None:
-        self._directory = directory
-        self._backend = backend
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._backend = services.backend
 
     def _is_ready(self, endpoint: Endpoint) -> bool:
         return any(self._backend.is_ready(entity.app) for entity in endpoint.served_entities)
@@ -43,7 +43,7 @@ class Models:
         entry: dict[str, Any] = {
             "id": endpoint.name,
             "object": "model",
-            "created": max((info.created for info in known), default=self._directory.created),
+            "created": max((info.created for info in known), default=self._services.directory.created),
             "owned_by": "serve-app",
         }
         if known:
@@ -77,7 +77,7 @@ class ModelList(Models):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         entries = []
-        for endpoint in filter(self._is_ready, self._directory):
+        for endpoint in filter(self._is_ready, self._services.endpoints(scope)):
             entries.append(self._entry(endpoint))
             entries += [
                 self._adapter_entry(endpoint, adapter) for adapter in adapters_of(endpoint, self._backend)
@@ -93,9 +93,10 @@ class ModelPage(Models):
         name = scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")
-        endpoint = self._directory.find_known(name, self._backend)
+        endpoints = self._services.endpoints(scope)
+        endpoint = endpoints.find_known(name, self._backend)
         if not self._is_ready(endpoint):
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
-        _, adapter = self._directory.resolve(name, self._backend)
+        _, adapter = endpoints.resolve(name, self._backend)
         entry = self._entry(endpoint) if adapter is None else self._adapter_entry(endpoint, adapter)
         await reply(send, 200, _JSON, msgspec.json.encode(entry))

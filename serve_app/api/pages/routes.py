@@ -18,7 +18,7 @@ _BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints")  # that OpenAI's 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     ready = Ready(services)
-    models, model = (page(services.directory, services.backend) for page in (ModelList, ModelPage))
+    models, model = (page(services) for page in (ModelList, ModelPage))
     yield Entry("GET", "/livez", Live(), None, operation=operations.LIVE)
     yield Entry("GET", "/readyz", ready, None, operation=operations.READY)
     yield Entry("GET", "/health", ready, None, operation=operations.READY)

@@ -17,8 +17,8 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.accounts.accounts import Accounts
 from serve_app.accounts.journal import Journal
-from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.admission.metering import cost
 from serve_app.api.app import build_app
 from serve_app.api.directory import Directory
@@ -37,7 +37,6 @@ from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
-from serve_app.errors import ServeError
 from serve_app.heap import map_large_blocks
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
@@ -66,6 +65,7 @@ class GatewayReplica:
         keep_private()
         self._config = config
         self._directory = Directory()
+        self._accounts = Accounts(config, at_run_time=control is not None)
         app = str(serve.get_replica_context().app_name)
         self._receiver = await Receiver.start(LOOPBACK, app)
         self._backend = ServeBackend(self._receiver, config.restart_wait_s)
@@ -116,6 +116,9 @@ class GatewayReplica:
         link = ControlLink(control)
         kept = (self._config.usage_dir or state_dir()) / SNAPSHOT_FILE
         feed = SnapshotFeed(link, kept, self._catalogues.report)
+        # Grants go first: no endpoint is there for a moment without its own.
+        feed.subscribe(lambda snapshot: self._directory.permit(snapshot.grants))
+        feed.subscribe(self._accounts.take)
         feed.subscribe(self._catalogues.take)
         self._catalogues.on_change = feed.tell
         feed.start()
@@ -135,10 +138,8 @@ class GatewayReplica:
         """With what it costs, by the price of the endpoint now. A copy costs nothing."""
         if record.shadow:
             return record
-        try:
-            price = self._directory.find(record.endpoint).price
-        except ServeError:  # it is no longer served
-            return record
+        endpoint = self._directory.named(record.endpoint)
+        price = None if endpoint is None else endpoint.price
         if price is None:
             return record
         usage = Usage(
@@ -160,7 +161,7 @@ class GatewayReplica:
         peer = LOOPBACK if listens_on_loopback() else None
         services = gateway_services(
             self._backend,
-            StaticAccounts(self._config),
+            self._accounts,
             self._config,
             directory=self._directory,
             quota=self._quota,

@@ -68,6 +68,7 @@ class UpdateKey(Command[KeyShown]):
     budget: float | None = None
     soft_budget: float | None = None
     comment: str | None = None
+    clear: tuple[str, ...] = ()  # what is taken away: "budget", "soft_budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

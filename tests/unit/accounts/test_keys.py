@@ -4,14 +4,15 @@ import hashlib
 
 import pytest
 
-from serve_app.accounts.keys import KeyFileError, StaticAccounts, is_loopback, new_key
+from serve_app.accounts.accounts import Accounts, is_loopback
+from serve_app.accounts.keys import KeyFileError, new_key
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, Unauthenticated
 from serve_app.types import Scope
 
 
-def accounts(keys: str = "", **config: object) -> StaticAccounts:
-    return StaticAccounts(GatewayConfig(**config), {"SERVE_APP_API_KEYS": keys})
+def accounts(keys: str = "", **config: object) -> Accounts:
+    return Accounts(GatewayConfig(**config), {"SERVE_APP_API_KEYS": keys})
 
 
 def test_a_key_made_by_new_key_authenticates_under_its_name_and_scopes():
@@ -128,7 +129,7 @@ class Changing:
     def __init__(self, path, *lines):
         self.path, self.clock = path, Clock()
         self.write(*lines)
-        self.accounts = StaticAccounts(GatewayConfig(keys_file=path), {}, self.clock)
+        self.accounts = Accounts(GatewayConfig(keys_file=path), {}, self.clock)
 
     def write(self, *lines):
         other = self.path.with_suffix(".new")
@@ -178,5 +179,5 @@ def test_a_file_without_any_key_shuts_everybody_out(tmp_path):
 def test_the_environment_may_name_the_file(tmp_path):
     key, line = new_key("a")
     (tmp_path / "keys").write_text(line)
-    named = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS_FILE": str(tmp_path / "keys")})
+    named = Accounts(GatewayConfig(), {"SERVE_APP_API_KEYS_FILE": str(tmp_path / "keys")})
     assert named.authenticate(f"Bearer {key}", None).key_id == "a"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serve_app.accounts.keys import StaticAccounts
+from serve_app.accounts.accounts import Accounts
 from serve_app.config import GatewayConfig
 from serve_app.types import Scope
 
@@ -12,7 +12,7 @@ def test_the_key_works_with_the_line_beside_it(invoke, scopes):
     words = invoke("keys", "new", "carol", "--scopes", ",".join(scopes)).output.split()
     key = next(word for word in words if word.startswith("sk-"))
     line = next(word for word in words if word.startswith("carol:"))
-    accounts = StaticAccounts(GatewayConfig(), {"SERVE_APP_API_KEYS": line})
+    accounts = Accounts(GatewayConfig(), {"SERVE_APP_API_KEYS": line})
     caller = accounts.authenticate(f"Bearer {key}", None)
     assert (caller.key_id, caller.scopes) == ("carol", frozenset(map(Scope, scopes)))
 

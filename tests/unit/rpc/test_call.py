@@ -5,7 +5,7 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from serve_app.accounts.keys import is_loopback
+from serve_app.accounts.accounts import is_loopback
 from serve_app.errors import KINDS, InvalidField, UnsupportedField, from_info
 from serve_app.limits import MAX_ERROR_BYTES
 from serve_app.rpc.call import code_of, host_of, message_of, status_of
@@ -40,6 +40,7 @@ def test_every_kind_of_error_has_a_status_of_grpc_that_fits_its_status_of_http()
         404: {"NOT_FOUND", "UNIMPLEMENTED"},
         405: {"UNIMPLEMENTED"},
         408: {"DEADLINE_EXCEEDED"},
+        409: {"ALREADY_EXISTS", "ABORTED"},
         413: {"INVALID_ARGUMENT"},
         429: {"RESOURCE_EXHAUSTED"},
         500: {"INTERNAL"},

@@ -10,7 +10,7 @@ import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.error_reply import bounded, headers_of
-from serve_app.errors import LargerThanQuota, ServeError
+from serve_app.errors import QuotaExceeded, ServeError
 
 
 class ErrorRow(NamedTuple):
@@ -45,8 +45,9 @@ TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
     }
 )
 
-# Of a request that is larger than its whole limit. Databricks' SDK repeats whatever is 429 or 503 until
-# its own time is over, whichever headers come with it; the error code still makes it the type of a limit.
+# Of a request that waiting does not help: larger than its whole limit, or of a key whose budget is spent.
+# Databricks' SDK repeats whatever is 429 or 503 until its own time is over, whichever headers come with it;
+# the error code still makes it the type of a limit.
 NEVER_FITS: Final = 400
 
 
@@ -63,7 +64,8 @@ def broken(error: ServeError) -> bytes:
 
 def render_error(error: ServeError) -> ErrorReply:
     """Status, headers and body. 429 and 503 say when to come back."""
-    status = NEVER_FITS if isinstance(error, LargerThanQuota) else TABLE[error.condition].status
+    never_fits = isinstance(error, QuotaExceeded) and not error.retryable
+    status = NEVER_FITS if never_fits else TABLE[error.condition].status
     body = bounded(error.message, lambda message: msgspec.json.encode(_members(error, message)))
     return ErrorReply(status, headers_of(error, status), body)
 

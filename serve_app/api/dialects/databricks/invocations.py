@@ -29,7 +29,7 @@ class InvocationRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """As `GenerateRoute`; an endpoint that nobody knows is refused before the body is read."""
         names = scope["path_params"]
-        endpoint, _ = self._services.directory.resolve(names["endpoint"], self._services.backend)
+        endpoint, _ = self._services.endpoints(scope).resolve(names["endpoint"], self._services.backend)
         exchange = _exchange(endpoint.task, self._services, scope, receive, send)
         await exchange.run(names["endpoint"], names.get("entity"))
 
@@ -50,16 +50,16 @@ def _exchange(
     task: Task, services: Services, scope: Scope, receive: Receive, send: Send
 ) -> GenerateExchange | EmbedExchange:
     """One request of a task, and its answer."""
-    target = RouteContext(partial(_find, services), _accepts_events(header(scope, b"accept")))
+    target = RouteContext(partial(_find, services, scope), _accepts_events(header(scope, b"accept")))
     if task is Task.EMBEDDINGS:
         return EmbedExchange(EmbeddingDialect(target), services, scope, receive, send)
     dialect = ChatDialect(target) if task is Task.CHAT else CompletionDialect(target)
     return GenerateExchange(dialect, services, scope, receive, send)
 
 
-def _find(services: Services, name: str) -> Endpoint:
+def _find(services: Services, scope: Scope, name: str) -> Endpoint:
     """An endpoint by the name it is asked for, which may have an adapter. Raises ModelNotFound."""
-    endpoint, adapter = services.directory.resolve(name, services.backend)
+    endpoint, adapter = services.endpoints(scope).resolve(name, services.backend)
     return endpoint if adapter is None else endpoint.model_copy(update={"name": name})
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar
 
 from serve_app import limits
-from serve_app.api.admission.metering import prompt_tokens
+from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID
 from serve_app.api.dialects.chat.messages import parse_messages

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
-from serve_app.api.admission.metering import tokens_in
+from serve_app.api.admission.estimates import tokens_in
 from serve_app.api.dialects.extensions.tokens import required
 from serve_app.api.dialects.fields import Text
 from serve_app.api.edge.body import WireModel, parse_body

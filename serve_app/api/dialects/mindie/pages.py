@@ -52,7 +52,7 @@ class StopRoute:
         if body.id is None:
             raise InvalidField("id", "is required")
         check_id(body.id)
-        _found(services, names)
+        _found(services, scope)
         if not services.stoppable.stop(StopKey.of(context, names["model"], body.id)):
             raise RouteNotFound("id: no request of this id is running here")
         await reply(send, 200, _JSON, msgspec.json.encode({"id": body.id}))
@@ -77,7 +77,7 @@ class ModelPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound, or what the page has to say."""
-        endpoint, entities = _found(self._services, scope["path_params"])
+        endpoint, entities = _found(self._services, scope)
         await reply(send, 200, _JSON, msgspec.json.encode(self._page(endpoint, entities)))
 
     def _page(self, endpoint: Endpoint, entities: tuple[ServedEntity, ...]) -> dict[str, Any]:
@@ -118,7 +118,9 @@ class ConfigPage(ModelPage):
         }
 
 
-def _found(services: Services, names: dict[str, str]) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
+def _found(services: Services, scope: Scope) -> tuple[Endpoint, tuple[ServedEntity, ...]]:
     """What the path names. Raises ModelNotFound or VersionNotFound."""
-    endpoint, wanted = services.directory.find_known(names["model"], services.backend), names.get("version")
+    names = scope["path_params"]
+    endpoint = services.endpoints(scope).find_known(names["model"], services.backend)
+    wanted = names.get("version")
     return endpoint, endpoint.served_entities if wanted is None else of_version(endpoint, wanted)

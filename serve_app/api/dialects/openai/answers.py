@@ -19,9 +19,9 @@ from serve_app.api.dialects.chat.answers import (
     TotalUsage,
 )
 from serve_app.api.dialects.fields import words
-from serve_app.api.dialects.openai.errors import TABLE
+from serve_app.api.dialects.openai.errors import SPENT, TABLE
 
-ErrorType: TypeAlias = Annotated[str, words(row.type for row in TABLE.values())]
+ErrorType: TypeAlias = Annotated[str, words([*(row.type for row in TABLE.values()), SPENT])]
 
 
 class Error(TypedDict):

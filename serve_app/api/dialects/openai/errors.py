@@ -11,12 +11,13 @@ import msgspec
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.chat.wire import DONE, sse
 from serve_app.api.dialects.error_reply import headers_of
-from serve_app.errors import ServeError, UnsupportedField
+from serve_app.errors import BudgetSpent, ServeError, UnsupportedField
 from serve_app.limits import MAX_ERROR_BYTES
 
 _INVALID: Final = "invalid_request_error"
 _CAPACITY: Final = "service_unavailable_error"
 _SERVER: Final = "server_error"
+SPENT: Final = "insufficient_quota"  # type and code where the budget of a key is spent
 
 
 class ErrorRow(NamedTuple):
@@ -57,7 +58,10 @@ def error_object(error: ServeError) -> bytes:
     """The error as JSON, shorter than MAX_ERROR_BYTES."""
     row = TABLE[error.condition]
     code = "unsupported_parameter" if isinstance(error, UnsupportedField) else row.code
-    fields = {"message": error.message, "type": row.type, "param": error.param, "code": code}
+    kind = row.type
+    if isinstance(error, BudgetSpent):
+        kind = code = SPENT
+    fields = {"message": error.message, "type": kind, "param": error.param, "code": code}
     body = msgspec.json.encode({"error": fields})
     if len(body) < MAX_ERROR_BYTES:
         return body

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from starlette.types import Scope
+
 from serve_app.api.dialects.triton.role import Role
 from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig
@@ -22,18 +24,19 @@ class Meaning:
     role: Role
 
 
-def meaning(services: Services, model: str) -> Meaning:
-    """The endpoint of that name, or for an alias the first endpoint that generates."""
+def meaning(services: Services, scope: Scope, model: str) -> Meaning:
+    """The endpoint of that name, or for an alias the first endpoint that generates, of the caller's."""
     role = _role(services.config.trtllm, model)
-    if role is None or any(endpoint.name == model for endpoint in services.directory):
+    endpoints = tuple(services.endpoints(scope))
+    if role is None or any(endpoint.name == model for endpoint in endpoints):
         return Meaning(model, Role.TENSORS)
-    generating = (each.name for each in services.directory if each.task is not Task.EMBEDDINGS)
+    generating = (each.name for each in endpoints if each.task is not Task.EMBEDDINGS)
     return Meaning(next(generating, model), role)
 
 
-def endpoint_name(services: Services, model: str) -> str:
+def endpoint_name(services: Services, scope: Scope, model: str) -> str:
     """The endpoint that a model's name means."""
-    return meaning(services, model).endpoint
+    return meaning(services, scope, model).endpoint
 
 
 def _role(config: TrtllmConfig, model: str) -> Role | None:

@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.context import context_of, header
+from serve_app.api.context import header
 from serve_app.api.dialects.base import Dialect
 from serve_app.api.dialects.known_model import KnownModel
 from serve_app.api.dialects.triton.aliases import Meaning, meaning
@@ -39,7 +39,7 @@ class InferRoute:
         """As `GenerateRoute`."""
         names, services = scope["path_params"], self._services
         header_length = header(scope, _HEADER)
-        meant = meaning(services, names["model"])
+        meant = meaning(services, scope, names["model"])
         unpacked = Inflated(receive, header(scope, b"content-encoding"))
         # Only this header announces binary tensors, whose body may be larger than one of JSON.
         most = MAX_BODY_BYTES if header_length is None else MAX_TENSOR_BODY_BYTES
@@ -56,12 +56,12 @@ class InferRoute:
             header_length=header_length,
             role=meant.role,
         )
-        known = KnownModel(dialect, partial(find_model, services, meant.endpoint))
+        known = KnownModel(dialect, partial(find_model, services, scope, meant.endpoint))
         exchange = GenerateExchange(known, services, _bare(scope), unpacked, send, max_bytes=most)
         try:
             await exchange.run(meant.endpoint)
         except StopAsked as asked:
-            told = stopped(services, context_of(scope), asked.stop, names.get("version"))
+            told = stopped(services, scope, asked.stop, names.get("version"))
             await reply(send, 200, {"content-type": JSON_TYPE}, msgspec.json.encode({**told, "outputs": []}))
 
 
@@ -86,7 +86,7 @@ class ValuesRoute:
                 meant.endpoint
             )
         except StopAsked as asked:
-            body = msgspec.json.encode(stopped(services, context_of(scope), asked.stop, names.get("version")))
+            body = msgspec.json.encode(stopped(services, scope, asked.stop, names.get("version")))
             if self._stream:
                 await reply(send, 200, {"content-type": STREAM_TYPE}, b"data: " + body + b"\n\n")
             else:
@@ -94,14 +94,16 @@ class ValuesRoute:
 
     def meaning(self, scope: Scope) -> Meaning:
         """What the model's name means."""
-        return meaning(self._services, scope["path_params"]["model"])
+        return meaning(self._services, scope, scope["path_params"]["model"])
 
     def read_as(self, scope: Scope, meant: Meaning) -> Scope:
         """The request without the headers that the dialect itself reads."""
         return scope
 
     def dialect(self, scope: Scope, meant: Meaning) -> Dialect:
-        return KnownModel(self.tritons(scope, meant), partial(find_model, self._services, meant.endpoint))
+        return KnownModel(
+            self.tritons(scope, meant), partial(find_model, self._services, scope, meant.endpoint)
+        )
 
     def tritons(self, scope: Scope, meant: Meaning) -> Dialect:
         names = scope["path_params"]

@@ -44,13 +44,13 @@ class Found(NamedTuple):
     entities: tuple[ServedEntity, ...]  # those of the version, if the path names one
 
 
-def find(services: Services, names: dict[str, str]) -> Found:
+def find(services: Services, scope: Scope, names: dict[str, str]) -> Found:
     """Raises ModelNotFound, also for a model that takes no tensors, or VersionNotFound."""
     name, wanted = names["model"], names.get("version")
     if len(name) > MAX_MODEL_NAME_CHARS:
         raise ModelNotFound("model", "no such model")
-    meant = meaning(services, name)
-    endpoint = services.directory.find_known(meant.endpoint, services.backend)
+    meant = meaning(services, scope, name)
+    endpoint = services.endpoints(scope).find_known(meant.endpoint, services.backend)
     entities = endpoint.served_entities if wanted is None else of_version(endpoint, wanted)
     return Found(name, meant.role, endpoint, entities)
 
@@ -100,7 +100,7 @@ class ModelPage:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound, or the error that the page answers with."""
-        found = find(self._services, scope["path_params"])
+        found = find(self._services, scope, scope["path_params"])
         await reply(send, 200, JSON, msgspec.json.encode(self.page(found)))
 
     def page(self, found: Found) -> dict[str, Any]:
@@ -115,7 +115,7 @@ class ModelReadyPage(ModelPage):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, VersionNotFound or Unavailable."""
         context_of(scope).render_error = probe_error
-        found = find(self._services, scope["path_params"])
+        found = find(self._services, scope, scope["path_params"])
         if not is_ready(self._services, found):
             raise Unavailable("the model is not ready; try again", retry_after_s=2.0)
         await reply(send, 200, JSON, msgspec.json.encode({"name": found.name, "ready": True}))
@@ -147,13 +147,13 @@ class AllStatsPage:
         self._services = services
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        entries = statistics(self._services, everything(self._services))
+        entries = statistics(self._services, everything(self._services, scope))
         await reply(send, 200, JSON, msgspec.json.encode({"model_stats": entries}))
 
 
-def everything(services: Services) -> list[Found]:
-    """All endpoints, with all their versions."""
-    return [Found(each.name, Role.TENSORS, each, each.served_entities) for each in services.directory]
+def everything(services: Services, scope: Scope) -> list[Found]:
+    """All endpoints of the caller, with all their versions."""
+    return [Found(each.name, Role.TENSORS, each, each.served_entities) for each in services.endpoints(scope)]
 
 
 def statistics(services: Services, models: Sequence[Found]) -> list[dict[str, Any]]:

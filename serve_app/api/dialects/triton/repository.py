@@ -51,7 +51,9 @@ class IndexRoute:
         """Raises InvalidBody or InvalidField."""
         with self._services.bodies.lease() as lease:
             body = parse_body(IndexBody, await read_body(scope, receive, lease.take) or b"{}")
-        await reply(send, 200, JSON, msgspec.json.encode(index(self._services, only_ready=bool(body.ready))))
+        await reply(
+            send, 200, JSON, msgspec.json.encode(index(self._services, scope, only_ready=bool(body.ready)))
+        )
 
 
 class LoadRoute:
@@ -81,11 +83,11 @@ class UnloadRoute:
         refuse_to_unload(await _controlled(self._services, scope, receive, "unload"))
 
 
-def index(services: Services, *, only_ready: bool) -> list[dict[str, str]]:
+def index(services: Services, scope: Scope, *, only_ready: bool) -> list[dict[str, str]]:
     """An entry for each version of each model."""
     entries = [
         repository_entry(endpoint.name, version_of(entity), ready=services.backend.is_ready(entity.app))
-        for endpoint in services.directory
+        for endpoint in services.endpoints(scope)
         for entity in endpoint.served_entities
     ]
     return [entry for entry in entries if not only_ready or entry["state"] == READY]
@@ -111,12 +113,12 @@ def refuse_to_unload(found: Found) -> NoReturn:
     )
 
 
-def controlled(services: Services, model: str, parameters: object, what: str) -> Found:
+def controlled(services: Services, scope: Scope, model: str, parameters: object, what: str) -> Found:
     """The model to load or unload. Raises InvalidField for an unknown model: as in Triton, a 400."""
     if parameters and not _means_nothing(parameters):
         raise InvalidField("parameters", "the server's deploy file configures models; send none")
     try:
-        return find(services, {"model": model})
+        return find(services, scope, {"model": model})
     except ModelNotFound as error:
         raise InvalidField("model", f"failed to {what} the model: no such model", joint=None) from error
 
@@ -125,7 +127,7 @@ async def _controlled(services: Services, scope: Scope, receive: Receive, what: 
     """Reads the body, and returns the model to control."""
     with services.bodies.lease() as lease:
         body = parse_body(ControlBody, await read_body(scope, receive, lease.take) or b"{}")
-    return controlled(services, scope["path_params"]["model"], body.parameters, what)
+    return controlled(services, scope, scope["path_params"]["model"], body.parameters, what)
 
 
 def _means_nothing(parameters: object) -> bool:

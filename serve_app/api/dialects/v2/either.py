@@ -78,7 +78,7 @@ class SharedRoute(ValuesRoute):
             stream=self._stream,
         )
         text = TextDialect(self._services.config.mindie, target)
-        find = partial(find_model, self._services, meant.endpoint)
+        find = partial(find_model, self._services, scope, meant.endpoint)
         if context.is_forced:
             return KnownModel(text, find)
         return EitherDialect(text, self.tritons(scope, meant), header(scope, b"content-type"), find)

@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from serve_app.accounts.keys import new_key
-from serve_app.api.admission.metering import cost, prompt_tokens
-from serve_app.api.edge.ratelimit import duration, ratelimit_headers
+from serve_app.api.admission.estimates import prompt_tokens
+from serve_app.api.admission.metering import cost
+from serve_app.api.edge.ratelimit import budget_headers, duration
 from serve_app.endpoints.endpoint import Price
 from serve_app.errors import DeadlineExceeded, GenerationFailed, InvalidField, Overloaded, PromptTooLong
 from serve_app.types import Budget, Prompt, Usage, UsageRecord
@@ -371,7 +372,7 @@ def test_the_tighter_token_budget_is_repeated_for_clients_that_know_one() -> Non
         Budget(unit="input-tokens", limit=100, remaining=90, reset_s=1),
         Budget(unit="output-tokens", limit=10, remaining=5, reset_s=2),
     ]
-    headers = dict(ratelimit_headers(budgets))
+    headers = dict(budget_headers(budgets, None))
     assert headers[b"x-ratelimit-limit-tokens"] == b"10"
     assert headers[b"x-ratelimit-remaining-tokens"] == b"5"
-    assert ratelimit_headers([]) == []
+    assert budget_headers([], None) == []

@@ -107,7 +107,7 @@ async def exchange_steps(
     context_of(scope).render_error = render_error
 
     def parse(raw: bytes) -> EnsembleStep:
-        services.directory.find(endpoint)
+        services.endpoints(scope).find(endpoint)
         return steps.parse(raw)
 
     async def answer(step: EnsembleStep) -> None:

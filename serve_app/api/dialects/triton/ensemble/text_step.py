@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from starlette.types import Scope
 
-from serve_app.api.admission.metering import prompt_tokens
+from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.dialects.triton.ensemble.postprocessing import INPUTS as IDS
 from serve_app.api.dialects.triton.ensemble.postprocessing import parse_postprocessing
 from serve_app.api.dialects.triton.ensemble.preprocessing import INPUTS as QUERIES

@@ -11,10 +11,43 @@ down_revision = None
 
 def upgrade() -> None:
     op.create_table(
+        "api_key",
+        sa.Column("id", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("digest", sa.LargeBinary(length=32), nullable=False),
+        sa.Column("prefix", sa.String(), nullable=False),
+        sa.Column("user", sa.String(), nullable=False),
+        sa.Column("is_service_principal", sa.Boolean(), nullable=False),
+        sa.Column("groups", sa.JSON(), nullable=False),
+        sa.Column("scopes", sa.JSON(), nullable=False),
+        sa.Column("endpoints", sa.JSON(), nullable=False),
+        sa.Column("creator", sa.String(), nullable=False),
+        sa.Column("created", sa.Double(), nullable=False),
+        sa.Column("expires", sa.Double(), nullable=True),
+        sa.Column("revoked", sa.Double(), nullable=True),
+        sa.Column("budget", sa.Double(), nullable=True),
+        sa.Column("soft_budget", sa.Double(), nullable=True),
+        sa.Column("currency", sa.String(), nullable=False),
+        sa.Column("comment", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_api_key")),
+        sa.UniqueConstraint("digest", name=op.f("uq_api_key_digest")),
+    )
+    with op.batch_alter_table("api_key", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_api_key_name"), ["name"], unique=False)
+
+    op.create_table(
         "counters",
         sa.Column("name", sa.String(length=64), nullable=False),
         sa.Column("value", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("name", name=op.f("pk_counters")),
+    )
+    op.create_table(
+        "endpoint_grant",
+        sa.Column("endpoint_id", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("principal", sa.String(), nullable=False),
+        sa.Column("level", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("endpoint_id", "kind", "principal", name=op.f("pk_endpoint_grant")),
     )
     op.create_table(
         "endpoints",

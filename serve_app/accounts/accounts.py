@@ -1,0 +1,180 @@
+"""Who a caller is: by the keys of the file and the environment, and by those that were made at run time.
+
+Keys that were made at run time come with snapshots, and are checked in memory: no key, good or bad, is ever
+looked up in a database. A key is found by its digest, and compared in constant time.
+
+Covered: no key at rest, nobody but loopback without keys, expiry by the clock, a bounded count of bad keys
+for each address. Not covered: ends of answers under way when their key is revoked; the address of a client
+behind a proxy, whose bad keys count with those of all others behind it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from serve_app.accounts.bad_keys import BadKeys
+from serve_app.accounts.key_file import ENVIRONMENT, ENVIRONMENT_FILE, KeyFile, StaticKey, parse_keys
+from serve_app.accounts.keys import ANONYMOUS, MAX_KEY_CHARS, digest_of, salt_of
+from serve_app.config import GatewayConfig
+from serve_app.errors import PermissionDenied, QuotaExceeded, Unauthenticated, Unavailable
+from serve_app.types import Caller, Scope
+from serve_app.types.control import KnownKey, Snapshot
+
+RETRY_S: Final = 2.0  # told to clients while the keys of the control plane are not known
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A key that was made at run time, and its caller."""
+
+    digest: bytes
+    caller: Caller
+    expires: float | None
+
+
+class Accounts:
+    """The callers of one gateway; an `api.backend.Accounts`."""
+
+    def __init__(
+        self,
+        config: GatewayConfig,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
+        *,
+        at_run_time: bool = False,
+    ) -> None:
+        """`at_run_time`: keys may also come by `take`, and until the first snapshot nobody is a stranger yet.
+
+        Raises KeyFileError or OSError: a server must not start open because a file is broken.
+        """
+        path = config.keys_file or (Path(named) if (named := environ.get(ENVIRONMENT_FILE)) else None)
+        self._file = None if path is None else KeyFile(path, clock)
+        self._of_environment = parse_keys(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
+        self._now = now
+        self._waits = at_run_time  # for the first snapshot
+        self._had_keys = False  # made at run time: once there was one, everybody needs one
+        self._taken: dict[bytes, _Known] = {}
+        self._bad = BadKeys(clock)
+        self._open_to_all = config.allow_remote_without_keys
+        # Without keys there is one tenant; its salt only has to differ from every key's.
+        self._anonymous = Caller(
+            key_id=ANONYMOUS, scopes=frozenset(Scope), salt=secrets.token_hex(16), anonymous=True
+        )
+        # Whoever reaches an open network must not be able to make the first key, and shut all others out.
+        self._anonymous_remote = replace(self._anonymous, scopes=frozenset(Scope) - {Scope.MANAGE})
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need one. A file says so even when it no longer holds any."""
+        return self._file is not None or bool(self._of_environment) or self._had_keys
+
+    @property
+    def refused(self) -> bool:
+        """Whether a changed key file is not in force, since it is not understood."""
+        return self._file is not None and self._file.refused
+
+    @property
+    def bad_keys(self) -> int:
+        """How many requests came with a key that does not exist, since the start."""
+        return self._bad.total
+
+    def take(self, snapshot: Snapshot) -> None:
+        """The keys of `snapshot` from now on, in place of those before."""
+        self._taken = {key.digest: _known(key) for key in snapshot.keys}
+        self._had_keys = self._had_keys or bool(self._taken)
+        self._waits = False
+
+    def is_declared(self, name: str) -> bool:
+        """Whether a key of the file or the environment has this name, or all callers without a key."""
+        return name == ANONYMOUS or any(key.caller.key_id == name for key in self._static())
+
+    def authenticate(self, authorization: str | None, peer: str | None) -> Caller:
+        """See `api.backend.Accounts`. Without keys, peers beyond loopback are refused."""
+        if not self.has_keys:
+            return self._without_key(peer)
+        if authorization is None:
+            raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
+        scheme, _, key = authorization.partition(" ")
+        if scheme.lower() != "bearer" or len(key) > MAX_KEY_CHARS:
+            raise Unauthenticated("the Authorization header must be 'Bearer' and an API key")
+        digest = digest_of(key.strip())
+        known = self._find(digest)
+        # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
+        if known is None or not hmac.compare_digest(known.digest, digest):
+            raise self._stranger(peer)
+        if isinstance(known, _Known) and known.expires is not None and self._now() >= known.expires:
+            raise Unauthenticated("the API key has expired; ask for a new one")
+        return known.caller
+
+    def _find(self, digest: bytes) -> StaticKey | _Known | None:
+        of_file = None if self._file is None else self._file.keys().get(digest)
+        return of_file or self._of_environment.get(digest) or self._taken.get(digest)
+
+    def _static(self) -> Iterable[StaticKey]:
+        if self._file is not None:
+            yield from self._file.keys().values()
+        yield from self._of_environment.values()
+
+    def _without_key(self, peer: str | None) -> Caller:
+        if self._waits:
+            raise _not_known_yet()
+        if is_loopback(peer):
+            return self._anonymous
+        if self._open_to_all:
+            return self._anonymous_remote
+        raise PermissionDenied(
+            "no API key is configured, so only this machine is served; configure API keys (keys_file or "
+            f"{ENVIRONMENT}), or allow_remote_without_keys on a closed network"
+        )
+
+    def _stranger(self, peer: str | None) -> Exception:
+        if self._waits:
+            return _not_known_yet()
+        wait_s = self._bad.add(peer)
+        if wait_s is None:
+            return Unauthenticated("the API key is not valid")
+        return QuotaExceeded(
+            "the API key is not valid, as many before it from this address", retry_after_s=wait_s
+        )
+
+
+def _not_known_yet() -> Unavailable:
+    return Unavailable(
+        "the API keys are not known yet, since the control plane has not answered; try again",
+        retry_after_s=RETRY_S,
+    )
+
+
+def _known(key: KnownKey) -> _Known:
+    caller = Caller(
+        key_id=key.name,
+        scopes=frozenset(scope for scope in Scope if scope in key.scopes),
+        salt=salt_of(key.digest, key.name),
+        user=key.user,
+        is_service_principal=key.is_service_principal,
+        groups=frozenset(key.groups),
+        endpoints=frozenset(key.endpoints),
+        over_budget=key.over_budget,
+        over_soft_budget=key.over_soft_budget,
+        at_run_time=True,
+    )
+    return _Known(key.digest, caller, key.expires)
+
+
+def is_loopback(peer: str | None) -> bool:
+    """Whether `peer`, an IP address as text, is this machine itself."""
+    try:
+        address = ipaddress.ip_address(peer or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1 on a dual-stack socket
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)

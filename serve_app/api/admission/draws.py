@@ -1,0 +1,164 @@
+"""What a request draws from which budgets: its key's limits or bought throughput, and the rate limits that
+the endpoint's AI gateway sets for all, and for users, groups and service principals.
+
+Of rate limits the endpoint's own count for everybody. Of the others one counts for each of calls and tokens:
+the limit of the caller itself goes before those of its groups, of which the largest counts, and these before
+the limit of each user. Knows neither how budgets are kept nor when a request ends.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from serve_app.api.dialects.error_reply import whole_seconds
+from serve_app.endpoints.ai_gateway import RateLimit
+from serve_app.endpoints.endpoint import Endpoint, Kind
+from serve_app.endpoints.permissions import user_of
+from serve_app.errors import LargerThanQuota, QuotaExceeded
+from serve_app.types import Budget, Caller, Draw, Usage, Verdict
+
+MINUTE_S: Final = 60.0
+SLOWEST: Final = 1e-6  # per second, of a limit of 0, which never fills
+
+REQUESTS: Final = "requests"
+INPUT: Final = "input-tokens"
+OUTPUT: Final = "output-tokens"
+TOKENS: Final = "tokens"
+
+_NAMES: Final = {REQUESTS: "requests", INPUT: "input tokens", OUTPUT: "output tokens", TOKENS: "tokens"}
+
+
+def draws_of(endpoint: Endpoint, caller: Caller | None, ask: Callable[[], Usage]) -> list[Draw]:
+    """All draws of one call. `ask` tells the most that it may use; it is called where that is limited."""
+    limits = () if endpoint.ai_gateway is None else endpoint.ai_gateway.rate_limits
+    if endpoint.kind is not Kind.PROVISIONED and endpoint.limits is None and not limits:
+        return []
+    reserved = ask()
+    own = _of_throughput if endpoint.kind is Kind.PROVISIONED else _of_key
+    return [*own(endpoint, caller, reserved), *_of_rate_limits(endpoint, limits, caller, reserved)]
+
+
+def settlement_of(draws: Sequence[Draw], usage: Usage, *, is_free: bool) -> list[Draw]:
+    """The difference between what was used and what was drawn. A free call gets back all that was drawn."""
+    used = {
+        REQUESTS: 1,
+        INPUT: usage.prompt_tokens,
+        OUTPUT: usage.generated_tokens,
+        TOKENS: usage.prompt_tokens + usage.generated_tokens,
+    }
+    return [
+        replace(draw, amount=(0 if is_free else used[draw.unit]) - draw.amount, released=draw.amount)
+        for draw in draws
+    ]
+
+
+def refusal_of(draws: Sequence[Draw], verdict: Verdict) -> QuotaExceeded:
+    """What a client is told whose claim was refused."""
+    of_unit = [draw for draw in draws if draw.unit == verdict.refused]
+    draw = of_unit[0] if verdict.refused_draw is None else draws[verdict.refused_draw]
+    name, limit = _NAMES[draw.unit], math.floor(draw.capacity)
+    if limit == 0:
+        return LargerThanQuota(f"a rate limit of 0 {name} a minute lets no request of this caller through")
+    if verdict.retry_after_s is None:
+        return LargerThanQuota(
+            f"the request alone needs {math.ceil(draw.amount)} {name}, more than the limit "
+            f"of {limit}; shorten it or lower max_tokens"
+        )
+    return QuotaExceeded(
+        f"the limit of {round(draw.per_second * MINUTE_S)} {name} a minute is reached; "
+        f"try again in {whole_seconds(verdict.retry_after_s)} s",
+        retry_after_s=verdict.retry_after_s,
+    )
+
+
+def tightest(budgets: Sequence[Budget]) -> tuple[Budget, ...]:
+    """One budget a unit: the one with the least left, as a share of its limit."""
+    found: dict[str, Budget] = {}
+    for budget in budgets:
+        other = found.get(budget.unit)
+        if other is None or _share(budget) < _share(other):
+            found[budget.unit] = budget
+    return tuple(found.values())
+
+
+def _share(budget: Budget) -> float:
+    return budget.remaining / max(1, budget.limit)
+
+
+def _of_throughput(endpoint: Endpoint, caller: Caller | None, reserved: Usage) -> Iterator[Draw]:
+    rate = float(sum(entity.max_provisioned_throughput or 0 for entity in endpoint.served_entities))
+    capacity = rate * endpoint.burst_s
+    # A request that is larger than the whole burst takes all of the burst.
+    amount = min(capacity, reserved.prompt_tokens + reserved.completion_tokens)
+    yield Draw(
+        bucket=f"{endpoint.name}|{TOKENS}", unit=TOKENS, amount=amount, capacity=capacity, per_second=rate
+    )
+
+
+def _of_key(endpoint: Endpoint, caller: Caller | None, reserved: Usage) -> Iterator[Draw]:
+    limits = endpoint.limits
+    if limits is None:
+        return
+    key = caller.key_id if caller else ""
+    for unit, amount, limit in (
+        (REQUESTS, 1, limits.requests_per_minute),
+        (INPUT, reserved.prompt_tokens, limits.input_tokens_per_minute),
+        (OUTPUT, reserved.completion_tokens, limits.output_tokens_per_minute),
+    ):
+        if limit is not None:
+            yield Draw(
+                bucket=f"{endpoint.name}|{key}|{unit}",
+                unit=unit,
+                amount=amount,
+                capacity=limit,
+                per_second=limit / MINUTE_S,
+            )
+
+
+def _of_rate_limits(
+    endpoint: Endpoint, limits: Sequence[RateLimit], caller: Caller | None, reserved: Usage
+) -> Iterator[Draw]:
+    tokens = reserved.prompt_tokens + reserved.completion_tokens
+    for unit, amount in ((REQUESTS, 1), (TOKENS, tokens)):
+        for rule, whose in _in_force([each for each in limits if _unit(each) == unit], caller):
+            limit = _most(rule)
+            yield Draw(
+                # No name of a key has a colon, so that no bucket of a key is one of these.
+                bucket=f"{endpoint.name}|rate:{rule.key}|{whose}|{unit}",
+                unit=unit,
+                # A request that is larger than a whole minute takes all of it; none passes a limit of 0.
+                amount=min(limit, amount) if limit else 1,
+                capacity=limit,
+                per_second=limit / MINUTE_S or SLOWEST,
+            )
+
+
+def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tuple[RateLimit, str]]:
+    """The limits, all of one unit, that count for `caller`, each with who shares it."""
+    yield from ((each, "") for each in limits if each.key == "endpoint")
+    if caller is None:
+        return
+    user = user_of(caller)
+    kind = "service_principal" if caller.is_service_principal else "user"
+    own = [each for each in limits if each.key == kind and each.principal == user]
+    of_groups = [each for each in limits if each.key == "user_group" and each.principal in caller.groups]
+    of_each = [each for each in limits if each.key == "user" and each.principal is None]
+    if own:
+        yield min(own, key=_most), user
+    elif of_groups:
+        largest = max(of_groups, key=_most)
+        yield largest, largest.principal or ""
+    elif of_each:
+        # A user and a service principal of the same name are two.
+        yield min(of_each, key=_most), f"{kind}:{user}"
+
+
+def _unit(limit: RateLimit) -> str:
+    return REQUESTS if limit.tokens is None else TOKENS
+
+
+def _most(limit: RateLimit) -> int:
+    return limit.tokens if limit.tokens is not None else limit.calls or 0

@@ -1,0 +1,44 @@
+"""About how many tokens a request has, and the most that it may use, before any model has looked at it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from serve_app.endpoints.endpoint import Endpoint, Limits
+from serve_app.types import GenerateRequest, Prompt, Usage
+
+BYTES_PER_TOKEN: Final = 4  # an estimate for usual text, which the settlement corrects
+TOKENS_PER_MESSAGE: Final = 4  # that the template adds
+DEFAULT_OUTPUT: Final = Limits().default_output_tokens
+
+
+def prompt_tokens(prompt: Prompt) -> int:
+    """About how many tokens a prompt has; exact for ids."""
+    if prompt.token_ids is not None:
+        return len(prompt.token_ids)
+    texts = [prompt.text or "", prompt.suffix or ""]
+    messages = prompt.messages or ()
+    texts += [value for message in messages for value in message.values() if isinstance(value, str)]
+    return tokens_in(*texts) + TOKENS_PER_MESSAGE * len(messages)
+
+
+def tokens_in(*texts: str) -> int:
+    """About how many tokens these texts have together."""
+    size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
+    return math.ceil(size / BYTES_PER_TOKEN)
+
+
+def most_used(endpoint: Endpoint, requests: Sequence[GenerateRequest]) -> Usage:
+    """What `requests` may use at the most."""
+    return Usage(
+        prompt_tokens=sum(prompt_tokens(request.prompt) for request in requests),
+        completion_tokens=sum(_output_tokens(endpoint, request) for request in requests),
+    )
+
+
+def _output_tokens(endpoint: Endpoint, request: GenerateRequest) -> int:
+    default = endpoint.limits.default_output_tokens if endpoint.limits else DEFAULT_OUTPUT
+    most = default if request.sampling.max_tokens is None else request.sampling.max_tokens
+    return most * max(request.n, request.best_of or 0, request.beam.width if request.beam is not None else 0)

@@ -1,0 +1,121 @@
+"""Answers of the routes of keys: their shapes, and how they are made. Times are in milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NotRequired
+
+from typing_extensions import TypedDict
+
+from serve_app.types.control import KeyShown
+
+NEVER: Final = -1  # Databricks' word for a token that does not end
+
+
+class KeyJson(TypedDict):
+    """A key without its secret."""
+
+    id: str
+    name: str
+    prefix: str
+    user: str
+    is_service_principal: bool
+    groups: list[str]
+    scopes: list[str]
+    endpoints: list[str]
+    creator: str
+    creation_time: int
+    expiry_time: NotRequired[int]
+    revocation_time: NotRequired[int]
+    budget: NotRequired[float]
+    soft_budget: NotRequired[float]
+    currency: str
+    comment: str
+
+
+class CreatedKeyJson(TypedDict):
+    """A new key. `key` is told once."""
+
+    key: str
+    key_info: KeyJson
+
+
+class KeysJson(TypedDict):
+    """Keys, the oldest first."""
+
+    keys: list[KeyJson]
+
+
+class TokenJson(TypedDict):
+    """A key in Databricks' words."""
+
+    token_id: str
+    comment: str
+    creation_time: int
+    expiry_time: int
+    scopes: list[str]
+
+
+class CreatedTokenJson(TypedDict):
+    """A new token. `token_value` is told once."""
+
+    token_value: str
+    token_info: TokenJson
+
+
+class TokensJson(TypedDict):
+    """The caller's tokens."""
+
+    token_infos: list[TokenJson]
+
+
+class GroupJson(TypedDict):
+    """A group of a user."""
+
+    display: str
+    value: str
+
+
+class MeJson(TypedDict):
+    """Who is calling, in the shape of SCIM."""
+
+    schemas: list[str]
+    id: str
+    userName: str
+    displayName: str
+    active: bool
+    groups: list[GroupJson]
+
+
+def key_json(key: KeyShown) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": key.id,
+        "name": key.name,
+        "prefix": key.prefix,
+        "user": key.user,
+        "is_service_principal": key.is_service_principal,
+        "groups": key.groups,
+        "scopes": key.scopes,
+        "endpoints": key.endpoints,
+        "creator": key.creator,
+        "creation_time": _ms(key.created),
+        "currency": key.currency,
+        "comment": key.comment,
+    }
+    times = {"expiry_time": key.expires, "revocation_time": key.revoked}
+    budgets = {"budget": key.budget, "soft_budget": key.soft_budget}
+    shown |= {name: _ms(value) for name, value in times.items() if value is not None}
+    return shown | {name: value for name, value in budgets.items() if value is not None}
+
+
+def token_json(key: KeyShown) -> dict[str, Any]:
+    return {
+        "token_id": key.id,
+        "comment": key.comment,
+        "creation_time": _ms(key.created),
+        "expiry_time": NEVER if key.expires is None else _ms(key.expires),
+        "scopes": key.scopes,
+    }
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

@@ -1,0 +1,152 @@
+"""Bodies of the routes of keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, ClassVar, Final
+
+from serve_app.api.dialects.fields import Boolean, Integer, Number, Text, Texts
+from serve_app.api.edge.told import Told
+from serve_app.api.management.fields import Matching
+from serve_app.api.management.strict_body import StrictBody
+from serve_app.errors import InvalidField
+from serve_app.limits import MAX_COMMENT_CHARS, MAX_KEY_LIFETIME_S, MAX_KEY_NAMES, MAX_PRINCIPAL_CHARS
+from serve_app.types import Caller, Scope
+from serve_app.types.control import CreateKey, UpdateKey
+
+ALL_APIS: Final = "all-apis"  # Databricks' word for every scope
+MAX_BUDGET: Final = 1e12
+
+_Name = Matching(r"[A-Za-z0-9._-]{1,64}", "1 to 64 characters of A-Z a-z 0-9 . _ -")
+_Currency = Matching(r"[A-Z]{3}", "three capital letters, such as USD")
+_Principal = Text(1, MAX_PRINCIPAL_CHARS)
+_Names = Texts(MAX_KEY_NAMES, MAX_PRINCIPAL_CHARS)
+_Lifetime = Integer(1, int(MAX_KEY_LIFETIME_S))
+_Budget = Number(0, MAX_BUDGET)
+_Comment = Text(0, MAX_COMMENT_CHARS)
+
+
+class KeyFields(StrictBody):
+    """What a key may do, and what it may cost."""
+
+    groups: Annotated[tuple[str, ...] | None, _Names] = None
+    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = None
+    endpoints: Annotated[tuple[str, ...] | None, _Names] = None
+    budget: Annotated[float | None, _Budget] = None
+    soft_budget: Annotated[float | None, _Budget] = None
+    comment: Annotated[str | None, _Comment] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "groups": Told("Groups of its user, for permissions and rate limits"),
+        "scopes": Told("What it may do", f"of {', '.join(Scope)}"),
+        "endpoints": Told("The only endpoints it may use; an empty list: all"),
+        "budget": Told("Cost in a calendar month (UTC) above which its requests are refused"),
+        "soft_budget": Told("Cost in a month above which its answers have the header `x-budget-warning`"),
+        "comment": Told("A note of whoever manages keys"),
+    }
+
+
+class CreateKeyBody(KeyFields):
+    """POST /api/2.0/keys."""
+
+    name: Annotated[str | None, _Name] = None
+    user: Annotated[str | None, _Principal] = None
+    is_service_principal: Annotated[bool | None, Boolean] = None
+    lifetime_seconds: Annotated[int | None, _Lifetime] = None
+    currency: Annotated[str | None, _Currency] = None
+
+    fields_required: ClassVar[tuple[str, ...]] = ("name",)
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "name": Told("Of the key, in logs and in usage; unique among keys in force"),
+        "user": Told("Whose it is; without one the key's name"),
+        "is_service_principal": Told("Whether that is a service principal, and no user", default=False),
+        "lifetime_seconds": Told("Until it ends; without one it never does"),
+        "currency": Told("Of both budgets; costs in others do not count", "without one USD"),
+    }
+
+    def command(self) -> CreateKey:
+        """Raises InvalidField."""
+        if self.name is None:
+            raise InvalidField("name", "is required: 1 to 64 characters of A-Z a-z 0-9 . _ -")
+        return CreateKey(
+            name=self.name,
+            user=self.user or "",
+            is_service_principal=bool(self.is_service_principal),
+            groups=self.groups or (),
+            scopes=(Scope.INFERENCE.value,) if self.scopes is None else self.scopes,
+            endpoints=self.endpoints or (),
+            lifetime_s=self.lifetime_seconds,
+            budget=self.budget,
+            soft_budget=self.soft_budget,
+            currency=self.currency or "USD",
+            comment=self.comment or "",
+        )
+
+
+class UpdateKeyBody(KeyFields):
+    """PATCH /api/2.0/keys/{id}. What is not named stays."""
+
+    clear: Annotated[tuple[str, ...] | None, Texts(2, 16)] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "clear": Told("What is taken away", "of budget, soft_budget"),
+    }
+
+    def command(self, id: str) -> UpdateKey:
+        return UpdateKey(
+            id=id,
+            groups=self.groups,
+            scopes=self.scopes,
+            endpoints=self.endpoints,
+            budget=self.budget,
+            soft_budget=self.soft_budget,
+            comment=self.comment,
+            clear=self.clear or (),
+        )
+
+
+class CreateTokenBody(StrictBody):
+    """POST /api/2.0/token/create: a key for the caller itself, which may do what the caller's may."""
+
+    comment: Annotated[str | None, _Comment] = None
+    lifetime_seconds: Annotated[int | None, _Lifetime] = None
+    scopes: Annotated[tuple[str, ...] | None, Texts(len(Scope), 32)] = None
+    autoscope_enabled: Annotated[bool | None, Boolean] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "comment": Told("A note of its owner"),
+        "lifetime_seconds": Told("Until it ends; without one it never does"),
+        "scopes": Told("What it may do", f"of {', '.join(Scope)}; `{ALL_APIS}`: what the caller may"),
+        "autoscope_enabled": Told("Not served: an error where it is set"),
+    }
+
+    def command(self, caller: Caller, name: str) -> CreateKey:
+        """Raises InvalidField for a scope that the caller lacks itself, and for scopes by use."""
+        if self.autoscope_enabled:
+            raise InvalidField("autoscope_enabled", "is not served: name the scopes, or leave them out")
+        wanted = (ALL_APIS,) if self.scopes is None else self.scopes
+        if ALL_APIS in wanted:
+            wanted = tuple(caller.scopes)
+        for scope in wanted:
+            if scope not in caller.scopes:
+                held = ", ".join(sorted(caller.scopes))
+                raise InvalidField("scopes", f"must be of those that the caller has: {held}, or {ALL_APIS}")
+        return CreateKey(
+            name=name,
+            user=caller.user or caller.key_id,
+            is_service_principal=caller.is_service_principal,
+            groups=tuple(sorted(caller.groups)),
+            scopes=tuple(sorted(wanted)),
+            endpoints=tuple(sorted(caller.endpoints)),
+            lifetime_s=self.lifetime_seconds,
+            comment=self.comment or "",
+        )
+
+
+class DeleteTokenBody(StrictBody):
+    """POST /api/2.0/token/delete."""
+
+    token_id: Annotated[str | None, Text(1, 64)] = None
+
+    fields_required: ClassVar[tuple[str, ...]] = ("token_id",)
+    fields_told: ClassVar[Mapping[str, Told]] = {"token_id": Told("Of a token of the caller's own")}

@@ -1,0 +1,99 @@
+"""Databricks' routes of tokens, each a key of the caller's own user, and of who is calling."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.context import context_of
+from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.edge.connection import reply
+from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.keys import operations
+from serve_app.api.management.keys.answers import token_json
+from serve_app.api.management.keys.bodies import CreateTokenBody, DeleteTokenBody
+from serve_app.api.management.paths import BASE
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.errors import InvalidField, ModelNotFound, Unauthenticated
+from serve_app.types import Caller, Scope
+from serve_app.types.control import KeyShown, ListKeys, RevokeKey
+
+TOKEN: Final = f"{BASE}/token"
+ME: Final = f"{BASE}/preview/scim/v2/Me"
+_USER: Final = "urn:ietf:params:scim:schemas:core:2.0:User"
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    create = CommandRoute(services, _create, CreateTokenBody)
+    delete = CommandRoute(services, _delete, DeleteTokenBody)
+    listed = CommandRoute(services, _list, NoBody)
+    yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=operations.CREATE_TOKEN)
+    yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=operations.LIST_TOKENS)
+    yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=operations.DELETE_TOKEN)
+    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=operations.ME, other_scope=Scope.MANAGE)
+
+
+class Me:
+    """GET of the caller. Needs no control plane."""
+
+    async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
+        """Raises Unauthenticated."""
+        context = context_of(scope)
+        context.render_error = render_error
+        if context.caller is None:
+            raise Unauthenticated("an API key is required")
+        await reply(send, 200, {"content-type": "application/json"}, msgspec.json.encode(_me(context.caller)))
+
+
+def _me(caller: Caller) -> dict[str, Any]:
+    user = _user(caller)
+    return {
+        "schemas": [_USER],
+        "id": user,
+        "userName": user,
+        "displayName": user,
+        "active": True,
+        "groups": [{"display": group, "value": group} for group in sorted(caller.groups)],
+    }
+
+
+async def _create(asked: Asked[CreateTokenBody]) -> dict[str, Any]:
+    created = await asked.do(asked.body.command(asked.caller, f"token-{secrets.token_hex(6)}"))
+    return {"token_value": created.secret, "token_info": token_json(created.shown)}
+
+
+async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
+    return {"token_infos": [token_json(key) for key in await _own(asked)]}
+
+
+async def _delete(asked: Asked[DeleteTokenBody]) -> dict[str, Any]:
+    token_id = asked.body.token_id
+    if token_id is None:
+        raise InvalidField("token_id", "is required")
+    if all(key.id != token_id for key in await _own(asked)):
+        raise ModelNotFound("token_id", "the caller has no such token")
+    await asked.do(RevokeKey(id=token_id))
+    return {}
+
+
+async def _own(asked: Asked[Any]) -> list[KeyShown]:
+    """The keys of the caller's user."""
+    caller = asked.caller
+    listed = await asked.do(ListKeys())
+    return [
+        key
+        for key in listed.keys
+        if (key.user, key.is_service_principal) == (_user(caller), caller.is_service_principal)
+    ]
+
+
+def _user(caller: Caller) -> str:
+    return caller.user or caller.key_id

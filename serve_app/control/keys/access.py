@@ -1,0 +1,110 @@
+"""Who may send which command: by the caller's scopes, its key's endpoints, and the grants of the endpoint.
+
+Denies by default: a command without a rule here is for administrators. An endpoint that a caller may not see
+is as unknown as one that does not exist.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+from serve_app.control.database.database import Database
+from serve_app.control.keys.administrator import check_administrator, is_administrator
+from serve_app.control.keys.permissions import Grants
+from serve_app.endpoints.permissions import Level, level_of
+from serve_app.errors import ModelNotFound, PermissionDenied
+from serve_app.types import Caller, Scope
+from serve_app.types.control import (
+    Command,
+    CompareEntities,
+    CreateEndpoint,
+    DeleteEndpoint,
+    EndpointList,
+    GetEndpoint,
+    GetPermissions,
+    GetRollout,
+    Grant,
+    PatchTags,
+    PutAiGateway,
+    PutPermissions,
+    ReadLogs,
+    ReplyT,
+    ReportUsage,
+    ShipUsage,
+    StartRollout,
+    StopRollout,
+    UpdateConfig,
+    WatchSnapshot,
+)
+from serve_app.types.control.endpoints import ListEndpoints
+from serve_app.types.control.rollouts import GiveFeedback
+
+# What a command about one endpoint needs, and the field that has the endpoint's name.
+OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
+    {
+        CreateEndpoint: (Level.CAN_MANAGE, "name"),
+        UpdateConfig: (Level.CAN_MANAGE, "name"),
+        DeleteEndpoint: (Level.CAN_MANAGE, "name"),
+        PutAiGateway: (Level.CAN_MANAGE, "name"),
+        PatchTags: (Level.CAN_MANAGE, "name"),
+        ReadLogs: (Level.CAN_MANAGE, "name"),  # lines may tell of anybody's requests
+        GetEndpoint: (Level.CAN_VIEW, "name"),
+        StartRollout: (Level.CAN_MANAGE, "endpoint"),
+        StopRollout: (Level.CAN_MANAGE, "endpoint"),
+        GetRollout: (Level.CAN_VIEW, "endpoint"),
+        CompareEntities: (Level.CAN_VIEW, "endpoint"),
+    }
+)
+# Commands whose own handlers judge the caller, by what only they know.
+JUDGED_BELOW: Final = frozenset[type[Command[Any]]]({GetPermissions, PutPermissions, GiveFeedback})
+# Commands that gateways send for themselves. No route sends one.
+OF_GATEWAYS: Final = frozenset[type[Command[Any]]]({WatchSnapshot, ShipUsage})
+
+
+class Access:
+    """The gate before all handlers."""
+
+    def __init__(self, database: Database, grants: Grants) -> None:
+        self._database = database
+        self._grants = grants
+
+    async def check(self, command: Command[Any], caller: Caller) -> None:
+        """Raises PermissionDenied or ModelNotFound."""
+        if is_administrator(caller) or type(command) in JUDGED_BELOW | OF_GATEWAYS:
+            return
+        if isinstance(command, ListEndpoints):  # see `seen`
+            return
+        if isinstance(command, ReportUsage):
+            if command.key != caller.key_id:
+                raise PermissionDenied("this API key may see its own usage alone")
+            return
+        rule = OF_ENDPOINT.get(type(command))
+        if rule is None:
+            check_administrator(caller)
+            return
+        needed, field = rule
+        name = getattr(command, field)
+        level = level_of(caller, name, (await self._by_endpoint(caller)).get(name, ()))
+        if level is None:
+            raise ModelNotFound("name", f"there is no endpoint {name!r} that was made at run time")
+        if level < needed:
+            raise PermissionDenied(f"this needs {needed.name} on the endpoint, or the scope '{Scope.MANAGE}'")
+
+    async def seen(self, reply: ReplyT, caller: Caller) -> ReplyT:
+        """The reply without endpoints that the caller may not see."""
+        if not isinstance(reply, EndpointList) or is_administrator(caller):
+            return reply
+        grants = await self._by_endpoint(caller)
+        left = tuple(
+            each
+            for each in reply.endpoints
+            if level_of(caller, each.name, grants.get(each.name, ())) is not None
+        )
+        return cast("ReplyT", replace(reply, endpoints=left))
+
+    async def _by_endpoint(self, caller: Caller) -> dict[str, tuple[Grant, ...]]:
+        if Scope.MANAGE in caller.scopes:
+            return {}  # the key's own list of endpoints says it all
+        return await self._database.run(self._grants.by_endpoint)

@@ -1,0 +1,226 @@
+"""API keys that are made, changed and ended at run time.
+
+The secret of a key leaves this module once, in the reply to the command that makes it; the database has its
+digest and its first characters. A change reaches gateways with the next snapshot, and every gateway checks
+keys in its own memory: a request never asks the database.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy.orm import Session
+
+from serve_app.accounts.keys import SHOWN_CHARS, digest_of, new_secret
+from serve_app.control.database.database import Database
+from serve_app.control.handlers import Handlers
+from serve_app.control.keys.administrator import check_administrator
+from serve_app.control.keys.rules import check_budgets, check_change, check_new
+from serve_app.control.keys.tables import ApiKey
+from serve_app.control.ledger.budgets import KeyBudget
+from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded
+from serve_app.limits import MAX_KEYS
+from serve_app.types import Caller, Scope
+from serve_app.types.control import (
+    CreatedKey,
+    CreateKey,
+    Done,
+    KeyList,
+    KeyShown,
+    KnownKey,
+    ListKeys,
+    RevokeKey,
+    UpdateKey,
+)
+
+FIRST_KEY: Final = (
+    "the first key must have the scope 'manage', every endpoint and no end: from then on each request needs "
+    "a key, and nobody else could make another"
+)
+LAST_KEY: Final = (
+    "this is the last key by which keys can be managed: its scope 'manage' on every endpoint without an end. "
+    "Make another such key first, or put one into the key file"
+)
+
+
+class Keys:
+    """The keys in the database."""
+
+    def __init__(
+        self, database: Database, changed: Callable[[], None], now: Callable[[], float] = time.time
+    ) -> None:
+        """`changed` is called after each change; `now` gives Unix seconds."""
+        self._database = database
+        self._changed = changed
+        self._now = now
+
+    def handlers(self) -> Handlers:
+        return {
+            CreateKey: self._create,
+            UpdateKey: self._update,
+            ListKeys: self._list,
+            RevokeKey: self._revoke,
+        }
+
+    def in_force(self, session: Session) -> tuple[KnownKey, ...]:
+        """For snapshots: the keys that gateways let in, without what they spent."""
+        found = session.scalars(select(ApiKey).where(_is_in_force(self._now())).order_by(ApiKey.name))
+        return tuple(_known(key) for key in found)
+
+    def budgets(self, session: Session) -> Iterable[KeyBudget]:
+        """For the ledger: the keys in force that have a bound."""
+        bounded = or_(ApiKey.budget.is_not(None), ApiKey.soft_budget.is_not(None))
+        for key in session.scalars(select(ApiKey).where(_is_in_force(self._now()), bounded)):
+            yield KeyBudget(
+                key=key.name, budget=key.budget, soft_budget=key.soft_budget, currency=key.currency
+            )
+
+    async def _create(self, command: CreateKey, caller: Caller) -> CreatedKey:
+        """Raises InvalidField, PermissionDenied, AlreadyExists, or Conflict where it would lock all out."""
+        check_administrator(caller)
+        check_new(command)
+        secret = new_secret()
+        created = await self._database.run(lambda session: self._insert(session, command, caller, secret))
+        self._changed()
+        return CreatedKey(secret=secret, shown=created)
+
+    def _insert(self, session: Session, command: CreateKey, caller: Caller, secret: str) -> KeyShown:
+        now = self._now()
+        names = set(session.scalars(select(ApiKey.name).where(_is_in_force(now))))
+        if command.name in names:
+            raise AlreadyExists(f"name: a key of the name {command.name} is in force")
+        if len(names) >= MAX_KEYS:
+            raise Overloaded(f"{MAX_KEYS} keys are in force, which is the limit; revoke some first")
+        key = ApiKey(
+            id=secrets.token_hex(8),
+            name=command.name,
+            digest=digest_of(secret),
+            prefix=secret[:SHOWN_CHARS],
+            user=command.user or command.name,
+            is_service_principal=command.is_service_principal,
+            groups=_sorted(command.groups),
+            scopes=_sorted(command.scopes),
+            endpoints=_sorted(command.endpoints),
+            creator=caller.user or caller.key_id,
+            created=now,
+            expires=None if command.lifetime_s is None else now + command.lifetime_s,
+            revoked=None,
+            budget=command.budget,
+            soft_budget=command.soft_budget,
+            currency=command.currency,
+            comment=command.comment,
+        )
+        session.add(key)
+        self._check_way_in(session, caller, FIRST_KEY)
+        return _shown(key)
+
+    async def _update(self, command: UpdateKey, caller: Caller) -> KeyShown:
+        """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
+        check_administrator(caller)
+        check_change(command)
+        shown = await self._database.run(lambda session: self._change(session, command, caller))
+        self._changed()
+        return shown
+
+    def _change(self, session: Session, command: UpdateKey, caller: Caller) -> KeyShown:
+        key = self._find(session, command.id)
+        key.groups = key.groups if command.groups is None else _sorted(command.groups)
+        key.scopes = key.scopes if command.scopes is None else _sorted(command.scopes)
+        key.endpoints = key.endpoints if command.endpoints is None else _sorted(command.endpoints)
+        key.comment = key.comment if command.comment is None else command.comment
+        for name in command.clear:
+            setattr(key, name, None)
+        key.budget = key.budget if command.budget is None else command.budget
+        key.soft_budget = key.soft_budget if command.soft_budget is None else command.soft_budget
+        check_budgets(key.budget, key.soft_budget)
+        self._check_way_in(session, caller, LAST_KEY)
+        return _shown(key)
+
+    async def _list(self, command: ListKeys, caller: Caller) -> KeyList:
+        check_administrator(caller)
+        return await self._database.run(lambda session: self._read(session, command))
+
+    def _read(self, session: Session, command: ListKeys) -> KeyList:
+        query = select(ApiKey).order_by(ApiKey.created, ApiKey.name, ApiKey.id)
+        if not command.everything:
+            query = query.where(_is_in_force(self._now()))
+        return KeyList(keys=tuple(_shown(key) for key in session.scalars(query)))
+
+    async def _revoke(self, command: RevokeKey, caller: Caller) -> Done:
+        """Raises PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
+        check_administrator(caller)
+        await self._database.run(lambda session: self._end(session, command, caller))
+        self._changed()
+        return Done()
+
+    def _end(self, session: Session, command: RevokeKey, caller: Caller) -> None:
+        self._find(session, command.id).revoked = self._now()
+        self._check_way_in(session, caller, LAST_KEY)
+
+    def _find(self, session: Session, id: str) -> ApiKey:
+        """A key in force, by its id or its name. Raises ModelNotFound."""
+        named = or_(ApiKey.id == id, ApiKey.name == id)
+        found = session.scalars(select(ApiKey).where(_is_in_force(self._now()), named)).all()
+        # A name may look like the id of another key: the id goes first.
+        key = next((each for each in found if each.id == id), found[0] if found else None)
+        if key is None:
+            raise ModelNotFound("id", "no key in force has this id or name")
+        return key
+
+    def _check_way_in(self, session: Session, caller: Caller, why: str) -> None:
+        """Raises Conflict, with `why`, where nobody could manage keys after this transaction.
+
+        A caller whose key is in the key file or the environment shows that there is such a way in.
+        """
+        if not caller.anonymous and not caller.at_run_time:
+            return
+        session.flush()
+        lasting = select(ApiKey).where(ApiKey.revoked.is_(None), ApiKey.expires.is_(None))
+        if not any(Scope.MANAGE in key.scopes and not key.endpoints for key in session.scalars(lasting)):
+            raise Conflict(why)
+
+
+def _is_in_force(now: float) -> ColumnElement[bool]:
+    return and_(ApiKey.revoked.is_(None), or_(ApiKey.expires.is_(None), ApiKey.expires > now))
+
+
+def _sorted(names: tuple[str, ...]) -> list[str]:
+    return sorted(set(names))
+
+
+def _known(key: ApiKey) -> KnownKey:
+    return KnownKey(
+        digest=key.digest,
+        name=key.name,
+        user=key.user,
+        is_service_principal=key.is_service_principal,
+        groups=tuple(key.groups),
+        scopes=tuple(key.scopes),
+        endpoints=tuple(key.endpoints),
+        expires=key.expires,
+    )
+
+
+def _shown(key: ApiKey) -> KeyShown:
+    return KeyShown(
+        id=key.id,
+        name=key.name,
+        prefix=key.prefix,
+        user=key.user,
+        is_service_principal=key.is_service_principal,
+        groups=tuple(key.groups),
+        scopes=tuple(key.scopes),
+        endpoints=tuple(key.endpoints),
+        creator=key.creator,
+        created=key.created,
+        expires=key.expires,
+        revoked=key.revoked,
+        budget=key.budget,
+        soft_budget=key.soft_budget,
+        currency=key.currency,
+        comment=key.comment,
+    )
