@@ -13,6 +13,9 @@ from serve_app.control.endpoints.endpoints import Endpoints
 from serve_app.control.gateways import Gateways
 from serve_app.control.handlers import Handler, joined
 from serve_app.control.ledger.ledger import Ledger
+from serve_app.control.rollouts.endpoint_splits import EndpointSplits
+from serve_app.control.rollouts.feedback import Feedback
+from serve_app.control.rollouts.rollouts import Rollouts
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
@@ -33,11 +36,19 @@ class ControlPlane:
         self.snapshots = Snapshots(database, parts, self._gateways)
         self.endpoints = Endpoints(database, cluster, config, self._gateways, self.snapshots.changed)
         self.ledger = Ledger(database, changed=self.snapshots.changed)
+        splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
+        self.rollouts = Rollouts(database, splits)
         parts.endpoints = self.endpoints.snapshot
         parts.over_budget = self.ledger.over_budget
         self.snapshots.on_report = self.endpoints.wake
         self._handlers: dict[type[Command[Any]], Handler] = joined(
-            [self.snapshots.handlers(), self.endpoints.handlers(), self.ledger.handlers()]
+            [
+                self.snapshots.handlers(),
+                self.endpoints.handlers(),
+                self.ledger.handlers(),
+                self.rollouts.handlers(),
+                Feedback(database).handlers(),
+            ]
         )
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
@@ -72,3 +83,4 @@ class ControlPlane:
             tasks.create_task(self.snapshots.run())
             tasks.create_task(self.endpoints.run())
             tasks.create_task(self.ledger.run())
+            tasks.create_task(self.rollouts.run())
