@@ -16,6 +16,9 @@ from serve_app.control.keys.access import Access
 from serve_app.control.keys.keys import Keys
 from serve_app.control.keys.permissions import Grants
 from serve_app.control.ledger.ledger import Ledger
+from serve_app.control.rollouts.endpoint_splits import EndpointSplits
+from serve_app.control.rollouts.feedback import Feedback
+from serve_app.control.rollouts.rollouts import Rollouts
 from serve_app.control.snapshots import SnapshotParts, Snapshots
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.types import Caller
@@ -39,12 +42,17 @@ class ControlPlane:
         grants = Grants(database, self.snapshots.changed, self.endpoints.name_of)
         self._access = Access(database, grants)
         self.ledger = Ledger(database, key_budgets=self.keys.budgets, changed=self.snapshots.changed)
+        splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
+        self.rollouts = Rollouts(database, splits)
         parts.endpoints = self.endpoints.snapshot
         parts.keys = self.keys.in_force
         parts.grants = grants.by_endpoint
         parts.over_budget = self.ledger.over_budget
         self.snapshots.on_report = self.endpoints.wake
-        areas = (self.snapshots, self.endpoints, self.keys, grants, self.ledger)
+        areas = (
+            *(self.snapshots, self.endpoints, self.keys, grants),
+            *(self.ledger, self.rollouts, Feedback(database)),
+        )
         self._handlers: dict[type[Command[Any]], Handler] = joined(area.handlers() for area in areas)
         self._is_open = False
         self._running: asyncio.Task[None] | None = None
@@ -80,3 +88,4 @@ class ControlPlane:
             tasks.create_task(self.snapshots.run())
             tasks.create_task(self.endpoints.run())
             tasks.create_task(self.ledger.run())
+            tasks.create_task(self.rollouts.run())

@@ -63,7 +63,7 @@ class RolloutBench:
         self.database = database
         self.now = 1_000_000.0
         self.rng = random.Random(4)
-        both = Split(endpoint_id="e-1", entities=("old", "new"), traffic={"old": 100}, updated=self.now)
+        both = Split(endpoint_id="e-1", entities=("old", "new"), traffic={"old": 100}, configured=self.now)
         self.splits = DictSplits({"chat": both})
         self.restart()
 

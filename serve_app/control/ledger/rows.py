@@ -33,6 +33,7 @@ def values_of(known: Known) -> dict[str, Any]:
         **{name: getattr(total, name) for name in _SAME},
         "is_ended": known.is_ended,
         "groups": json.dumps(total.groups),
+        "failed_over": ",".join(total.failed_over),
         "day": day_of(total.started),
         "is_shadow": total.shadow,
         "parts": None if known.is_ended else _written_parts(known),
@@ -43,6 +44,7 @@ def known_by(row: Usage) -> Known:
     """What `row` says; the reverse of `values_of`."""
     fields: dict[str, Any] = {name: getattr(row, name) for name in _SAME}
     fields |= {"groups": tuple(json.loads(row.groups)), "shadow": row.is_shadow}
+    fields["failed_over"] = tuple(row.failed_over.split(",")) if row.failed_over else ()
     parts = {prompt: (part[0], Used(*part[1:])) for prompt, part in (row.parts or {}).items()}
     if row.is_ended:
         return Known(UsageRecord(**fields), is_ended=True)

@@ -41,7 +41,7 @@ class Usage(Table):
     queue_s: Mapped[float | None]
     total_s: Mapped[float]
     migrations: Mapped[int]
-    failed_over: Mapped[str] = mapped_column(default="")  # entities that failed before, with commas between
+    failed_over: Mapped[str]  # entities that were tried before and failed, with commas between
     cost: Mapped[float | None]
     currency: Mapped[str | None]
     is_shadow: Mapped[bool]  # a copy, whose answer nobody got

@@ -155,7 +155,7 @@ class Rollouts:
 
         def work(session: Session) -> ComparisonReport:
             split = self._splits.read(session, command.endpoint)
-            since = split.updated if command.since is None else command.since
+            since = split.configured if command.since is None else command.since
             found = measured(session, command.endpoint, since)
             _check_metric(command.metric, found)
             return compare(

@@ -18,7 +18,7 @@ class Split:
     endpoint_id: str
     entities: tuple[str, ...]
     traffic: Mapping[str, int]  # percentages of entities that have some
-    updated: float  # Unix seconds; when the configuration changed last
+    configured: float  # Unix seconds; when its newest configuration was asked for, 0: not known
     task: str | None = None  # None: not known yet
 
     def percentage(self, entity: str) -> int:
