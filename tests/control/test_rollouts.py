@@ -1,4 +1,4 @@
-"""Rollouts and shadow traffic on Ray: real gateways, ledger and models, and an entity that fails under load."""
+"""Rollouts and shadow traffic on Ray: real gateways, ledger and models, and an entity that fails by load."""
 
 from __future__ import annotations
 
