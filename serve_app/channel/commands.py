@@ -36,6 +36,7 @@ from serve_app.types.control import (
     Permissions,
     PutAiGateway,
     PutPermissions,
+    PutShadow,
     ReadLogs,
     ReplyT,
     ReportUsage,
@@ -75,6 +76,7 @@ REPLIES: Final[dict[type[Command[Any]], type]] = {
     GetRollout: RolloutShown,
     StopRollout: RolloutShown,
     GiveFeedback: Done,
+    PutShadow: Done,
     CompareEntities: ComparisonReport,
 }
 

@@ -26,7 +26,7 @@ from serve_app.endpoints.ai_gateway import Shadow
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_PRIORITY
-from serve_app.types import EmbedRequest, GenerateRequest, Usage, UsageRecord
+from serve_app.types import EmbedRequest, GenerateRequest, Timing, Usage, UsageRecord
 
 logger = logging.getLogger(__name__)
 
@@ -48,10 +48,14 @@ class _Progress:
     first_token_s: float | None = None
     queue_s: float | None = None
 
-    def note(self, engine_first_s: float | None, *, is_stream: bool) -> None:
+    def note(self, timing: Timing | None, *, is_stream: bool) -> None:
         """Tokens came. Of an answer that comes whole the engine tells when the first was there."""
-        if self.first_token_s is None:
-            self.first_token_s = time.monotonic() - self.started if is_stream else engine_first_s
+        if self.first_token_s is None and is_stream:
+            self.first_token_s = time.monotonic() - self.started
+        if timing is not None and self.queue_s is None:
+            self.queue_s = timing.queue_s
+            if self.first_token_s is None:
+                self.first_token_s = timing.first_token_s
 
 
 Work = Callable[[ServedEntity, _Progress], Coroutine[Any, Any, None]]
@@ -88,9 +92,7 @@ def copy_generation(
             progress.user = stream
             while deltas := await stream.get():
                 timing = next((delta.timing for _, delta in deltas if delta.timing is not None), None)
-                progress.note(timing and timing.first_token_s, is_stream=call.stream)
-                if timing is not None and progress.queue_s is None:
-                    progress.queue_s = timing.queue_s
+                progress.note(timing, is_stream=call.stream)
 
     def size() -> int:
         return most_used(endpoint, requests).prompt_tokens * BYTES_PER_TOKEN

@@ -89,9 +89,9 @@ def _tests(others: list[Compared], base: Compared, metric: str, alpha: float) ->
 
 def _test(seen: Measured, base: Measured, metric: str, alpha: float) -> tuple[Estimate, float]:
     """The difference of the two, and how sure it is."""
-    shares = _share(seen, metric), _share(base, metric)
-    if shares[0] is not None and shares[1] is not None:
-        return proportions.difference_estimate(*shares, alpha), proportions.p_value(*shares)
+    share, against = _share(seen, metric), _share(base, metric)
+    if share is not None and against is not None:
+        return proportions.difference_estimate(share, against, alpha), proportions.p_value(share, against)
     values = _moments(seen, metric), _moments(base, metric)
     return means.difference_estimate(*values, alpha), means.p_value(*values, alpha)
 

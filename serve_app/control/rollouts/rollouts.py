@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from typing import Final
 
 from sqlalchemy import select
@@ -78,7 +79,7 @@ class Rollouts:
         running = await self._database.run(_running)
         for rollout in running:
             try:
-                is_changed = await self._database.run(lambda session, id=rollout: self._advance(session, id))
+                is_changed = await self._database.run(partial(self._advance, id=rollout))
             except Unavailable:
                 raise
             except Conflict as error:  # the endpoint is being updated; later, then
