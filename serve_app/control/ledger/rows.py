@@ -30,7 +30,7 @@ def values_of(known: Known) -> dict[str, Any]:
     """The columns of a row for `known`."""
     total = known.total()
     return {
-        **{name: getattr(total, name) for name in _SAME},
+        **{name: _storable(getattr(total, name)) for name in _SAME},
         "is_ended": known.is_ended,
         "groups": json.dumps(total.groups),
         "failed_over": ",".join(total.failed_over),
@@ -58,6 +58,11 @@ def known_by(row: Usage) -> Known:
         "cost": own.cost,
     }
     return Known(UsageRecord(**fields), parts=parts)
+
+
+def _storable(value: Any) -> Any:
+    """Without the one character that PostgreSQL takes in no text."""
+    return value.replace("\0", "") if isinstance(value, str) else value
 
 
 def _written_parts(known: Known) -> dict[str, list[Any]]:

@@ -15,6 +15,7 @@ from serve_app.control.ledger.tables import Spending, Usage
 from serve_app.errors import Unavailable
 from serve_app.types import Caller, Scope, UsageRecord
 from serve_app.types.control import SettledPart, ShipUsage
+from tests.support.ledger import read_rows
 
 GATEWAY = Caller(key_id="gateway", scopes=frozenset(Scope), salt="")
 PRICE = 0.5
@@ -135,6 +136,13 @@ def test_any_order_and_repetition_and_lost_answers_make_one_exact_row_a_request(
 @given(shipment=shipments(), losses=st.lists(st.booleans(), max_size=8))
 def test_so_it_is_on_either_database_many_times(each_database, shipment, losses):
     check(each_database, shipment, losses)
+
+
+async def test_a_character_that_no_text_may_have_stops_nothing(each_database):
+    ship = Ledger(each_database).handlers()[ShipUsage]
+    await ship(ShipUsage(ended=(replace(record("a", 1), user="a\0da", groups=("s\0a",)),)), GATEWAY)
+    rows = await read_rows(each_database)
+    assert (rows["a"].user, rows["a"].groups) == ("ada", ("s\0a",))
 
 
 async def test_two_control_planes_that_take_the_same_records_make_one_row_each(each_url):

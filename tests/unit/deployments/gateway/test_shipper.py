@@ -51,9 +51,10 @@ async def test_what_ends_is_in_the_ledger_as_it_ended(database, tmp_path):
     plane, journal = LedgerPlane(database), Journal(tmp_path / "usage")
     async with shipping(tmp_path / "usage", plane):
         journal.opened(some("a", OPEN))
-        journal.closed(some("a", user="ada", groups=("sea", "staff"), shadow=True))
+        more = {"user": "ada", "groups": ("sea", "staff"), "shadow": True, "failed_over": ("new", "old")}
+        journal.closed(some("a", **more))
         rows = await until_shipped(plane, ["a"])
-    assert rows["a"] == some("a", user="ada", groups=("sea", "staff"), shadow=True)
+    assert rows["a"] == some("a", **more)
     journal.close()
 
 
