@@ -138,7 +138,7 @@ class ModelConfig(ConfigModel):
         {"engine_process": "is no setting any more: the engine always steps in a thread; take the key out"}
     )
 
-    name: Annotated[str, Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(min_length=1, max_length=256, description="What endpoints call the model.")]
     version: Version = Field("", description="Which of several versions of the model this is.")
     source: str = Field(
         "",

@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import psutil
+
 from serve_app.deployments.environment import LOOPBACK
 from serve_app.deployments.launcher.errors import CannotServe
 
 logger = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES: Final = 200 * 2**20  # carries prompts, not weights
+KILL_S: Final = 10.0  # for the end of processes that were killed
 LITTLE_BYTES: Final = 100 * 2**20  # Ray's logs of an hour need some of it
 _TOO_LATE: Final = "timed out during startup"  # in Ray's words
 VITAL: Final = {  # Ray's name of a process -> what it is, for people
@@ -54,14 +57,28 @@ def start_ray(**options: Any) -> Any:
     """Start Ray with `options` of `ray.init`; once more where its node took over 30 s, Ray's own limit."""
     import ray
 
+    others = _children()
     try:
         return ray.init(address="local", **options)
     except Exception as error:  # Ray has no class of its own for it
+        _end(_children() - others)  # Ray forgets the processes of a node that did not come up
         if _TOO_LATE not in str(error):
             raise
         logger.warning("Ray was not up in time; it is started once more")
         ray.shutdown()
         return ray.init(address="local", **options)
+
+
+def _children() -> set[psutil.Process]:
+    """All processes below this one."""
+    return set(psutil.Process().children(recursive=True))
+
+
+def _end(processes: set[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=KILL_S)
 
 
 def lost() -> str | None:
