@@ -1,16 +1,27 @@
-"""`serve-app keys`: API keys for the key file."""
+"""`serve-app keys`: API keys for the key file, and those of a running server."""
 
 from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
 
 import click
 
 from serve_app.accounts.keys import KeyFileError, new_key
+from serve_app.cli.output import print_note, print_table
+from serve_app.cli.server import Server, server_options
 from serve_app.types import Scope
+
+PATH: Final = "/api/2.0/keys"
+COLUMNS: Final = ("id", "name", "prefix", "user", "scopes", "endpoints", "budget", "expires")
+DAY_S: Final = 86_400
 
 
 @click.group()
 def keys() -> None:
-    """Make API keys."""
+    """Make, list, change and revoke API keys."""
 
 
 @keys.command()
@@ -39,3 +50,119 @@ def new(name: str, scopes: str) -> None:
             "must be 1 to 64 characters of A-Z a-z 0-9 . _ -", param_hint="NAME"
         ) from error
     click.echo(f"key (shown once):       {key}\nline for the key file:  {line}")
+
+
+def _names(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str] | None:
+    """A list with commas; an empty text is an empty list."""
+    return None if value is None else [name.strip() for name in value.split(",") if name.strip()]
+
+
+def _limits(command: Any) -> Any:
+    """The options that `create` and `update` share."""
+    for option in reversed(
+        (
+            click.option("--scopes", callback=_names, metavar="SCOPE,...", help=f"Of {', '.join(Scope)}."),
+            click.option(
+                "--endpoints",
+                callback=_names,
+                metavar="NAME,...",
+                help="The only endpoints it may use; '': all.",
+            ),
+            click.option("--groups", callback=_names, metavar="NAME,...", help="For permissions and limits."),
+            click.option("--budget", type=click.FloatRange(min=0), help="Cost in a month that it may reach."),
+            click.option(
+                "--soft-budget", type=click.FloatRange(min=0), help="Cost in a month from which answers warn."
+            ),
+            click.option("--comment", help="A note."),
+        )
+    ):
+        command = option(command)
+    return command
+
+
+@keys.command()
+@click.argument("name")
+@_limits
+@click.option("--user", help="Whose key it is.  [default: NAME]")
+@click.option("--service-principal", is_flag=True, help="It is a service principal's, and no user's.")
+@click.option("--days", type=click.IntRange(1, 3650), help="Until it ends; without it never.")
+@click.option("--currency", metavar="CODE", help="Of both budgets.  [default: USD]")
+@server_options
+def create(server: Server, service_principal: bool, days: int | None, **fields: Any) -> None:
+    """Make the key NAME on a running server, which every gateway knows within seconds.
+
+    The key is shown once and stored nowhere; keep it now.
+    """
+    body = _given(fields)
+    if service_principal:
+        body["is_service_principal"] = True
+    if days is not None:
+        body["lifetime_seconds"] = days * DAY_S
+    made = server.ask("POST", PATH, body)
+    print_note(f"the key {made['key_info']['name']} ({made['key_info']['id']}) is shown this once:")
+    click.echo(made["key"])
+
+
+@keys.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also keys that expired or were revoked.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@server_options
+def list_keys(server: Server, everything: bool, form: str) -> None:
+    """List the keys that were made at run time."""
+    found = server.read(f"{PATH}?all={str(everything).lower()}").get("keys", [])
+    if form == "json":
+        click.echo(json.dumps(found, indent=2))
+    elif found:
+        print_table(COLUMNS, [_cells(key) for key in found], right=("budget",))
+    else:
+        print_note("no key was made at run time; `serve-app keys create NAME` makes one")
+
+
+@keys.command()
+@click.argument("id")
+@_limits
+@click.option(
+    "--clear",
+    multiple=True,
+    type=click.Choice(["budget", "soft_budget"]),
+    help="Take a bound away; may be repeated.",
+)
+@server_options
+def update(server: Server, id: str, clear: tuple[str, ...], **fields: Any) -> None:
+    """Change the key with this ID or name. What is not named stays."""
+    body = _given(fields)
+    if clear:
+        body["clear"] = list(clear)
+    if not body:
+        raise click.UsageError("name what is to change")
+    server.ask("PATCH", f"{PATH}/{quote(id, safe='')}", body)
+    print_note("changed; every gateway knows within seconds")
+
+
+@keys.command()
+@click.argument("id")
+@server_options
+def revoke(server: Server, id: str) -> None:
+    """End the key with this ID or name, for good. Every gateway knows within seconds."""
+    server.ask("DELETE", f"{PATH}/{quote(id, safe='')}")
+    print_note("revoked; every gateway knows within seconds")
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _cells(key: dict[str, Any]) -> list[str]:
+    budget, expires = key.get("budget"), key.get("expiry_time")
+    ended = " (revoked)" if "revocation_time" in key else ""
+    until = "" if expires is None else datetime.fromtimestamp(expires / 1000, UTC).strftime("%Y-%m-%d %H:%M")
+    return [
+        str(key.get("id", "")),
+        f"{key.get('name', '')}{ended}",
+        f"{key.get('prefix', '')}...",
+        str(key.get("user", "")),
+        ",".join(key.get("scopes", ())),
+        ",".join(key.get("endpoints", ())) or "all",
+        "" if budget is None else f"{budget:g} {key.get('currency', '')}",
+        until or "never",
+    ]

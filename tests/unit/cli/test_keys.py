@@ -1,10 +1,16 @@
-"""Keys made on the command line."""
+"""Keys made on the command line: for the key file, and on a running server."""
+
+import json
 
 import pytest
 
 from serve_app.accounts.accounts import Accounts
+from serve_app.accounts.keys import new_key
 from serve_app.config import GatewayConfig
 from serve_app.types import Scope
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import fake_app
+from tests.support.run_time_keys import KeyPlane
 
 
 @pytest.mark.parametrize("scopes", [["inference"], ["metrics"], ["inference", "metrics", "routing"]])
@@ -35,3 +41,34 @@ def test_a_bad_name_or_scope_is_refused_by_name(invoke, arguments, hint):
     assert result.exit_code == 2
     assert hint in result.stderr
     assert result.stdout == ""
+
+
+def test_a_key_lives_on_a_server_from_create_to_revoke(invoke, serve, database):
+    key, line = new_key("operator", ["inference", "manage"])
+    plane = KeyPlane(database)
+    app = fake_app(FakeBackend(), line, management=plane, at_run_time=True)
+    plane.gateways.append(app.state.services)
+    url = serve(app)
+
+    def run(*words):
+        return invoke("keys", *words, "--url", url, "--key", key)
+
+    made = run("create", "carol", "--groups", "lab,search", "--budget", "5", "--days", "1")
+    assert made.exit_code == 0, made.stderr
+    secret = made.stdout.strip()
+    assert secret.startswith("sk-")
+    (shown,) = json.loads(run("list", "--format", "json").stdout)
+    assert (shown["groups"], shown["budget"]) == (["lab", "search"], 5.0)
+    assert shown["expiry_time"] - shown["creation_time"] == 86_400_000
+    assert run("update", "carol", "--endpoints", "demo", "--clear", "budget").exit_code == 0
+    table = run("list").stdout
+    assert secret[:8] in table
+    assert secret not in table
+    assert "demo" in table
+    assert run("update", "carol").exit_code == 2
+    assert run("revoke", "carol").exit_code == 0
+    assert run("list").stdout == ""
+    assert "carol (revoked)" in run("list", "--all").stdout
+    again = run("revoke", "carol")
+    assert again.exit_code == 1
+    assert "no key in force" in again.stderr
