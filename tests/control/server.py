@@ -77,7 +77,11 @@ def small_file() -> Raw:
 
     def edit(raw: Raw) -> None:
         endpoints_of(raw)[0].pop("price", None)
-        app_of(raw, f"model-{MODEL}")["args"].pop("adapters", None)
+        own = app_of(raw, f"model-{MODEL}")["args"]
+        own.pop("adapters", None)
+        second = {**own, "version": "2", "source": "demo:demo-chat-v2"}
+        args = {"control": {"models": [{"config": second, "num_cpus": 0.25}]}}
+        app_of(raw, "system")["args"] = app_of(raw, "system").get("args", {}) | args
 
     return edited(alone(deploy_file("local"), MODEL), edit)
 

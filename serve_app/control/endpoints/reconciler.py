@@ -121,7 +121,10 @@ class Reconciler:
     async def _seen(self, wanted: list[Wanted]) -> Seen:
         used = {spec.name for each in wanted for spec in (*each.serving, *(each.pending or ()))}
         now = self._clock()
-        failed = {name for name in used if (app := self.apps.get(name)) and app.status is AppStatus.FAILED}
+        ready = self._gateways.ready  # one that failed to grow may still answer with what it has
+        failed = {
+            name for name in used - ready if (app := self.apps.get(name)) and app.status is AppStatus.FAILED
+        }
         self._restarts = {name: known for name, known in self._restarts.items() if name in used}
         again = frozenset(name for name in failed if self._is_due(name, now))
         strays = {
