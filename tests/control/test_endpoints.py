@@ -100,6 +100,7 @@ async def test_an_endpoint_of_its_own_changes_under_load_and_goes(controlled_ser
     assert gone.status_code == 404
 
 
+@pytest.mark.full
 async def test_the_control_plane_and_the_controller_are_killed(controlled_server: Controlled) -> None:
     server = controlled_server
     before = await made(server, "kept")

@@ -110,12 +110,15 @@ class Reconciler:
 
     def _wanted(self, row: EndpointRow, serving: Config | None, pending: Config | None) -> Wanted:
         is_busy = row.update_state == UpdateState.IN_PROGRESS.value
+        is_late = time.time() > row.pending_since + self._start_timeout_s
+        own = frozenset(spec.name for spec in serving.specs) if serving is not None else frozenset()
+        is_followed = self._gateways.follow(row.switch_version, row.name, own) or is_late
         return Wanted(
             id=row.id,
             serving=() if serving is None else serving.specs,
             pending=pending.specs if pending is not None and is_busy else None,
-            is_late=time.time() > row.pending_since + self._start_timeout_s,
-            is_followed=self._gateways.follow(row.switch_version, row.name) if row.switch_version else None,
+            is_late=is_late,
+            is_followed=is_followed if row.switch_version else None,
         )
 
     async def _seen(self, wanted: list[Wanted]) -> Seen:
