@@ -46,15 +46,18 @@ class Gateways:
         """The applications that some gateway says can answer."""
         return frozenset(app for report in self for app in report.ready)
 
-    def follow(self, version: int, endpoint: str) -> bool:
-        """Whether all gateways route `endpoint` by the snapshot `version` or a newer one.
+    def follow(self, version: int, endpoint: str, apps: frozenset[str] = frozenset()) -> bool:
+        """Whether all gateways route `endpoint` by the snapshot `version` or a newer one, and reach `apps`.
 
         True without any gateway: then nobody routes by an older one. But a control plane that has just
         started has yet to hear of them.
         """
         if not len(self) and self._clock() < self._since + FIRST_S:
             return False
-        return all(report.in_force >= version and endpoint not in report.waiting for report in self)
+        return all(
+            report.in_force >= version and endpoint not in report.waiting and apps.issubset(report.ready)
+            for report in self
+        )
 
     def __iter__(self) -> Iterator[GatewayReport]:
         oldest = self._clock() - SILENT_S

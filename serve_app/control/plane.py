@@ -71,6 +71,11 @@ class ControlPlane:
         await self._access.check(command, caller)
         return await self._access.seen(cast("ReplyT", await handler(command, caller)), caller)
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether it has stopped by itself. Only a restart helps."""
+        return self._running is not None and self._running.done()
+
     async def close(self) -> None:
         if self._running is not None:
             self._running.cancel()
@@ -78,6 +83,12 @@ class ControlPlane:
         self._database.close()
 
     async def _run(self) -> None:
+        try:
+            await self._work()
+        except Exception:
+            logger.exception("the control plane stops")
+
+    async def _work(self) -> None:
         while not self._is_open:
             try:
                 await self._database.run(lambda session: None)  # makes the tables

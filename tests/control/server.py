@@ -28,7 +28,7 @@ from tests.support.invariants import children
 from tests.support.ray_cluster import Cluster
 
 MODEL: Final = "demo-chat"
-READY_S: Final = 180.0
+READY_S: Final = 90.0
 OPERATOR: Final = Caller(key_id="ops", scopes=frozenset(Scope), salt="ops", user="ops")
 
 
@@ -53,9 +53,10 @@ class Controlled:
 
     async def until_settled(self, name: str) -> EndpointShown:
         """The endpoint, once its update is over."""
-        async with asyncio.timeout(READY_S):
-            while (shown := await self.do(GetEndpoint(name=name))).update is UpdateState.IN_PROGRESS:
-                await asyncio.sleep(0.1)
+        deadline = asyncio.get_running_loop().time() + READY_S
+        while (shown := await self.do(GetEndpoint(name=name))).update is UpdateState.IN_PROGRESS:
+            assert asyncio.get_running_loop().time() < deadline, shown
+            await asyncio.sleep(0.1)
         return shown
 
     async def delete_all(self) -> None:
@@ -77,7 +78,11 @@ def small_file() -> Raw:
 
     def edit(raw: Raw) -> None:
         endpoints_of(raw)[0].pop("price", None)
-        app_of(raw, f"model-{MODEL}")["args"].pop("adapters", None)
+        own = app_of(raw, f"model-{MODEL}")["args"]
+        own.pop("adapters", None)
+        second = {**own, "version": "2", "source": "demo:demo-chat-v2"}
+        args = {"control": {"models": [{"config": second, "num_cpus": 0.25}]}}
+        app_of(raw, "system")["args"] = app_of(raw, "system").get("args", {}) | args
 
     return edited(alone(deploy_file("local"), MODEL), edit)
 

@@ -36,7 +36,7 @@ class Seen:
 
     apps: Mapping[str, AppSeen]
     routed: frozenset[str] | None  # applications that gateways route to; None: not known
-    again: frozenset[str] = frozenset()  # applications that failed and may be started anew now
+    again: frozenset[str] = frozenset()  # applications that failed, answer nobody, and may be started anew
 
 
 @dataclass(frozen=True, slots=True)

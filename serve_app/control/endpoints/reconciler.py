@@ -110,18 +110,24 @@ class Reconciler:
 
     def _wanted(self, row: EndpointRow, serving: Config | None, pending: Config | None) -> Wanted:
         is_busy = row.update_state == UpdateState.IN_PROGRESS.value
+        is_late = time.time() > row.pending_since + self._start_timeout_s
+        own = frozenset(spec.name for spec in serving.specs) if serving is not None else frozenset()
+        is_followed = self._gateways.follow(row.switch_version, row.name, own) or is_late
         return Wanted(
             id=row.id,
             serving=() if serving is None else serving.specs,
             pending=pending.specs if pending is not None and is_busy else None,
-            is_late=time.time() > row.pending_since + self._start_timeout_s,
-            is_followed=self._gateways.follow(row.switch_version, row.name) if row.switch_version else None,
+            is_late=is_late,
+            is_followed=is_followed if row.switch_version else None,
         )
 
     async def _seen(self, wanted: list[Wanted]) -> Seen:
         used = {spec.name for each in wanted for spec in (*each.serving, *(each.pending or ()))}
         now = self._clock()
-        failed = {name for name in used if (app := self.apps.get(name)) and app.status is AppStatus.FAILED}
+        ready = self._gateways.ready  # one that failed to grow may still answer with what it has
+        failed = {
+            name for name in used - ready if (app := self.apps.get(name)) and app.status is AppStatus.FAILED
+        }
         self._restarts = {name: known for name, known in self._restarts.items() if name in used}
         again = frozenset(name for name in failed if self._is_due(name, now))
         strays = {

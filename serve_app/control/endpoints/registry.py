@@ -138,10 +138,14 @@ def promote(session: Session, row: EndpointRow, *, task: str) -> None:
     if row.pending is None:
         return
     config = loaded(row.pending)
+    before = None if row.serving is None else served(row, loaded(row.serving))
     row.shadow = _kept_shadow(row, config)
     row.task = task
     row.serving, row.pending = row.pending, None
     row.updated = time.time()
+    if served(row, config) == before:  # only sizes differ, so no snapshot will
+        settle(session, row)
+        return
     row.switch_version = counters.current(session, counters.SNAPSHOT) + 1
     note(session, row, f"configuration {config.version} is up; gateways take it")
 

@@ -41,10 +41,10 @@ INFO_S: Final = 30.0  # for a model that is up to say what it is
 RETRY_S: Final = 2.0
 _VERSION_MARK: Final = "-v"  # demo-chat-v2 is version 2 of demo-chat
 
-_STATUS: Final[Mapping[str, AppStatus]] = {
-    ApplicationStatus.RUNNING.value: AppStatus.UP,
-    ApplicationStatus.DEPLOY_FAILED.value: AppStatus.FAILED,
-    ApplicationStatus.DELETING.value: AppStatus.GOING,
+_STATUS: Final[Mapping[ApplicationStatus, AppStatus]] = {
+    ApplicationStatus.RUNNING: AppStatus.UP,
+    ApplicationStatus.DEPLOY_FAILED: AppStatus.FAILED,
+    ApplicationStatus.DELETING: AppStatus.GOING,
 }
 
 _info_decoder: msgspec.msgpack.Decoder[ModelInfo] = msgspec.msgpack.Decoder(ModelInfo)
@@ -113,7 +113,7 @@ def _application(spec: AppSpec) -> Any:
 
 
 def _seen(app: Mapping[str, Any]) -> AppSeen:
-    status = _STATUS.get(str(app["status"]), AppStatus.COMING)
+    status = _STATUS.get(ApplicationStatus(app["status"]), AppStatus.COMING)
     model = app["deployments"].get(MODEL)
     return AppSeen(status, _reason(app), None if model is None else _size(model["deployment_config"]))
 
@@ -133,7 +133,7 @@ def _declared(applications: Mapping[str, Any]) -> Iterator[Offer]:
     """The models of the deploy file: each with its application, and the settings that others may copy."""
     for name, app in applications.items():
         file: Mapping[str, Any] = app.get("deployed_app_config") or {}
-        if file.get("import_path") != BUILDER or app["status"] == ApplicationStatus.DELETING.value:
+        if file.get("import_path") != BUILDER or app["status"] == ApplicationStatus.DELETING:
             continue
         config = ModelConfig.model_validate(file.get("args") or {})
         entry: Mapping[str, Any] = next(

@@ -66,6 +66,11 @@ class ControlReplica:
             logger.exception("%s failed", type(command).__name__)
             return encode_reply(Refused(BROKEN.info()))
 
+    async def check_health(self) -> None:
+        """Serve replaces the replica when this raises."""
+        if self._plane.is_broken:
+            raise RuntimeError("the control plane has stopped; its log says why")
+
     async def __del__(self) -> None:
         if hasattr(self, "_plane"):  # the constructor got that far
             await self._plane.close()

@@ -6,12 +6,13 @@ beside it, is left out.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
 from serve_app.api.directory import Directory
 from serve_app.deployments.gateway.backend import ServeBackend
-from serve_app.deployments.gateway.takeover import Takeover
+from serve_app.deployments.gateway.takeover import LOOK_S, Takeover
 from serve_app.endpoints.beside import beside
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint
@@ -32,6 +33,7 @@ class Catalogues:
         self._declared: Catalogue | None = None  # None: not read yet, so nothing is in effect
         self._run_time: tuple[Endpoint, ...] = ()
         self._version = 0
+        self._watching: asyncio.Task[None] | None = None
         self.on_change: Callable[[], None] = lambda: None  # called when `report` may say something new
 
     @property
@@ -68,6 +70,8 @@ class Catalogues:
 
     def close(self) -> None:
         self._takeover.close()
+        if self._watching is not None:
+            self._watching.cancel()
 
     def _put_into_effect(self) -> None:
         declared = self._declared or Catalogue()
@@ -79,6 +83,19 @@ class Catalogues:
         )
         self._takeover.begin(both)
         self.on_change()
+        if self._watching is not None:
+            self._watching.cancel()
+        made = Catalogue(endpoints=both.endpoints[len(declared.endpoints) :])
+        self._watching = asyncio.ensure_future(self._watch(frozenset(made.apps)))
+
+    async def _watch(self, apps: frozenset[str]) -> None:
+        """Report each of `apps` as soon as it can answer: an update waits for it."""
+        while apps:
+            late = frozenset(app for app in apps if not self._backend.is_ready(app))
+            if late != apps:
+                apps = late
+                self.on_change()
+            await asyncio.sleep(LOOK_S)
 
 
 def _readable(raw: Iterable[dict[str, object]]) -> Iterable[Endpoint]:
