@@ -43,7 +43,7 @@ async def test_what_a_client_leaves_out_because_it_is_false_is_false() -> None:
     """SDKs in Go leave out every value that is false."""
     async with managed() as g:
         await g.post(ROOT, BODY)
-        body = {"usage_tracking_config": {}, "fallback_config": {}}
+        body: dict[str, Any] = {"usage_tracking_config": {}, "fallback_config": {}}
         off = {"enabled": False}
         assert await put(g, AI_GATEWAY, body) == {"usage_tracking_config": off, "fallback_config": off}
 
@@ -96,7 +96,7 @@ async def test_notes_without_an_effect_are_kept() -> None:
         ("PUT", "ai-gateway", {"guardrails": {"input": {"words": []}}}, 'json: unknown field "words"'),
         ("PUT", "ai-gateway", {"inference_table_config": {"catalog_name": "a/b"}}, "must be 1 to 255"),
         ("PUT", "rate-limits", {"rate_limits": [{"tokens": 1}]}, 'json: unknown field "tokens"'),
-        ("PUT", "rate-limits", {"rate_limits": [{"calls": 1, "key": "user_group"}]}, "one of: endpoint, user"),
+        ("PUT", "rate-limits", {"rate_limits": [{"calls": 1, "key": "user_group"}]}, "one of: endpoint, us"),
         ("PATCH", "tags", {"add_tags": [{}]}, "add_tags.0.key: is required"),
         ("PATCH", "tags", {"delete_tags": "x"}, "delete_tags: must be a list of up to 64 strings"),
         ("PATCH", "notifications", {"email_notifications": {"on_update_failure": "x"}}, "must be a list of"),
