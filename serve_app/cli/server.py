@@ -25,9 +25,21 @@ MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
 
 Result = TypeVar("Result")
 
+_PASSING: Final = frozenset({408, 429, 502, 503, 504})
+
 
 class ServerError(click.ClickException):
     """The server is not there, or refused; the message says what to do."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """`status` is HTTP's; None: there was no answer."""
+        super().__init__(message)
+        self.status = status
+
+    @property
+    def may_pass(self) -> bool:
+        """Whether the same question may be answered a little later."""
+        return self.status is None or self.status in _PASSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,15 @@ class Server:
 
     def read(self, path: str) -> dict[str, Any]:
         """The JSON object at `path`. Raises ServerError."""
-        response = self.get(path)
+        return self._object(path, self.get(path))
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object that answers a request with a body of JSON, or with none. Raises ServerError."""
+        with self._client(READ_TIMEOUT_S) as client, self._reached():
+            response = client.request(method, path, json=body)
+        return self._object(path, response)
+
+    def _object(self, path: str, response: httpx.Response) -> dict[str, Any]:
         if response.is_success:
             try:
                 body = response.json()
@@ -96,18 +116,14 @@ class Server:
             raise ServerError(f"the connection to {self.url} broke: {error}") from error
 
     def _refusal(self, response: httpx.Response) -> ServerError:
-        try:
-            message = str(response.json()["error"]["message"])
-        except (ValueError, LookupError, TypeError):
-            message = response.text[:MAX_ERROR_CHARS].strip() or response.reason_phrase
+        message = _message_of(response) or response.text[:MAX_ERROR_CHARS].strip() or response.reason_phrase
         hints = {
             401: "; give a key with --key or SERVE_APP_KEY (`serve-app keys new NAME` makes one)",
             429: _retry_hint(response),
             503: _retry_hint(response),
         }
-        return ServerError(
-            f"{printable(message)} (HTTP {response.status_code}){hints.get(response.status_code, '')}"
-        )
+        hint = hints.get(response.status_code, "")
+        return ServerError(f"{printable(message)} (HTTP {response.status_code}){hint}", response.status_code)
 
 
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:
@@ -168,6 +184,15 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def _message_of(response: httpx.Response) -> str | None:
+    """What an error in one of our shapes says: OpenAI's, or Databricks'. None: it has another shape."""
+    try:
+        body = response.json()
+        return str(body["error"]["message"] if "error" in body else body["message"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _retry_hint(response: httpx.Response) -> str:
