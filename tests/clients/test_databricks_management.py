@@ -33,7 +33,8 @@ from serve_app.types import Scope
 from tests.clients.test_databricks_sdk import workspace
 from tests.support.fake_cluster import FakeCluster, plane_over
 from tests.support.fakes_backend import DIMENSIONS, WORDS, FakeBackend, embedder_info, model_info
-from tests.support.gateway import gateway, served
+from tests.support.fakes_management import FakeManagement
+from tests.support.gateway import directory_of, fake_app, served
 
 T = TypeVar("T")
 
@@ -75,10 +76,8 @@ async def management(tmp_path: Path, cluster: FakeCluster) -> AsyncIterator[Mana
 async def server(management: Management, **options: Any) -> AsyncIterator[str]:
     """The URL of a gateway with a control plane."""
     backend = FakeBackend(infos=[model_info(), embedder_info()])
-    async with (
-        gateway(backend, endpoints=DECLARED, management=management, **options) as g,
-        served(g.app) as (host, port),
-    ):
+    app = fake_app(backend, directory=directory_of(backend, DECLARED), management=management, **options)
+    async with served(app) as (host, port):
         yield f"http://{host}:{port}"
 
 
@@ -240,25 +239,26 @@ async def test_metrics_documents_and_logs(url: str) -> None:
     assert (await call(url, lambda api: api.build_logs("harbor", "demo-chat-2"))).logs
 
 
-async def test_permissions_by_id(url: str) -> None:
-    made = await call(url, lambda api: api.create_and_wait("harbor", config=core(ENTITY), timeout=WAIT))
-    levels = await call(url, lambda api: api.get_permission_levels(made.id))
-    assert [each.permission_level.value for each in levels.permission_levels] == [
-        "CAN_VIEW",
-        "CAN_QUERY",
-        "CAN_MANAGE",
-    ]
-    may = serving.ServingEndpointPermissionLevel
-    ann = serving.ServingEndpointAccessControlRequest(user_name="ann", permission_level=may.CAN_QUERY)
-    sea = serving.ServingEndpointAccessControlRequest(group_name="sea", permission_level=may.CAN_VIEW)
-    await call(url, lambda api: api.set_permissions(made.id, access_control_list=[ann]))
-    await call(url, lambda api: api.update_permissions(made.id, access_control_list=[sea]))
-    found = await call(url, lambda api: api.get_permissions(made.id))
-    assert found.object_type == "serving-endpoint"
-    assert [
-        (each.user_name, each.group_name, each.all_permissions[0].permission_level)
-        for each in found.access_control_list
-    ] == [("ann", None, may.CAN_QUERY), (None, "sea", may.CAN_VIEW)]
+async def test_permissions_by_id() -> None:
+    async with server(FakeManagement()) as url:
+        made = await call(url, lambda api: api.create_and_wait("harbor", config=core(ENTITY), timeout=WAIT))
+        levels = await call(url, lambda api: api.get_permission_levels(made.id))
+        assert [each.permission_level.value for each in levels.permission_levels] == [
+            "CAN_VIEW",
+            "CAN_QUERY",
+            "CAN_MANAGE",
+        ]
+        may = serving.ServingEndpointPermissionLevel
+        ann = serving.ServingEndpointAccessControlRequest(user_name="ann", permission_level=may.CAN_QUERY)
+        sea = serving.ServingEndpointAccessControlRequest(group_name="sea", permission_level=may.CAN_VIEW)
+        await call(url, lambda api: api.set_permissions(made.id, access_control_list=[ann]))
+        await call(url, lambda api: api.update_permissions(made.id, access_control_list=[sea]))
+        found = await call(url, lambda api: api.get_permissions(made.id))
+        assert found.object_type == "serving-endpoint"
+        assert [
+            (each.user_name, each.group_name, each.all_permissions[0].permission_level)
+            for each in found.access_control_list
+        ] == [("ann", None, may.CAN_QUERY), (None, "sea", may.CAN_VIEW)]
 
 
 async def test_errors_have_the_types_of_the_sdk(url: str, cluster: FakeCluster) -> None:

@@ -138,11 +138,14 @@ def promote(session: Session, row: EndpointRow, *, task: str) -> None:
     if row.pending is None:
         return
     config = loaded(row.pending)
+    before = None if row.serving is None else served(row, loaded(row.serving))
     row.shadow = _kept_shadow(row, config)
     row.task = task
     row.serving, row.pending = row.pending, None
     row.updated = time.time()
-    row.switch_version = counters.current(session, counters.SNAPSHOT) + 1
+    # Another number of replicas changes nothing for gateways, so no newer snapshot comes of it.
+    is_news = before != served(row, config)
+    row.switch_version = counters.current(session, counters.SNAPSHOT) + is_news
     note(session, row, f"configuration {config.version} is up; gateways take it")
 
 
