@@ -10,7 +10,7 @@ import json
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
@@ -168,6 +168,12 @@ class Metrics:
         """Prometheus' text format."""
         return generate_latest(self.registry)
 
+    def render_endpoint(self, endpoint: str, applications: Collection[str]) -> bytes:
+        """The part of `render` that is about one endpoint, or about the applications of its models."""
+        part = CollectorRegistry()
+        part.register(_Part(self.registry, endpoint, applications))
+        return generate_latest(part)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerCounts:
@@ -233,6 +239,31 @@ class StreamHistogram(Collector):
             buckets = list(zip(names, accumulate(each.counts), strict=True))
             family.add_metric(values, buckets, each.seconds)
         yield family
+
+
+class _Part(Collector):
+    """The samples of a registry that one endpoint, or one of some applications, labels."""
+
+    def __init__(self, registry: CollectorRegistry, endpoint: str, applications: Collection[str]) -> None:
+        self._registry = registry
+        self._endpoint = endpoint
+        self._applications = applications
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            samples = [each for each in family.samples if self._is_meant(each.labels)]
+            if samples:
+                part = Metric(family.name, family.documentation, family.type, family.unit)
+                part.samples = samples
+                yield part
+
+    def _is_meant(self, labels: Mapping[str, str]) -> bool:
+        if "endpoint" in labels:
+            return labels["endpoint"] == self._endpoint
+        return labels.get("application") in self._applications
 
 
 class _EngineCollector(Collector):

@@ -6,7 +6,7 @@ import click
 
 from serve_app.cli.chat import chat
 from serve_app.cli.deploy import deploy
-from serve_app.cli.endpoints import endpoints
+from serve_app.cli.endpoints.group import endpoints
 from serve_app.cli.health import health
 from serve_app.cli.keys import keys
 from serve_app.cli.measure_throughput import measure_throughput

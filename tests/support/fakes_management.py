@@ -29,6 +29,7 @@ from serve_app.types.control import (
     Permissions,
     PutAiGateway,
     PutPermissions,
+    PutStored,
     ReadLogs,
     ReplyT,
     UpdateConfig,
@@ -61,6 +62,7 @@ class FakeManagement:
             DeleteEndpoint: self._delete,
             PutAiGateway: self._put_ai_gateway,
             PatchTags: self._patch_tags,
+            PutStored: self._put_stored,
             ReadLogs: self._logs,
             GetPermissions: self._permissions,
             PutPermissions: self._put_permissions,
@@ -175,6 +177,14 @@ class FakeManagement:
             key: value for key, value in {**shown.tags, **command.add}.items() if key not in command.delete
         }
         self.endpoints[command.name] = replace(shown, tags=tags)
+        return self.endpoints[command.name]
+
+    async def _put_stored(self, command: PutStored, caller: Caller) -> EndpointShown:
+        shown = self.find(command.name)
+        stored = {
+            name: value for name, value in {**shown.stored, **command.fields}.items() if value is not None
+        }
+        self.endpoints[command.name] = replace(shown, stored=stored)
         return self.endpoints[command.name]
 
     async def _logs(self, command: ReadLogs, caller: Caller) -> Logs:

@@ -80,7 +80,13 @@ ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
 WORDS_BESIDE: Final[Mapping[str, Mapping[str, str]]] = {"Triton": GRPC_STATUS}
 CONDITIONS: Final = {kind.condition: kind for kind in reversed(errors.KINDS.values())}
 NUMBERED: Final = {condition for condition in CONDITIONS if condition[1:].isdecimal()}
-NOT_THERE: Final = {"OpenAI": {"E4"}, "MindIE chat": {"E4"}}  # rows of conditions that a protocol cannot meet
+_MANAGED: Final = {"E16", "E17"}  # of the management API, which is Databricks'
+# Rows of conditions that a protocol cannot meet.
+NOT_THERE: Final = {
+    **{protocol: _MANAGED for protocol in ERRORS if protocol != "Databricks"},
+    "OpenAI": {"E4", *_MANAGED},
+    "MindIE chat": {"E4", *_MANAGED},
+}
 
 
 # --- the checks --------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ class EndpointJson(TypedDict):
     pending_config: NotRequired[PendingConfigJson]
     description: str
     tags: list[Tag]
-    ai_gateway: dict[str, Any]
+    ai_gateway: SettingsJson
     permission_level: Literal["CAN_MANAGE", "CAN_QUERY"]
     budget_policy_id: NotRequired[str]
     email_notifications: NotRequired[dict[str, list[str]]]
@@ -122,6 +122,73 @@ class EndpointListJson(TypedDict):
     """The endpoints that the caller may see."""
 
     endpoints: list[EndpointJson]
+
+
+class SettingsJson(TypedDict):
+    """What is asked of an endpoint's traffic."""
+
+    rate_limits: NotRequired[list[dict[str, Any]]]
+    guardrails: NotRequired[dict[str, Any]]
+    usage_tracking_config: NotRequired[dict[str, Any]]
+    fallback_config: NotRequired[dict[str, Any]]
+    inference_table_config: NotRequired[dict[str, Any]]
+
+
+class LimitsJson(TypedDict):
+    """Limits of calls."""
+
+    rate_limits: list[dict[str, Any]]
+
+
+class NotificationsJson(TypedDict):
+    """Who is noted to be told."""
+
+    name: str
+    email_notifications: dict[str, list[str]]
+
+
+class PermissionJson(TypedDict):
+    """One level."""
+
+    permission_level: Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
+    inherited: bool
+
+
+class GrantJson(TypedDict):
+    """What one user, group or service principal may do."""
+
+    user_name: NotRequired[str]
+    group_name: NotRequired[str]
+    service_principal_name: NotRequired[str]
+    display_name: str
+    all_permissions: list[PermissionJson]
+
+
+class PermissionsJson(TypedDict):
+    """All grants of an endpoint."""
+
+    object_id: str
+    object_type: Literal["serving-endpoint"]
+    access_control_list: list[GrantJson]
+
+
+class LevelJson(TypedDict):
+    """What a grant may say."""
+
+    permission_level: Literal["CAN_VIEW", "CAN_QUERY", "CAN_MANAGE"]
+    description: str
+
+
+class LevelsJson(TypedDict):
+    """All that a grant may say."""
+
+    permission_levels: list[LevelJson]
+
+
+class LogsJson(TypedDict):
+    """The newest lines of a log."""
+
+    logs: str
 
 
 class Nothing(TypedDict):

@@ -25,7 +25,7 @@ _NO_EFFECT: Final = "Kept and returned; it has no effect here"
 _PT: Final = "pt"  # a route of its own below the endpoints
 
 
-class Notifications(StrictBody):
+class Recipients(StrictBody):
     """Who is told by mail: nobody, since this server sends none."""
 
     on_update_failure: Annotated[
@@ -44,7 +44,7 @@ class EndpointFields(StrictBody):
     ai_gateway: AiGatewayBody | None = None
     tags: Annotated[Annotated[list[TagBody], Field(max_length=MAX_TAGS)] | None, ListOf(0, MAX_TAGS)] = None
     budget_policy_id: Annotated[str | None, Text(0, MAX_STORED_CHARS)] = None
-    email_notifications: Notifications | None = None
+    email_notifications: Recipients | None = None
 
     fields_required: ClassVar[tuple[str, ...]] = ("name", "config")
     fields_told: ClassVar[Mapping[str, Told]] = {
@@ -79,13 +79,35 @@ class EndpointFields(StrictBody):
         return stored_of(self, STORED)
 
 
+class NotificationsBody(StrictBody):
+    """PATCH /api/2.0/serving-endpoints/{endpoint}/notifications."""
+
+    email_notifications: Recipients | None = None
+
+    def stored(self) -> dict[str, Any]:
+        """What is to be kept; None: nothing."""
+        return {"email_notifications": None, **stored_of(self, STORED)}
+
+
+class TelemetryBody(StrictBody):
+    """PATCH /api/2.0/serving-endpoints/{endpoint}/telemetry-config."""
+
+    telemetry_config: dict[str, Any] | None = None
+
+    free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)
+
+    def stored(self) -> dict[str, Any]:
+        """What is to be kept; None: nothing."""
+        return {"telemetry_config": None, **stored_of(self, STORED)}
+
+
 class CreateBody(EndpointFields):
     """POST /api/2.0/serving-endpoints."""
 
     description: Annotated[str | None, Text(0, MAX_DESCRIPTION_CHARS)] = None
     rate_limits: Annotated[Annotated[list[OldRateLimit], Field(max_length=100)] | None, ListOf(0, 100)] = None
     route_optimized: Annotated[bool | None, Boolean] = None
-    telemetry_config: Annotated[dict[str, Any] | None, Field()] = None
+    telemetry_config: dict[str, Any] | None = None
     task: Annotated[str | None, OneOf(Task)] = None
 
     free_form: ClassVar[tuple[str, ...]] = ("telemetry_config",)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from serve_app.api.management import operations
@@ -15,6 +17,7 @@ from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
+from serve_app.errors import FieldError
 from serve_app.types import Scope
 from serve_app.types.control import (
     ConfigShown,
@@ -27,6 +30,7 @@ from serve_app.types.control import (
 )
 
 _PT: Final = f"{ENDPOINTS}/pt"
+_INDEX: Final = re.compile(r"\[(\d+)\]")
 
 
 def routes(services: Services) -> Iterator[Entry]:
@@ -38,7 +42,7 @@ def routes(services: Services) -> Iterator[Entry]:
     for path in (ENDPOINTS, f"{ENDPOINTS}/"):  # MLflow's client asks with a slash
         yield _reading(services, path, _list, operations.LIST)
         yield changing("POST", path, _create, CreateBody, operations.CREATE)
-    yield changing("POST", _PT, _create_provisioned, CreateProvisionedBody, operations.CREATE_PT)
+    yield changing("POST", _PT, _create, CreateProvisionedBody, operations.CREATE_PT)
     yield changing(
         "PUT", f"{_PT}/{{endpoint:path}}/config", _update_provisioned, ProvisionedBody, operations.UPDATE_PT
     )
@@ -67,20 +71,19 @@ async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
     return _json(asked, await asked.do(GetEndpoint(name=asked.path["endpoint"])))
 
 
-async def _create(asked: Asked[CreateBody]) -> dict[str, Any]:
-    return _json(asked, await asked.do(asked.body.command()))
-
-
-async def _create_provisioned(asked: Asked[CreateProvisionedBody]) -> dict[str, Any]:
-    return _json(asked, await asked.do(asked.body.command()))
+async def _create(asked: Asked[CreateBody | CreateProvisionedBody]) -> dict[str, Any]:
+    with _in_words_of_body("config."):
+        return _json(asked, await asked.do(asked.body.command()))
 
 
 async def _update(asked: Asked[UpdateBody]) -> dict[str, Any]:
-    return await _updated(asked, asked.body)
+    with _in_words_of_body(""):
+        return await _updated(asked, asked.body)
 
 
 async def _update_provisioned(asked: Asked[ProvisionedBody]) -> dict[str, Any]:
-    return await _updated(asked, asked.body.checked_config())
+    with _in_words_of_body("config."):
+        return await _updated(asked, asked.body.checked_config())
 
 
 async def _delete(asked: Asked[NoBody]) -> dict[str, Any]:
@@ -103,6 +106,17 @@ def _wanted_of(config: ConfigShown | None) -> ConfigWanted | None:
     return ConfigWanted(
         entities=tuple(each.wanted for each in config.entities), traffic=config.traffic, stored=config.stored
     )
+
+
+@contextmanager
+def _in_words_of_body(prefix: str) -> Iterator[None]:
+    """Errors of the control plane about a configuration have the body's names: `config.served_entities.0`."""
+    try:
+        yield
+    except FieldError as error:
+        if error.param is None or not error.param.startswith(("served_entities", "traffic_config")):
+            raise
+        raise error.renamed(prefix + _INDEX.sub(r".\1", error.param)) from error
 
 
 def _json(asked: Asked[Any], shown: EndpointShown) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import endpoints, rollouts, usage
+from serve_app.api.management import elsewhere, endpoints, pages, permissions, rollouts, settings, usage
 from serve_app.api.management.keys import routes as keys
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
@@ -12,8 +12,12 @@ from serve_app.api.services import Services
 
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
-    yield from keys.routes(services)
     yield from usage.routes(services)
+    yield from keys.routes(services)
     yield from endpoints.routes(services)
+    yield from settings.routes(services)
+    yield from permissions.routes(services)
+    yield from pages.routes(services)
     yield from rollouts.routes(services)
+    yield from elsewhere.routes(services)
     yield from endpoints.last_routes(services)

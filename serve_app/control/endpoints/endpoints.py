@@ -41,6 +41,7 @@ from serve_app.types.control import (
     Logs,
     PatchTags,
     PutAiGateway,
+    PutStored,
     ReadLogs,
     UpdateConfig,
 )
@@ -94,6 +95,7 @@ class Endpoints:
             DeleteEndpoint: self._delete,
             PutAiGateway: self._put_ai_gateway,
             PatchTags: self._patch_tags,
+            PutStored: self._put_stored,
             ReadLogs: self._read_logs,
         }
 
@@ -225,6 +227,18 @@ class Endpoints:
             row = registry.find(session, command.name)
             kept = {key: value for key, value in row.tags.items() if key not in command.delete}
             row.tags = {**kept, **command.add}
+            row.updated = time.time()
+            return _detached(session, row)
+
+        return shown(await self._database.run(work), self._sights())
+
+    async def _put_stored(self, command: PutStored, caller: Caller) -> EndpointShown:
+        self._refuse_declared(command.name)
+
+        def work(session: Session) -> EndpointRow:
+            row = registry.find(session, command.name)
+            merged = {**row.stored, **command.fields}
+            row.stored = {key: value for key, value in merged.items() if value is not None}
             row.updated = time.time()
             return _detached(session, row)
 

@@ -161,6 +161,14 @@ class PatchTags(Command[EndpointShown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PutStored(Command[EndpointShown]):
+    """Replace those of the endpoint's `stored` fields that are named; one that is None is taken away."""
+
+    name: str
+    fields: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Logs:
     """The newest lines of a log."""
 

@@ -55,6 +55,20 @@ def task_operation(task: Task) -> Operation:
     )
 
 
+def invocation_operation(task: Task) -> Operation:
+    """An invocation of an endpoint whose task is known."""
+    body, examples = _BODIES[task]
+    return Operation(
+        summary=_SUMMARIES[task],
+        tag=TAG,
+        what=_UNKNOWN,
+        bodies=(Body(type=body, examples=examples),),
+        answers=_ANSWERS[task],
+        errors=ERRORS,
+        conditions=ASKS_MODEL,
+    )
+
+
 INVOCATION: Final = Operation(
     summary="Invocations",
     tag=TAG,

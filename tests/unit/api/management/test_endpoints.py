@@ -2,40 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
-import httpx
 import pytest
 
 from serve_app.accounts.keys import new_key
 from serve_app.errors import Unavailable
 from serve_app.types import Scope
 from serve_app.types.control import CreateEndpoint, EntityWanted, UpdateConfig
-from tests.support.described import Document
 from tests.support.fakes_management import FakeManagement
-from tests.support.gateway import Gateway, bearer, gateway
-
-ROOT: Final = "/api/2.0/serving-endpoints"
-ENTITY: Final = {"entity_name": "harbor-8b", "entity_version": "2"}
-BODY: Final = {"name": "talk", "config": {"served_entities": [ENTITY]}}
-
-
-@asynccontextmanager
-async def managed(management: FakeManagement | None = None, **options: Any) -> AsyncIterator[Gateway]:
-    async with gateway(management=management or FakeManagement(), **options) as g:
-        yield g
-
-
-def described(g: Gateway, method: str, template: str, answer: httpx.Response) -> dict[str, Any]:
-    """The JSON of an answer that the OpenAPI document describes."""
-    problems = Document(g.app.openapi()).problems(
-        method, template, answer.status_code, answer.headers["content-type"], answer.content
-    )
-    assert list(problems) == []
-    found: dict[str, Any] = answer.json()
-    return found
+from tests.support.gateway import bearer, gateway
+from tests.unit.api.management.managed import BODY, ENTITY, ROOT, described, managed
 
 
 async def test_an_endpoint_is_made_shown_listed_and_removed() -> None:

@@ -1,4 +1,4 @@
-"""`serve-app endpoints`: what a running server offers."""
+"""`serve-app endpoints list`: what a running server offers."""
 
 from __future__ import annotations
 
@@ -8,20 +8,13 @@ from typing import Any, Final
 import click
 
 from serve_app.cli.output import print_note, print_table
-from serve_app.cli.server import Server, server_options
+from serve_app.cli.server import Server
 
 COLUMNS: Final = ("endpoint", "task", "kind", "context", "entity", "model", "version", "traffic", "ready")
 
 
-@click.command()
-@server_options
-@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
-def endpoints(server: Server, form: str) -> None:
-    """List the endpoints of a running server.
-
-    One line for each served entity, with its share of the endpoint's traffic and whether it
-    can answer now.
-    """
+def print_endpoints(server: Server, form: str) -> None:
+    """Print one line for each served entity of the endpoints that can answer, or their JSON."""
     entries = server.read("/v1/models").get("data", [])
     if form == "json":
         click.echo(json.dumps(entries, indent=2))

@@ -1,0 +1,37 @@
+"""Calls of Databricks' packages that have nothing to do with serving: refused in words of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NoReturn
+
+from serve_app.api.management.answers import Nothing
+from serve_app.api.management.command_route import Asked, CommandRoute
+from serve_app.api.management.operations import management
+from serve_app.api.management.paths import BASE
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import READS_BODY, Answer
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.errors import RouteNotFound, UnsupportedField
+from serve_app.types import Scope
+
+_EXTERNAL: Final = management(
+    "Calls of other services: not served",
+    Answer(what="Never.", type=Nothing),
+    what="Databricks keeps credentials of other services and calls them. This server refuses.",
+    conditions=(*READS_BODY, RouteNotFound),
+)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+    external = CommandRoute(services, _refuse, NoBody)
+    yield Entry("POST", f"{BASE}/external-function", external, Scope.INFERENCE, operation=_EXTERNAL)
+
+
+async def _refuse(asked: Asked[NoBody]) -> NoReturn:
+    """Raises UnsupportedField, whatever is asked."""
+    raise UnsupportedField(
+        "connection_name", "this server calls no other services for its clients; call the service yourself"
+    )

@@ -1,0 +1,46 @@
+"""The OpenAPI document of one endpoint: how it is queried, and nothing else of the server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Annotated, Any, Final
+from urllib.parse import quote
+
+from starlette.types import Receive, Send
+from starlette.types import Scope as AsgiScope
+
+from serve_app.api.dialects.databricks.operations import ERRORS, TAG, invocation_operation
+from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.fields import words
+from serve_app.api.openapi.document import About, document
+from serve_app.api.openapi.operation import Parameter
+from serve_app.api.route import Entry, paths_of
+from serve_app.endpoints.endpoint import Task
+from serve_app.types import Scope
+
+_ROOT: Final = "/serving-endpoints"
+
+
+def endpoint_document(name: str, task: Task, entities: Sequence[str]) -> dict[str, Any]:
+    """The document of the endpoint `name`, whose served entities may be asked by their names."""
+    base = f"{_ROOT}/{quote(name, safe='')}"
+    whole = invocation_operation(task)
+    entity = Parameter(
+        name="entity",
+        place="path",
+        type=Annotated[str, words(entities)],
+        what="Who answers.",
+    )
+    one = replace(whole, summary=f"{whole.summary}, by one served entity", parameters=(entity,))
+    queried = {f"{base}/invocations": whole, f"{base}/served-models/{{entity}}/invocations": one}
+    entries = [Entry("POST", path, _unasked, Scope.INFERENCE, None, each) for path, each in queried.items()]
+    about = About(
+        name, version("serve-app"), f"The endpoint {name}, whose task is {task}.", {TAG: "Queries."}
+    )
+    return document(paths_of(entries), about, {Family.DATABRICKS: ERRORS}, Family.DATABRICKS)
+
+
+async def _unasked(scope: AsgiScope, receive: Receive, send: Send) -> None:
+    """Stands where a route has its app: the document asks for none."""

@@ -1,0 +1,86 @@
+"""Pages of one endpoint: logs of its entities, its metrics, and its own OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import msgspec
+
+from serve_app.api.management.answers import LogsJson
+from serve_app.api.management.command_route import Asked, CommandRoute, Handle, Page
+from serve_app.api.management.endpoint_document import endpoint_document
+from serve_app.api.management.operations import management
+from serve_app.api.management.paths import ENDPOINT, ENTITY
+from serve_app.api.management.strict_body import NoBody
+from serve_app.api.openapi.operation import TEXT, Answer, Operation
+from serve_app.api.route import Entry
+from serve_app.api.services import Services
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import ModelNotFound, Unavailable
+from serve_app.telemetry import CONTENT_TYPE
+from serve_app.types import Scope
+from serve_app.types.control import GetEndpoint, ReadLogs
+
+_LOGS: Final = management(
+    "What the replicas of a served entity logged",
+    Answer(what="The newest lines.", type=LogsJson),
+)
+_BUILD_LOGS: Final = management(
+    "What happened to a served entity while it came up",
+    Answer(what="The newest lines.", type=LogsJson),
+)
+_METRICS: Final = management(
+    "Metrics of one endpoint in Prometheus' text format",
+    Answer(what="The metrics.", type=str, media=TEXT),
+    what="Those of `/metrics` that have the endpoint's name, or an application of its models, as a label.",
+)
+_OPENAPI: Final = management(
+    "The OpenAPI document of one endpoint",
+    Answer(what="The document.", type=dict[str, Any]),
+    what="How the endpoint is queried: its task alone.",
+)
+
+
+def routes(services: Services) -> Iterator[Entry]:
+    """All of them."""
+
+    def entry(path: str, handle: Handle[NoBody], scope: Scope, operation: Operation) -> Entry:
+        app = CommandRoute(services, handle, NoBody)
+        return Entry("GET", path, app, scope, operation=operation, other_scope=Scope.MANAGE)
+
+    yield entry(f"{ENTITY}/build-logs", _build_logs, Scope.MANAGE, _BUILD_LOGS)
+    yield entry(f"{ENTITY}/logs", _logs, Scope.MANAGE, _LOGS)
+    yield entry(f"{ENDPOINT}/metrics", _metrics, Scope.METRICS, _METRICS)
+    yield entry(f"{ENDPOINT}/openapi", _openapi, Scope.INFERENCE, _OPENAPI)
+
+
+async def _logs(asked: Asked[NoBody]) -> dict[str, Any]:
+    logs = await asked.do(ReadLogs(name=asked.path["endpoint"], entity=asked.path["entity"]))
+    return {"logs": logs.text}
+
+
+async def _build_logs(asked: Asked[NoBody]) -> dict[str, Any]:
+    name, entity = asked.path["endpoint"], asked.path["entity"]
+    return {"logs": (await asked.do(ReadLogs(name=name, entity=entity, is_build=True))).text}
+
+
+async def _metrics(asked: Asked[NoBody]) -> Page:
+    shown = await asked.do(GetEndpoint(name=asked.path["endpoint"]))
+    try:
+        apps = {each.app for each in asked.services.directory.find(shown.name).served_entities}
+    except ModelNotFound:  # it is not up yet, so there is nothing to count
+        apps = set()
+    return Page(body=asked.services.metrics.render_endpoint(shown.name, apps), media=CONTENT_TYPE)
+
+
+async def _openapi(asked: Asked[NoBody]) -> Page:
+    shown = await asked.do(GetEndpoint(name=asked.path["endpoint"]))
+    config = shown.config or shown.pending
+    if shown.task is None or config is None:
+        raise Unavailable(
+            "the task of the endpoint is known once its first model is up; try again", retry_after_s=2.0
+        )
+    entities = [each.wanted.name for each in config.entities]
+    document = endpoint_document(shown.name, Task(shown.task), entities)
+    return Page(body=msgspec.json.encode(document), media="application/json")

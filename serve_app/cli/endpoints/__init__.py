@@ -1,0 +1,1 @@
+"""`serve-app endpoints`: what a running server offers, and what it is to offer."""

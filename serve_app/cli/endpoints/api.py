@@ -1,0 +1,95 @@
+"""Endpoints of a server over its management API: paths, and what an endpoint's JSON says."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+from serve_app.cli.output import printable
+from serve_app.cli.server import Server, ServerError
+
+ROOT: Final = "/api/2.0/serving-endpoints"
+POLL_S: Final = 1.0
+
+Endpoint = Mapping[str, Any]
+
+
+def path_of(name: str, *rest: str) -> str:
+    """The path of an endpoint, or of something below it."""
+    return "/".join([ROOT, *(quote(part, safe="") for part in (name, *rest))])
+
+
+def read(server: Server, name: str) -> Endpoint:
+    """Raises ServerError."""
+    return server.read(path_of(name))
+
+
+def config_of(endpoint: Endpoint) -> Mapping[str, Any]:
+    """The configuration that serves, or else the one that comes up; empty where there is none."""
+    found: Mapping[str, Any] = endpoint.get("config") or endpoint.get("pending_config") or {}
+    return found
+
+
+def update_state(endpoint: Endpoint) -> str:
+    """How the newest configuration stands."""
+    return str(endpoint.get("state", {}).get("config_update", ""))
+
+
+def progress_of(endpoint: Endpoint) -> list[str]:
+    """One line for each entity of the configuration that comes up, or that serves."""
+    config = endpoint.get("pending_config") or endpoint.get("config") or {}
+    lines = []
+    for entity in config.get("served_entities", ()):
+        state = entity.get("state", {})
+        word = str(state.get("deployment", "")).removeprefix("DEPLOYMENT_").lower()
+        told = state.get("deployment_state_message")
+        lines.append(printable(f"{entity.get('name')}: {word}" + (f" ({told})" if told else "")))
+    return lines
+
+
+def until_settled(
+    server: Server,
+    endpoint: Endpoint,
+    timeout_s: float,
+    tell: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Endpoint:
+    """The endpoint once its newest configuration is in force. `tell` is given each new line of progress.
+
+    Raises ServerError where the configuration fails, or is not in force in time.
+    """
+    name = str(endpoint.get("name"))
+    end = clock() + timeout_s
+    told: set[str] = set()
+    while True:
+        for line in progress_of(endpoint):
+            if line not in told:
+                told.add(line)
+                tell(line)
+        state = update_state(endpoint)
+        if state == "NOT_UPDATING":
+            return endpoint
+        if state != "IN_PROGRESS":
+            raise ServerError(_failure(name, endpoint))
+        if clock() >= end:
+            raise ServerError(
+                f"{name} is not up after {timeout_s:g} s, and goes on coming up; "
+                f"`serve-app endpoints get {name}` tells how it stands"
+            )
+        sleep(POLL_S)
+        try:
+            endpoint = read(server, name)
+        except ServerError as error:  # a gateway or the control plane may just be taken over
+            if not error.may_pass or clock() >= end:
+                raise
+
+
+def _failure(name: str, endpoint: Endpoint) -> str:
+    told = endpoint.get("state", {}).get("message") or "; ".join(progress_of(endpoint))
+    return printable(
+        f"{name} did not take its new configuration: {told}. "
+        f"`serve-app endpoints logs {name} --build` tells what happened"
+    )

@@ -1,0 +1,182 @@
+"""`serve-app endpoints create`, `update`, `promote` and `delete`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from rich.console import Console
+
+from serve_app.cli.endpoints import bodies
+from serve_app.cli.endpoints.api import ROOT, Endpoint, config_of, path_of, read, until_settled
+from serve_app.cli.output import print_note
+from serve_app.cli.server import Server, ServerError, server_options
+
+Result = TypeVar("Result")
+
+_TASKS: Final = {
+    "chat": "llm/v1/chat",
+    "completions": "llm/v1/completions",
+    "embeddings": "llm/v1/embeddings",
+}
+
+
+def _change_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """The options of create and update alike."""
+    for option in (
+        click.option(
+            "--traffic",
+            multiple=True,
+            metavar="ENTITY=PERCENT",
+            callback=bodies.share,
+            help="Share of one served entity; once for each. Entities are called MODEL-VERSION.",
+        ),
+        click.option(
+            "--file",
+            "body",
+            type=click.Path(exists=True, dir_okay=False, path_type=Path),
+            callback=bodies.body_file,
+            help="JSON file with more fields, as the management API takes them.",
+        ),
+        _wait_options,
+        bodies.size_options,
+        server_options,
+    ):
+        command = option(command)
+    return command
+
+
+def _wait_options(command: Callable[..., Result]) -> Callable[..., Result]:
+    """The options of everything that a server takes its time for."""
+    command = click.option("--wait/--no-wait", default=True, help="Wait until it is in force.")(command)
+    return click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(min=1),
+        default=1200.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Longest wait.",
+    )(command)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("models", nargs=-1, metavar="[MODEL[@VERSION]]...")
+@click.option("--task", type=click.Choice(list(_TASKS)), help="What it does.  [default: the model's own]")
+@click.option("--description", help="For people.")
+@click.option(
+    "--tag", "tags", multiple=True, metavar="KEY=VALUE", callback=bodies.pair, help="As often as you like."
+)
+@_change_options
+def create(
+    server: Server,
+    name: str,
+    models: Sequence[str],
+    task: str | None,
+    description: str | None,
+    tags: Sequence[tuple[str, str]],
+    traffic: Sequence[tuple[str, int]],
+    body: dict[str, Any],
+    wait: bool,
+    timeout_s: float,
+    **sizes: Any,
+) -> None:
+    """Make an endpoint NAME of one or more models.
+
+    With units, a throughput, a concurrency or a size the endpoint has replicas of its own. Without any of
+    these it uses replicas that the server has already.
+    """
+    config = {**body.get("config", {}), **_config(models, bodies.sizes_of(sizes), traffic)}
+    whole = {**body, "name": name, "config": config}
+    if task is not None:
+        whole["task"] = _TASKS[task]
+    if description is not None:
+        whole["description"] = description
+    if tags:
+        whole["tags"] = [{"key": key, "value": value} for key, value in tags]
+    _settle(server, server.ask("POST", ROOT, whole), wait, timeout_s)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("models", nargs=-1, metavar="[MODEL[@VERSION]]...")
+@_change_options
+def update(
+    server: Server,
+    name: str,
+    models: Sequence[str],
+    traffic: Sequence[tuple[str, int]],
+    body: dict[str, Any],
+    wait: bool,
+    timeout_s: float,
+    **sizes: Any,
+) -> None:
+    """Replace what answers as NAME, its size, or its split.
+
+    The former configuration serves until the new one is ready, and no request is lost. Without
+    models the entities stay, with another size or another split.
+    """
+    size = bodies.sizes_of(sizes)
+    if not (models or traffic or size or body):
+        raise click.UsageError("nothing to change: give models, a size, --traffic or --file")
+    config = _config(models, size, traffic)
+    if size and not models and "served_entities" not in body:
+        config["served_entities"] = bodies.resized(_entities(read(server, name)), size)
+    _settle(server, server.ask("PUT", path_of(name, "config"), {**body, **config}), wait, timeout_s)
+
+
+@click.command()
+@click.argument("name")
+@click.argument("entity")
+@_wait_options
+@server_options
+def promote(server: Server, name: str, entity: str, wait: bool, timeout_s: float) -> None:
+    """Send all requests of NAME to one of its served entities.
+
+    The others stay where they are, without traffic, until an update leaves them out.
+    """
+    there = [str(each.get("name")) for each in _entities(read(server, name))]
+    if entity not in there:
+        raise ServerError(f"{name} has no served entity {entity}; there is: {', '.join(there)}")
+    shares = [(each, 100 if each == entity else 0) for each in there]
+    changed = server.ask("PUT", path_of(name, "config"), {"traffic_config": bodies.traffic_of(shares)})
+    _settle(server, changed, wait, timeout_s)
+
+
+@click.command()
+@click.argument("name")
+@server_options
+def delete(server: Server, name: str) -> None:
+    """Remove the endpoint NAME. Its requests are answered to their end."""
+    server.ask("DELETE", path_of(name))
+    click.echo(f"{name} is removed")
+
+
+def _config(
+    models: Sequence[str], sizes: dict[str, Any], traffic: Sequence[tuple[str, int]]
+) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if models:
+        found["served_entities"] = bodies.entities_of(models, sizes)
+    if traffic:
+        found["traffic_config"] = bodies.traffic_of(traffic)
+    return found
+
+
+def _entities(endpoint: Endpoint) -> list[dict[str, Any]]:
+    return list(config_of(endpoint).get("served_entities", ()))
+
+
+def _settle(server: Server, endpoint: Endpoint, wait: bool, timeout_s: float) -> None:
+    """Show how the new configuration comes up, and say what answers in the end."""
+    if wait:
+        console = Console(stderr=True)
+        with console.status(f"{endpoint.get('name')} comes up"):  # nothing but in a terminal
+            endpoint = until_settled(server, endpoint, timeout_s, print_note)
+    routes = config_of(endpoint).get("traffic_config", {}).get("routes", ())
+    shares = ", ".join(f"{each['served_entity_name']} {each['traffic_percentage']} %" for each in routes)
+    state = str(endpoint.get("state", {}).get("ready", "")).lower().replace("_", " ")
+    click.echo(f"{endpoint.get('name')} is {state}: {shares}")
