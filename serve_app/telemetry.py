@@ -73,6 +73,11 @@ class Metrics:
         self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", _SPLIT)
         self._completion = counter("completion_tokens", "Tokens generated for requests.", _SPLIT)
         self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", _SPLIT)
+        self._guardrails = counter(
+            "guardrails_triggered",
+            "Prompts and answers that a guardrail stopped.",
+            ["endpoint", "side", "check"],
+        )
         self._in_flight = Gauge(
             "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
         )
@@ -143,6 +148,10 @@ class Metrics:
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
         self._completion.labels(endpoint, entity).inc(usage.generated_tokens)
         self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
+
+    def guardrail(self, endpoint: str, side: str, check: str) -> None:
+        """A prompt (`input`) or an answer (`output`) did not pass a check."""
+        self._guardrails.labels(endpoint, side, check).inc()
 
     def render(self) -> bytes:
         """Prometheus' text format."""

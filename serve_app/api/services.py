@@ -13,6 +13,7 @@ from serve_app.api.admission.stoppable import Stoppable
 from serve_app.api.backend import Accounts, Backend, Journal, Management, PeerOf, Quota
 from serve_app.api.context import peer_of
 from serve_app.api.directory import Directory
+from serve_app.api.guard.guard import Guards
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 
@@ -37,6 +38,7 @@ class Services:
     management: Management | None = None  # None: this server has no control plane
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
+    guards: Guards = field(default_factory=Guards)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
