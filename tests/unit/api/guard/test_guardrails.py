@@ -94,7 +94,7 @@ ROUTES: dict[str, tuple[str, Callable[..., dict[str, Any]]]] = {
         lambda text, stream=False: {"text_input": text, "parameters": {"max_new_tokens": 50}},
     ),
     "ovms": ("/v3/chat/completions", chat),
-    "triton": ("/v2/models/ensemble/generate", lambda text, stream=False: generate(text)),
+    "triton": ("/v2/models/ensemble/generate", lambda text, **more: generate(text, **more)),
 }
 STREAMS = {
     name: (path.replace("/generate", "/generate_stream"), body) for name, (path, body) in ROUTES.items()
@@ -128,7 +128,7 @@ async def test_answers_are_masked(name: str, stream: bool) -> None:
         assert texts(answer.text).removesuffix("</s>") == TOLD.replace(EMAIL, MASK)
         assert "john" not in answer.text
         assert [each["completion_tokens"] for each in usages(answer.text)] in ([], [len(backend.words)])
-        (record,) = g.journal.closed_records
+        (record,) = g.journal.records
         assert (record.outcome, record.completion_tokens) == ("finished", len(backend.words))
 
 
@@ -175,7 +175,7 @@ async def test_prompts_are_blocked_in_the_protocols_own_shape(name: str) -> None
         assert ERRORS[name.split()[0]](answer.json()), answer.text
         assert "john" not in answer.text
         assert backend.requests == []
-        (record,) = g.journal.closed_records
+        (record,) = g.journal.records
         assert (record.outcome, record.prompt_tokens, record.status) == ("failed", 0, answer.status_code)
         page = (await g.client.get("/metrics")).text
         assert 'guardrails_triggered_total{check="pii",endpoint="demo",side="input"} 1.0' in page
@@ -339,7 +339,7 @@ async def test_a_model_judges_prompts(prompt: str, check: str | None) -> None:
         if check is not None:
             assert check in answer.text
             assert backend.prompts == []
-        records = g.journal.closed_records
+        records = g.journal.records
         assert [record.endpoint for record in records] == ["demo"], "a verdict is not the client's"
 
 
