@@ -167,7 +167,7 @@ ERRORS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 @pytest.mark.parametrize("name", ROUTES)
-async def test_prompts_are_blocked_in_the_protocols_own_shape(name: str) -> None:
+async def test_e18_prompts_are_blocked_in_the_protocols_own_shape(name: str) -> None:
     path, body = ROUTES[name]
     async with guarded(input=BLOCKS) as (g, backend):
         answer = await g.post(path, body(f"I am {EMAIL}!"))
@@ -187,7 +187,7 @@ ERROR_STATUS = {"mindie": 422, "mindie generate": 422}
 
 
 @pytest.mark.parametrize("name", ROUTES)
-async def test_an_answer_that_is_blocked_ends_as_the_protocol_ends_answers(name: str) -> None:
+async def test_e18_an_answer_that_is_blocked_ends_as_the_protocol_ends_answers(name: str) -> None:
     rules = {**KEYWORDS}
     async with guarded(output=rules, text="A long beginning, and then the falcon flies on.") as (g, backend):
         path, body = ROUTES[name]
