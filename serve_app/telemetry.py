@@ -128,6 +128,15 @@ class Metrics:
         """Read from both at each scrape how the usage journal stands."""
         self.registry.register(_JournalCollector(waiting, dropped))
 
+    def payloads(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        """Read from both at each scrape how the inference tables stand."""
+        Gauge(
+            "serve_app_inference_table_backlog",
+            "Rows of inference tables in memory.",
+            registry=self.registry,
+        ).set_function(lambda: float(waiting()))
+        self.registry.register(_DroppedRowsCollector(dropped))
+
     def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
         self.registry.register(_MigrationCollector(counts))
@@ -275,6 +284,20 @@ class _JournalCollector(Collector):
         backlog.add_metric([], float(self._waiting()))
         yield backlog
         lost = CounterMetricFamily("serve_app_usage_records_dropped", "Usage records that are lost.")
+        lost.add_metric([], float(self._dropped()))
+        yield lost
+
+
+class _DroppedRowsCollector(Collector):
+    """Rows that no inference table has, read at each scrape."""
+
+    def __init__(self, dropped: Callable[[], int]) -> None:
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        lost = CounterMetricFamily(
+            "serve_app_inference_table_rows_dropped", "Rows of inference tables that are lost."
+        )
         lost.add_metric([], float(self._dropped()))
         yield lost
 

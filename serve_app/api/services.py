@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
-from serve_app.api.backend import Accounts, Backend, Journal, Management, PeerOf, Quota
+from serve_app.api.backend import Accounts, Backend, Journal, Management, Payloads, PeerOf, Quota
 from serve_app.api.context import peer_of
 from serve_app.api.directory import Directory
 from serve_app.api.guard.guard import Guards
@@ -36,6 +36,7 @@ class Services:
     admission: Admission
     peer_of: PeerOf
     management: Management | None = None  # None: this server has no control plane
+    payloads: Payloads | None = None  # None: there are no inference tables
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
     guards: Guards = field(default_factory=Guards)
@@ -60,6 +61,7 @@ def gateway_services(
     journal: Journal,
     peer_of: PeerOf = peer_of,
     management: Management | None = None,
+    payloads: Payloads | None = None,
 ) -> Services:
     """The services of one gateway, its metrics connected to all that they count.
 
@@ -74,4 +76,8 @@ def gateway_services(
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
-    return Services(backend, accounts, directory, config, metrics, meter, admission, peer_of, management)
+    if payloads is not None:
+        metrics.payloads(waiting=lambda: payloads.waiting, dropped=lambda: payloads.dropped)
+    return Services(
+        backend, accounts, directory, config, metrics, meter, admission, peer_of, management, payloads
+    )

@@ -62,7 +62,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "admission": _LOW,
         "guard": {"dialects"},
         "services": {"admission", "backend", "context", "directory", "guard"},
-        "exchange": _LOW | {"admission", "guard", "services"},
+        "recording": _LOW | {"guard", "services"},
+        "exchange": _LOW | {"admission", "guard", "recording", "services"},
         "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
         "dialects.openai": _ROUTES | {"dialects.chat"},

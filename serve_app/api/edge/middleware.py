@@ -72,6 +72,8 @@ class Edge:
                 status = context.status = message["status"]
                 more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
                 message["headers"] = [*message["headers"], *more, *ratelimit_headers(context.budgets)]
+            elif context.recording is not None:
+                context.recording.sent(message.get("body", b""))
             await send(message)
 
         try:
@@ -111,6 +113,8 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
     seconds = time.monotonic() - context.started
     outcome = context.outcome or (str(status) if status else "cancelled")
     metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
+    if context.recording is not None:
+        context.recording.done(context, status, seconds)
     if status == 200 and context.route in QUIET:
         return
     log_request(

@@ -14,7 +14,7 @@ from serve_app.errors import GuardrailTriggered
 from serve_app.guardrails.findings import Blocked, Check
 from serve_app.guardrails.judging import SAFETY, Inquest, topics
 from serve_app.guardrails.keywords import KeywordFilter, Keywords
-from serve_app.guardrails.masking import PiiFilter
+from serve_app.guardrails.masking import PiiFilter, masked
 from serve_app.guardrails.pii import PiiFinder
 
 INPUT: Final = "input"
@@ -72,6 +72,15 @@ class Rules:
     def reads(self) -> bool:
         """Whether there are rules that need no model."""
         return self._keywords is not None or self._finder is not None
+
+    @property
+    def knows_pii(self) -> bool:
+        """Whether personal data is looked for."""
+        return self._finder is not None
+
+    def masked(self, text: str) -> str:
+        """`text` with its personal data masked, also where it would be blocked."""
+        return text if self._finder is None else masked(text, self._finder)
 
     def filter(self, *, masks: bool = True) -> TextFilter:
         """A filter for one text. Without `masks`, personal data is refused where it would be masked."""

@@ -17,6 +17,7 @@ from ray import serve
 from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
+from serve_app.accounts.inference_table import InferenceTables
 from serve_app.accounts.journal import Journal
 from serve_app.accounts.keys import StaticAccounts
 from serve_app.api.admission.metering import cost
@@ -75,6 +76,10 @@ class GatewayReplica:
         self._feed = None if self._link is None else self._follow(self._link)
         self._quota = SharedQuota(limiter)
         self._journal = Journal(config.usage_dir or default_usage_dir(), on_closed=self._receiver.booked)
+        self._tables = InferenceTables(
+            config.inference_tables_dir or state_dir() / "inference-tables",
+            retention_days=config.inference_tables_days,
+        )
         self._services: Services | None = None
         self._rpc: RpcServer | None = None
         self._rpc_listens = False
@@ -160,6 +165,7 @@ class GatewayReplica:
             journal=self._journal,
             peer_of=lambda scope: peer,
             management=self._management(),
+            payloads=self._tables,
         )
         self._services = services
         self._rpc = RpcServer(services)
@@ -179,8 +185,9 @@ class GatewayReplica:
         return self._services.admission.in_flight
 
     async def _flush(self) -> int:
-        """Write the journal to the disk; nothing may be under way any more."""
+        """Write the journal and the inference tables to the disk; nothing may be under way any more."""
         await asyncio.to_thread(self._journal.close)
+        await asyncio.to_thread(self._tables.close)
         return 0
 
     async def __del__(self) -> None:
@@ -195,6 +202,7 @@ class GatewayReplica:
             await self._backend.close()
             await self._quota.close()
             self._journal.close()
+            self._tables.close()
 
 
 def listens_on_loopback() -> bool:
