@@ -171,7 +171,16 @@ class Conflict(ServeError):
 
 
 class GuardrailTriggered(ServeError):
+    """`side`: "input" or "output"; `check`: the rule of `ai_gateway.guardrails` that found something."""
+
     condition = "E18"
+
+    def __init__(
+        self, message: str, *, side: str = "input", check: str = "", retry_after_s: float | None = None
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.side = side
+        self.check = check
 
 
 class MethodNotAllowed(ServeError):

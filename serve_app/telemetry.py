@@ -79,6 +79,11 @@ class Metrics:
             "shadow_time_to_first_token_seconds", "From a copy's start to its first token.", _LONG
         )
         self._copy_time = histogram("shadow_request_seconds", "From a copy's start to its end.", _LONG)
+        self._guardrails = counter(
+            "guardrails_triggered",
+            "Prompts and answers that a guardrail stopped.",
+            ["endpoint", "side", "check"],
+        )
         self._in_flight = Gauge(
             "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
         )
@@ -129,6 +134,15 @@ class Metrics:
         """Read from both at each scrape how the usage journal stands."""
         self.registry.register(_JournalCollector(waiting, dropped))
 
+    def payloads(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        """Read from both at each scrape how the inference tables stand."""
+        Gauge(
+            "serve_app_inference_table_backlog",
+            "Rows of inference tables in memory.",
+            registry=self.registry,
+        ).set_function(lambda: float(waiting()))
+        self.registry.register(_DroppedRowsCollector(dropped))
+
     def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
         self.registry.register(_MigrationCollector(counts))
@@ -163,6 +177,10 @@ class Metrics:
         self._copy_time.labels(*labels).observe(record.total_s)
         if record.first_token_s is not None:
             self._copy_first_token.labels(*labels).observe(record.first_token_s)
+
+    def guardrail(self, endpoint: str, side: str, check: str) -> None:
+        """A prompt (`input`) or an answer (`output`) did not pass a check."""
+        self._guardrails.labels(endpoint, side, check).inc()
 
     def render(self) -> bytes:
         """Prometheus' text format."""
@@ -317,6 +335,20 @@ class _JournalCollector(Collector):
         backlog.add_metric([], float(self._waiting()))
         yield backlog
         lost = CounterMetricFamily("serve_app_usage_records_dropped", "Usage records that are lost.")
+        lost.add_metric([], float(self._dropped()))
+        yield lost
+
+
+class _DroppedRowsCollector(Collector):
+    """Rows that no inference table has, read at each scrape."""
+
+    def __init__(self, dropped: Callable[[], int]) -> None:
+        self._dropped = dropped
+
+    def collect(self) -> Iterator[Metric]:
+        lost = CounterMetricFamily(
+            "serve_app_inference_table_rows_dropped", "Rows of inference tables that are lost."
+        )
         lost.add_metric([], float(self._dropped()))
         yield lost
 

@@ -24,6 +24,7 @@ from serve_app.types import (
 )
 from serve_app.types.control.command import Command
 from serve_app.types.control.command import ReplyT as CommandReplyT
+from serve_app.types.payload import Payload
 from serve_app.types.question import ReplyT
 
 PeerOf = Callable[[Scope], str | None]  # the address of who sent a request; None where nobody can tell it
@@ -138,6 +139,24 @@ class Journal(Protocol):
 
     def closed(self, record: UsageRecord) -> None:
         """A request ended: exactly once for each that was opened."""
+        ...
+
+
+class Payloads(Protocol):
+    """Where requests and answers are written to inference tables. No call waits or fails."""
+
+    @property
+    def waiting(self) -> int:
+        """Rows in memory."""
+        ...
+
+    @property
+    def dropped(self) -> int:
+        """Rows that are lost, as there was no room in memory."""
+        ...
+
+    def add(self, row: Payload) -> None:
+        """A request ended."""
         ...
 
 

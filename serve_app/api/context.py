@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from starlette.types import Scope
 
@@ -15,9 +15,22 @@ from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.family import Family
 from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
-from serve_app.types import Budget, Caller
+from serve_app.types import Budget, Caller, Usage
 
 RenderError = Callable[[ServeError], ErrorReply]
+
+
+class Recording(Protocol):
+    """Takes note of an answer, for an inference table."""
+
+    def sent(self, body: bytes) -> None:
+        """A part of the body was sent."""
+        ...
+
+    def done(self, context: RequestContext, status: int, seconds: float) -> None:
+        """The request has ended. Never waits, never fails."""
+        ...
+
 
 _KEY: Final = "serve_app.context"
 _CLIENT_ID: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_HEADER_ID_CHARS}}}")
@@ -44,6 +57,8 @@ class RequestContext:
     budgets: tuple[Budget, ...] = ()  # the caller's, after this request's claim
     first_token_s: float | None = None  # from arrival
     queue_s: float | None = None  # in the engine
+    usage: Usage | None = None  # of an admitted request that ended
+    recording: Recording | None = None  # of an endpoint with an inference table
 
     @property
     def public_id(self) -> str:

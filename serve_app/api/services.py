@@ -13,9 +13,10 @@ from serve_app.api.admission.copies import Copies
 from serve_app.api.admission.metering import Meter
 from serve_app.api.admission.permits import Admission, BodyBytes
 from serve_app.api.admission.stoppable import Stoppable
-from serve_app.api.backend import Accounts, Backend, Journal, Management, PeerOf, Quota
+from serve_app.api.backend import Accounts, Backend, Journal, Management, Payloads, PeerOf, Quota
 from serve_app.api.context import context_of, peer_of
 from serve_app.api.directory import CallerView, Directory
+from serve_app.api.guard.guard import Guards
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 
@@ -38,9 +39,11 @@ class Services:
     admission: Admission
     peer_of: PeerOf
     management: Management | None = None  # None: this server has no control plane
+    payloads: Payloads | None = None  # None: there are no inference tables
     bodies: BodyBytes = field(default_factory=BodyBytes)
     stoppable: Stoppable = field(default_factory=Stoppable)
     copies: Copies = field(default_factory=Copies)
+    guards: Guards = field(default_factory=Guards)
     # One long body at a time: parsers hold the interpreter, so together they only take more memory.
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
@@ -66,6 +69,7 @@ def gateway_services(
     journal: Journal,
     peer_of: PeerOf = peer_of,
     management: Management | None = None,
+    payloads: Payloads | None = None,
 ) -> Services:
     """The services of one gateway, its metrics connected to all that they count.
 
@@ -80,6 +84,10 @@ def gateway_services(
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
-    services = Services(backend, accounts, directory, config, metrics, meter, admission, peer_of, management)
+    if payloads is not None:
+        metrics.payloads(waiting=lambda: payloads.waiting, dropped=lambda: payloads.dropped)
+    services = Services(
+        backend, accounts, directory, config, metrics, meter, admission, peer_of, management, payloads
+    )
     admission.when_closed = services.copies.close
     return services

@@ -32,6 +32,12 @@ class GatewayConfig(ConfigModel):
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )
+    inference_tables_dir: Path | None = Field(
+        None, description="Folder of inference tables; none: $XDG_STATE_HOME/serve-app/inference-tables."
+    )
+    inference_tables_days: int = Field(
+        30, ge=1, le=36_500, description="Days after which partitions of inference tables are removed."
+    )
     usage_required: bool = Field(
         False, description="Refuse requests with 503 while usage cannot be written to the disk."
     )

@@ -5,11 +5,22 @@ A deploy file may have them under `ai_gateway` of an endpoint; the management AP
 
 from __future__ import annotations
 
-from typing import Literal
+from importlib.util import find_spec
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from serve_app.config import ConfigModel
+
+Words = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=256)]
+Region = Annotated[str, StringConstraints(pattern="^[A-Z]{2}$")]
+
+
+def _check_installed(package: str, extra: str) -> None:
+    if find_spec(package) is None:
+        raise ValueError(
+            f"needs the package {package}, which is not installed: pip install 'serve-app[{extra}]'"
+        )
 
 
 class RateLimit(ConfigModel):
@@ -45,19 +56,45 @@ class Pii(ConfigModel):
     """Personal data: e-mail addresses, telephone, credit card, bank account and social security numbers."""
 
     behavior: Literal["NONE", "BLOCK", "MASK"] = Field("NONE", description="What happens where it is found.")
+    phone_regions: tuple[Region, ...] = Field(
+        ("US",),
+        max_length=20,
+        description="Countries whose telephone numbers are found without a country code too.",
+    )
+
+    @model_validator(mode="after")
+    def _can_be_found(self) -> Pii:
+        if self.behavior != "NONE":
+            _check_installed("phonenumbers", "guardrails")
+        return self
 
 
 class GuardrailRules(ConfigModel):
     """What prompts, or answers, must keep to."""
 
     pii: Pii | None = None
-    invalid_keywords: tuple[str, ...] = Field(
-        (), max_length=1000, description="Words that must not occur, whatever their case."
+    invalid_keywords: tuple[Words, ...] = Field(
+        (), max_length=1000, description="Whole words and phrases that must not occur, whatever their case."
     )
-    safety: bool = Field(False, description="What the safety model calls unsafe is blocked.")
-    valid_topics: tuple[str, ...] = Field(
-        (), max_length=100, description="Only these are let through; the safety model tells."
+    safety: bool = Field(False, description="What `model` calls unsafe is blocked.")
+    valid_topics: tuple[Words, ...] = Field(
+        (), max_length=100, description="Only these are let through; `model` tells."
     )
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a model must be asked."""
+        return self.safety or bool(self.valid_topics)
+
+    @property
+    def masks(self) -> bool:
+        """Whether a text may pass changed."""
+        return self.pii is not None and self.pii.behavior == "MASK"
+
+    def __bool__(self) -> bool:
+        """Whether there is any rule."""
+        has_pii = self.pii is not None and self.pii.behavior != "NONE"
+        return has_pii or bool(self.invalid_keywords) or self.is_judged
 
 
 class Guardrails(ConfigModel):
@@ -68,6 +105,15 @@ class Guardrails(ConfigModel):
     model: str | None = Field(
         None, max_length=256, description="Endpoint that judges safety and topics: any that chats."
     )
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Guardrails:
+        judged = [side for side in ("input", "output") if (rules := getattr(self, side)) and rules.is_judged]
+        if judged and self.model is None:
+            raise ValueError(
+                f"model: {judged[0]} has safety or valid_topics, so an endpoint that judges must be named"
+            )
+        return self
 
 
 class InferenceTable(ConfigModel):
@@ -81,6 +127,12 @@ class InferenceTable(ConfigModel):
         pattern=r"^[A-Za-z0-9_-]{1,255}$",
         description="The table is PREFIX_payload; none: by endpoint.",
     )
+
+    @model_validator(mode="after")
+    def _can_be_written(self) -> InferenceTable:
+        if self.enabled:
+            _check_installed("pyarrow", "tables")
+        return self
 
 
 class Switch(ConfigModel):

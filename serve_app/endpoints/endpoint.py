@@ -178,6 +178,9 @@ class Endpoint(ConfigModel):
             )
         if self.kind is Kind.PROVISIONED and self.databricks.system_prompt is not None:
             raise ValueError("databricks: system_prompt is only for kind pay_per_token")
+        guardrails = self.ai_gateway.guardrails
+        if self.task is Task.EMBEDDINGS and guardrails is not None and guardrails.output:
+            raise ValueError("ai_gateway.guardrails.output: vectors have no text; only input can be checked")
         if self.shadow is not None and self.entity(self.shadow.entity) is None:
             raise ValueError(f"shadow: {self.shadow.entity!r} is no served entity of the endpoint")
         return self

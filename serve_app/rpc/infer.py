@@ -30,6 +30,7 @@ from serve_app.api.exchange.frame import admitted
 from serve_app.api.exchange.generate import under_way
 from serve_app.api.exchange.stream import collect, follow
 from serve_app.api.kserve.message import InferResponse
+from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.config import TrtllmConfig
 from serve_app.errors import GenerationFailed, ServeError
@@ -167,6 +168,7 @@ async def answer(
     context = context_of(scope)
     name = endpoint_name(services, scope, asked.answer.model)
     call = asked.call(name, _no_bytes, stream=asked.streaming)
+    record(services, context, call, None)
     with admitted(services, call):
         async with under_way(call, None, scope, services) as (attempt, deadline):
             begun()

@@ -17,6 +17,7 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # cancelled, by the client or by us
     ERROR = "error"  # see the `error` beside it
     TOOL_CALLS = "tool_calls"  # the model asks for tools and waits
+    FILTERED = "filtered"  # a guardrail ended it; only of dialects that have a word for that
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from serve_app.accounts.accounts import Accounts
 from serve_app.api.app import build_app
-from serve_app.api.backend import Journal, Management
+from serve_app.api.backend import Journal, Management, Payloads
 from serve_app.api.directory import Directory
 from serve_app.api.services import Services, gateway_services
 from serve_app.config import GatewayConfig
@@ -103,12 +103,13 @@ async def gateway(
     keys: str = "",
     endpoints: Sequence[dict[str, Any]] | None = None,
     journal: Journal | None = None,
+    payloads: Payloads | None = None,
     **config: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway called in-process, from a loopback address; by default an endpoint a model."""
     backend = backend or FakeBackend()
     directory, listed = directory_of(backend, endpoints), ListJournal()
-    app = fake_app(backend, keys, directory, journal or listed, **config)
+    app = fake_app(backend, keys, directory, journal or listed, payloads=payloads, **config)
     before = asyncio.all_tasks()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
@@ -136,7 +137,7 @@ def fake_app(
     Its services are in `app.state.services`.
     """
     peer = {"peer_of": options.pop("peer_of")} if "peer_of" in options else {}
-    ids_are_echoed = options.pop("ids_are_echoed", False)
+    ids_are_echoed, payloads = options.pop("ids_are_echoed", False), options.pop("payloads", None)
     management: Management | None = options.pop("management", None)
     at_run_time = options.pop("at_run_time", False)
     settings = GatewayConfig(**options)
@@ -148,6 +149,7 @@ def fake_app(
         quota=LocalQuota(),
         journal=journal or ListJournal(),
         management=management,
+        payloads=payloads,
         **peer,
     )
     app = build_app(services, ids_are_echoed=ids_are_echoed)

@@ -176,6 +176,7 @@ class Metered:
 
     def close(self, outcome: str) -> UsageRecord:
         context, usage = self._context, self.usage
+        context.usage = usage
         price = self._endpoint.price if self.has_price else None
         return replace(
             self.record,

@@ -131,6 +131,8 @@ class Call:
     # A request as it goes to a model, where its protocol has ranges that only the model can tell.
     # Raises InvalidField.
     fit: Callable[[GenerateRequest, ModelInfo], GenerateRequest] = lambda request, info: request
+    shows_ids: str | None = None  # the client's field because of which the answer has token ids
+    tells_filtered: bool = False  # a choice may end with FILTERED; else the answer ends with an error
 
     @property
     def num_prompts(self) -> int:

@@ -73,6 +73,8 @@ class Edge:
                 more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
                 more += budget_headers(context.budgets, context.caller)
                 message["headers"] = [*message["headers"], *more]
+            elif context.recording is not None:
+                context.recording.sent(message.get("body", b""))
             await send(message)
 
         try:
@@ -112,6 +114,8 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
     seconds = time.monotonic() - context.started
     outcome = context.outcome or (str(status) if status else "cancelled")
     metrics.request_done(context.endpoint, context.entity, context.route, outcome, seconds)
+    if context.recording is not None:
+        context.recording.done(context, status, seconds)
     if status == 200 and context.route in QUIET:
         return
     log_request(

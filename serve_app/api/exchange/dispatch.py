@@ -19,6 +19,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.backend import Backend
 from serve_app.api.context import RequestContext, header
 from serve_app.api.exchange.call_stream import CallStream, PromptDelta
+from serve_app.api.guard.answers import PromptStream
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.endpoints.split import candidates
 from serve_app.errors import (
@@ -123,7 +124,7 @@ class Attempt:
     entity: ServedEntity
     info: ModelInfo
     first: list[PromptDelta]
-    stream: CallStream
+    stream: PromptStream
 
 
 async def begin(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from functools import partial
 from math import prod
 
 from starlette.types import Receive, Scope, Send
@@ -21,6 +20,7 @@ from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.frame import Exchange
 from serve_app.api.exchange.generate import answer_headers
+from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.shadow import copy_embedding
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
@@ -49,7 +49,16 @@ class EmbedExchange(Exchange[EmbedCall]):
         endpoint = services.endpoints(self._scope).find(call.model)
         candidates = candidates_of(endpoint, call, entity, self._scope, services)
         request = replace(call.request, id=context.id, timeout_s=candidates.limit_s)
-        ask = partial(self._ask, request)
+        guard = services.guards.of(endpoint)
+        guarding = None if guard is None else Guarding(guard, services, context, candidates.deadline)
+
+        async def ask(chosen: ServedEntity) -> tuple[ServedEntity, ModelInfo, Embeddings]:
+            nonlocal request, guarding
+            if guarding is not None:
+                request = await guarding.inputs(request)
+                guarding = None
+            return await self._ask(request, chosen)
+
         replied = first_reply(
             services, self._scope, endpoint, candidates, ask, lambda: _reserved(request), has_price=True
         )

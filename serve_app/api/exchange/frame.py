@@ -17,6 +17,7 @@ from serve_app.api.context import RequestContext, context_of
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import while_connected
+from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.errors import FieldError, ServeError
 from serve_app.limits import MAX_BODY_BYTES
@@ -102,10 +103,11 @@ async def exchange(
     """
     services.admission.check()  # a flood is refused before its bodies are read
     with services.bodies.lease() as lease:
-        # The body is not kept in a variable: it would live as long as the answer takes.
-        work = await _parsed(
-            services, parse, await read_body(scope, receive, lease.take, max_bytes=max_bytes)
-        )
+        raw = await read_body(scope, receive, lease.take, max_bytes=max_bytes)
+        work = await _parsed(services, parse, raw)
+        if services.payloads is not None:
+            record(services, context_of(scope), work, raw)
+        del raw  # it would live as long as the answer takes
         with admitted(services, work):
             await while_connected(receive, answer(work))
 

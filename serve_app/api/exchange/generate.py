@@ -22,6 +22,7 @@ from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
 from serve_app.api.exchange.frame import Exchange
+from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.shadow import copy_generation
 from serve_app.api.exchange.stream import collect, rendered, send_stream
 from serve_app.api.services import Services
@@ -102,7 +103,11 @@ async def under_way(
                 entry.close()  # of an entity that failed
                 entry.enter_context(services.stoppable.entry(key, stream.stop))
 
+        guard = services.guards.of(endpoint)
         try:
+            if guard is not None:
+                guarding = Guarding(guard, services, context, candidates.deadline)
+                requests = await guarding.prompts(call, requests)
             backend, patience_s = services.backend, services.config.restart_wait_s
             with ExitStack() as entry:
                 attempt = await begin(
@@ -112,6 +117,8 @@ async def under_way(
                     metered.deliver()
                 copy_generation(services, context, endpoint, call, requests, attempt, metered.record)
                 with closing(attempt.stream):
+                    if guard is not None:
+                        attempt = await guarding.answer(call, requests, attempt)
                     yield attempt, candidates.deadline
         except ServeError as error:
             context.status = context.render_error(error).status

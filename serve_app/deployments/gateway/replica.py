@@ -18,6 +18,7 @@ from ray.serve.context import _get_global_client
 from ray.serve.handle import DeploymentHandle
 
 from serve_app.accounts.accounts import Accounts
+from serve_app.accounts.inference_table import InferenceTables
 from serve_app.accounts.journal import Journal
 from serve_app.api.admission.metering import cost
 from serve_app.api.app import build_app
@@ -75,6 +76,10 @@ class GatewayReplica:
         self._quota = SharedQuota(limiter)
         usage_dir = config.usage_dir or default_usage_dir()
         self._journal = Journal(usage_dir, on_closed=self._receiver.booked)
+        self._tables = InferenceTables(
+            config.inference_tables_dir or state_dir() / "inference-tables",
+            retention_days=config.inference_tables_days,
+        )
         self._control = None if control is None else self._follow(control)
         self._shipper = None if self._control is None else Shipper(usage_dir, self._control)
         if self._shipper is not None:
@@ -168,6 +173,7 @@ class GatewayReplica:
             journal=self._journal,
             peer_of=lambda scope: peer,
             management=self._control,
+            payloads=self._tables,
         )
         self._services = services
         self._rpc = RpcServer(services)
@@ -182,8 +188,9 @@ class GatewayReplica:
         return self._services.admission.in_flight
 
     async def _flush(self) -> int:
-        """Write the journal to the disk; nothing may be under way any more."""
+        """Write the journal and the inference tables to the disk; nothing may be under way any more."""
         await asyncio.to_thread(self._journal.close)
+        await asyncio.to_thread(self._tables.close)
         return 0
 
     async def __del__(self) -> None:
@@ -202,6 +209,7 @@ class GatewayReplica:
             self._journal.close()
             if self._shipper is not None:
                 await self._shipper.close()
+            self._tables.close()
 
 
 def listens_on_loopback() -> bool:

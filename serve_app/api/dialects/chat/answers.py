@@ -9,10 +9,10 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.wire import FINISH, LEGACY_TOOL_CALLS
+from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS
 from serve_app.api.dialects.fields import words
 
-FinishWord: TypeAlias = Annotated[str, words(FINISH.values())]
+FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if each != CONTENT_FILTER)]
 LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOOL_CALLS))]
 
 

@@ -25,6 +25,7 @@ LOWEST_LOGPROB: Final = -9999.0  # stands for all below it: JSON has neither -In
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
+CONTENT_FILTER: Final = "content_filter"  # of OpenAI's protocol alone: others end with an error
 FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
     {
         FinishReason.EOS: "stop",
@@ -33,6 +34,7 @@ FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
         FinishReason.CONTEXT: "length",
         FinishReason.ABORT: "stop",
         FinishReason.TOOL_CALLS: "tool_calls",
+        FinishReason.FILTERED: CONTENT_FILTER,
     }
 )
 

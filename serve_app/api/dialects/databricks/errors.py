@@ -10,7 +10,7 @@ import msgspec
 
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.error_reply import bounded, headers_of
-from serve_app.errors import QuotaExceeded, ServeError
+from serve_app.errors import GuardrailTriggered, QuotaExceeded, ServeError
 
 
 class ErrorRow(NamedTuple):
@@ -41,7 +41,7 @@ TABLE: Final[Mapping[str, ErrorRow]] = MappingProxyType(
         "E15": ErrorRow(404, "ENDPOINT_NOT_FOUND"),
         "E16": ErrorRow(409, "RESOURCE_ALREADY_EXISTS"),
         "E17": ErrorRow(409, "RESOURCE_CONFLICT"),
-        "E18": ErrorRow(400, "GUARDRAIL_TRIGGERED"),
+        "E18": ErrorRow(400, "BAD_REQUEST"),
     }
 )
 
@@ -71,4 +71,24 @@ def render_error(error: ServeError) -> ErrorReply:
 
 
 def _members(error: ServeError, message: str) -> dict[str, str]:
+    if isinstance(error, GuardrailTriggered):
+        message = _guardrail_report(error)
     return {"error_code": TABLE[error.condition].code, "message": message}
+
+
+def _guardrail_report(error: GuardrailTriggered) -> str:
+    """What the product says in place of a message: JSON in a string."""
+    found = {
+        "flagged": error.check != "pii",
+        "categories": None,
+        "category_scores": None,
+        "pii_detection": True if error.check == "pii" else None,
+        "anonymized_input": None,
+    }
+    report = {
+        "usage": {"prompt_tokens": 0, "total_tokens": 0},
+        f"{error.side}_guardrail": [found],
+        "finishReason": f"{error.side}_guardrail_triggered",
+        "reason": error.message,
+    }
+    return msgspec.json.encode(report).decode()

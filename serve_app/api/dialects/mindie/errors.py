@@ -37,7 +37,7 @@ STATUS: Final[Mapping[str, int]] = MappingProxyType(
         "E15": 404,
         "E16": 409,
         "E17": 409,
-        "E18": 400,
+        "E18": 422,
     }
 )
 
@@ -51,6 +51,7 @@ TYPE: Final[Mapping[int, str]] = MappingProxyType(
         404: "NotFoundError",
         405: "Method Not Allowed",
         408: "Request Timeout",
+        409: "Conflict",
         422: INVALID,
         424: "Generation Error",
         429: "Overloaded",

@@ -138,6 +138,7 @@ class TextDialect:
             requests=(request,),
             stream=target.stream,
             timeout_s=asked.timeout,
+            shows_ids="parameters.perf_stat" if answer.perf_stat else None,
             ignored=(),  # by this protocol in silence
             renderer=partial(TextRenderer, answer=answer),
             names={

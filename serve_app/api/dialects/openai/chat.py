@@ -124,6 +124,8 @@ class ChatDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=body.timeout,
+            shows_ids="return_token_ids" if body.return_token_ids else None,
+            tells_filtered=True,
             ignored=(*body.ignored, *form.ignored, *offer.ignored),
             renderer=partial(
                 ChatRenderer,

@@ -82,6 +82,8 @@ class CompletionDialect:
             requests=requests,
             stream=bool(body.stream),
             timeout_s=body.timeout,
+            shows_ids="return_token_ids" if body.return_token_ids else None,
+            tells_filtered=True,
             ignored=(*body.ignored, *form.ignored),
             renderer=partial(
                 CompletionRenderer, body=body.without("prompt", "suffix", "logit_bias", "logits_processors")

@@ -90,6 +90,7 @@ class ChatDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=None,
+            shows_ids="detokenize" if body.detokenize is False else None,
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(
                 ChatRenderer,

@@ -88,6 +88,7 @@ class CompletionDialect:
             requests=(request,),
             stream=bool(body.stream),
             timeout_s=None,
+            shows_ids="detokenize" if body.detokenize is False else None,
             ignored=form.ignored,  # unknown fields are, by this protocol, in silence
             renderer=partial(CompletionRenderer, body=body.without(*LARGE, "prompt"), model=model),
             names=body.names,

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from serve_app.api.dialects.base import Call, Renderer
-from serve_app.api.dialects.triton.answer.output_table import wanted_outputs
+from serve_app.api.dialects.triton.answer.output_table import IDS, wanted_outputs
 from serve_app.api.dialects.triton.answer.outputs import ResponseForm
 from serve_app.api.dialects.triton.request.batch import check_alike, rows_of
 from serve_app.api.dialects.triton.request.fit import Fit
@@ -61,6 +61,8 @@ _TENSORS: Final[Mapping[str, str]] = {
     "prompt_table": "prompt_embedding_table",
     "adapter": "lora_task_id",
     "draft": "draft_input_ids",
+    "echo": "exclude_input_in_output",
+    "logprobs": "return_log_probs",
     "context_logits": "return_context_logits",
     "generation_logits": "return_generation_logits",
     "response_format": "guided_decoding_guide",
@@ -102,6 +104,7 @@ class Inference:
             renderer=renderer,
             names=self.names,
             fit=self.fit,
+            shows_ids=IDS if IDS in self.answer.outputs else None,
         )
 
 

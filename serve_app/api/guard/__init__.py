@@ -1,0 +1,1 @@
+"""Guardrails around one exchange: prompts before they reach a model, answers before they reach a client."""

@@ -1,0 +1,254 @@
+"""Answers, checked on their way to the client: the deltas of one call, streamed or not.
+
+Text is held back until no rule can find anything in it any more. Everything else of a delta goes on at once,
+so that a protocol with an event a token keeps its events. Knows no protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from serve_app.api.dialects.base import Call
+from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
+from serve_app.api.guard.values import checked_arguments
+from serve_app.errors import GuardrailTriggered, UnsupportedField
+from serve_app.guardrails.judging import PIECE_CHARS, piece_end
+from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
+
+PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
+
+
+class PromptStream(Protocol):
+    """The deltas of one call. See `exchange.call_stream`."""
+
+    @property
+    def usage(self) -> Usage: ...
+
+    @property
+    def migrations(self) -> int: ...
+
+    async def get(self) -> list[PromptDelta]: ...
+
+    def stop(self) -> None: ...
+
+    def cut(self) -> list[PromptDelta]: ...
+
+    def close(self) -> None: ...
+
+
+def check_can_be_guarded(call: Call, requests: Sequence[GenerateRequest]) -> None:
+    """Raises UnsupportedField for what would show an answer in a way that no rule reads."""
+    if call.shows_ids is not None:
+        raise UnsupportedField(call.shows_ids, _refusal("token ids"))
+    for request in requests:
+        for param, is_set, what in (
+            ("logprobs", request.logprobs is not None, "log-probabilities"),
+            ("prompt_logprobs", request.prompt_logprobs is not None, "log-probabilities"),
+            ("context_logits", request.context_logits, "logits"),
+            ("generation_logits", request.generation_logits, "logits"),
+            ("echo", request.echo, "the prompt"),
+        ):
+            if is_set:
+                raise UnsupportedField(param, _refusal(what))
+
+
+def _refusal(what: str) -> str:
+    return f"shows {what}, which the endpoint's output guardrail cannot check"
+
+
+class GuardedStream:
+    """A stream of which only what passes is read."""
+
+    def __init__(
+        self,
+        source: PromptStream,
+        call: Call,
+        requests: Sequence[GenerateRequest],
+        rules: Rules,
+        judge: Judge,
+        triggered: _Triggered,
+    ) -> None:
+        """`triggered` is told of each choice that does not pass."""
+        self._source = source
+        self._ends_choice = call.tells_filtered
+        self._rules = rules
+        self._judge = judge
+        self._triggered = triggered
+        self._choices = {
+            (prompt, index): _GuardedChoice(rules, judge, masks=request.grammar is None)
+            for prompt, request in enumerate(requests)
+            for index in range(request.n)
+        }
+
+    @property
+    def usage(self) -> Usage:
+        return self._source.usage
+
+    @property
+    def migrations(self) -> int:
+        return self._source.migrations
+
+    async def first(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
+        """All up to the first delta that a client can see, so that an early finding is a proper error.
+
+        `deltas` are those that were read already.
+        """
+        found: list[PromptDelta] = []
+        while deltas:
+            found += await self._passed(deltas)
+            if any(_is_seen(delta) for _, delta in found):
+                break
+            deltas = await self._source.get()
+        return found
+
+    async def get(self) -> list[PromptDelta]:
+        """As `CallStream.get`. Raises GuardrailTriggered too."""
+        while self._choices and (deltas := await self._source.get()):
+            if found := await self._passed(deltas):
+                return found
+        return []
+
+    def stop(self) -> None:
+        self._source.stop()
+
+    def cut(self) -> list[PromptDelta]:
+        """As `CallStream.cut`; what no model has judged yet is left out."""
+        return [
+            (prompt, choice.cut(delta))
+            for prompt, delta in self._source.cut()
+            if (choice := self._choices.get((prompt, delta.index))) is not None
+        ]
+
+    def close(self) -> None:
+        self._source.close()
+
+    async def _passed(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
+        found = []
+        for prompt, delta in deltas:
+            choice = self._choices.get((prompt, delta.index))
+            if choice is None:  # a guardrail has ended it
+                continue
+            try:
+                passed = await choice.pass_on(delta)
+            except Blocked as blocked:
+                self._triggered(blocked.check)
+                if not self._ends_choice:
+                    raise self._rules.triggered(blocked.check) from None
+                passed = _filtered(delta)
+            if passed.finish is not None:
+                del self._choices[prompt, delta.index]
+            found.append((prompt, passed))
+        if not self._choices:
+            self._source.close()  # where guardrails ended all choices, their models go on for nobody
+        return found
+
+
+class _Triggered(Protocol):
+    def __call__(self, check: str) -> None: ...
+
+
+class _GuardedChoice:
+    """One choice: its text, its thoughts and its calls of tools."""
+
+    def __init__(self, rules: Rules, judge: Judge, *, masks: bool) -> None:
+        """Without `masks`, the answer has a form that a mask would break, so it is refused instead."""
+        self._rules = rules
+        self._text = _GuardedText(rules.filter(masks=masks), rules, judge)
+        self._reasoning = _GuardedText(rules.filter(masks=masks), rules, judge)
+        self._calls: dict[int, ToolCallDelta] = {}  # sent whole, at the end
+        self._judge = judge
+
+    async def pass_on(self, delta: TokenDelta) -> TokenDelta:
+        """`delta` with what passes now. Raises Blocked."""
+        is_end = delta.finish is not None
+        reasoning = await self._reasoning.push(delta.reasoning) if delta.reasoning else ""
+        if is_end or delta.text:  # thoughts are complete before the answer begins
+            reasoning += await self._reasoning.end()
+        text = await self._text.push(delta.text) if delta.text else ""
+        for call in delta.tool_calls:
+            self._note(call)
+        calls: tuple[ToolCallDelta, ...] = ()
+        if is_end:
+            text += await self._text.end()
+            calls = tuple([await self._passed_call(call) for call in self._calls.values()])
+        return replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
+
+    def cut(self, delta: TokenDelta) -> TokenDelta:
+        """`delta`, which ends the choice, with what passes without a model."""
+        try:
+            return replace(delta, reasoning=self._reasoning.cut(), text=self._text.cut())
+        except Blocked:
+            return delta
+
+    def _note(self, call: ToolCallDelta) -> None:
+        before = self._calls.get(call.index)
+        arguments = (before.arguments if before is not None else "") + call.arguments
+        self._calls[call.index] = replace(before or call, arguments=arguments)
+
+    async def _passed_call(self, call: ToolCallDelta) -> ToolCallDelta:
+        arguments = checked_arguments(call.arguments, self._rules)
+        for inquest in self._rules.inquests:
+            if arguments.strip() and not await self._judge(inquest, arguments):
+                raise Blocked(inquest.check)
+        return replace(call, arguments=arguments)
+
+
+class _GuardedText:
+    """One text, read by the rules and then by the models that judge."""
+
+    def __init__(self, filter: TextFilter, rules: Rules, judge: Judge) -> None:
+        self._filter = filter
+        self._inquests = rules.inquests
+        self._judge = judge
+        self._last = ""  # piece that was judged
+        self._piece = ""  # that is not judged yet
+
+    async def push(self, text: str) -> str:
+        """What may be sent now. Raises Blocked."""
+        return await self._judged(self._filter.push(text), is_end=False)
+
+    async def end(self) -> str:
+        """The rest; another text may follow. Raises Blocked."""
+        return await self._judged(self._filter.end(), is_end=True)
+
+    def cut(self) -> str:
+        """The rest that needs no model. Raises Blocked."""
+        return "" if self._inquests else self._filter.end()
+
+    async def _judged(self, text: str, *, is_end: bool) -> str:
+        if not self._inquests:
+            return text
+        self._piece += text
+        passed = ""
+        while len(self._piece) >= PIECE_CHARS:
+            passed += await self._asked(piece_end(self._piece))
+        return passed + (await self._asked(len(self._piece)) if is_end else "")
+
+    async def _asked(self, end: int) -> str:
+        piece = self._piece[:end]
+        if piece.strip():
+            for inquest in self._inquests:
+                if not await self._judge(inquest, self._last + piece):
+                    raise Blocked(inquest.check)
+        self._last, self._piece = piece, self._piece[end:]
+        return piece
+
+
+def _is_seen(delta: TokenDelta) -> bool:
+    return bool(delta.text or delta.reasoning or delta.tool_calls or delta.finish is not None)
+
+
+def _filtered(delta: TokenDelta) -> TokenDelta:
+    """The end of a choice that did not pass."""
+    return TokenDelta(
+        request_id=delta.request_id,
+        index=delta.index,
+        finish=FinishReason.FILTERED,
+        usage=delta.usage,
+        timing=delta.timing,
+    )
+
+
+__all__ = ["GuardedStream", "GuardrailTriggered", "check_can_be_guarded"]

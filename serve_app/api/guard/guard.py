@@ -1,0 +1,129 @@
+"""The guardrails of one endpoint, ready for use, and where they are kept.
+
+Knows what is checked; `prompts` and `answers` beside this module know where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from serve_app.endpoints.ai_gateway import GuardrailRules, Guardrails
+from serve_app.endpoints.endpoint import Endpoint
+from serve_app.errors import GuardrailTriggered
+from serve_app.guardrails.findings import Blocked, Check
+from serve_app.guardrails.judging import SAFETY, Inquest, topics
+from serve_app.guardrails.keywords import KeywordFilter, Keywords
+from serve_app.guardrails.masking import PiiFilter, masked
+from serve_app.guardrails.pii import PiiFinder
+
+INPUT: Final = "input"
+OUTPUT: Final = "output"
+
+# (question, text) -> whether the text passes; raises Unavailable where nobody can tell
+Judge = Callable[[Inquest, str], Awaitable[bool]]
+
+
+class TextFilter:
+    """Passes one text on as its rules allow: keywords first, then personal data. Raises Blocked."""
+
+    def __init__(self, keywords: KeywordFilter | None, pii: PiiFilter | None) -> None:
+        self._keywords = keywords
+        self._pii = pii
+
+    @property
+    def has_masked(self) -> bool:
+        return self._pii is not None and self._pii.has_masked
+
+    def push(self, text: str) -> str:
+        """What may be sent now."""
+        if self._keywords is not None:
+            text = self._keywords.push(text)
+        return text if self._pii is None else self._pii.push(text)
+
+    def end(self) -> str:
+        """The rest; another text may follow."""
+        rest = "" if self._keywords is None else self._keywords.end()
+        return rest if self._pii is None else self._pii.push(rest) + self._pii.end()
+
+    def whole(self, text: str) -> str:
+        """A text that is there at once."""
+        return self.push(text) + self.end()
+
+
+class Rules:
+    """What the prompts, or the answers, of an endpoint must keep to."""
+
+    def __init__(self, rules: GuardrailRules, side: str) -> None:
+        self.side = side
+        self._keywords = Keywords(rules.invalid_keywords) if rules.invalid_keywords else None
+        has_pii = rules.pii is not None and rules.pii.behavior != "NONE"
+        self._finder = PiiFinder(rules.pii.phone_regions) if rules.pii is not None and has_pii else None
+        self.masks = rules.masks
+        self.safety = SAFETY if rules.safety else None
+        self.topics = topics(rules.valid_topics) if rules.valid_topics else None
+
+    @property
+    def inquests(self) -> tuple[Inquest, ...]:
+        """What a model is asked."""
+        return tuple(each for each in (self.safety, self.topics) if each is not None)
+
+    @property
+    def reads(self) -> bool:
+        """Whether there are rules that need no model."""
+        return self._keywords is not None or self._finder is not None
+
+    @property
+    def knows_pii(self) -> bool:
+        """Whether personal data is looked for."""
+        return self._finder is not None
+
+    def masked(self, text: str) -> str:
+        """`text` with its personal data masked, also where it would be blocked."""
+        return text if self._finder is None else masked(text, self._finder)
+
+    def filter(self, *, masks: bool = True) -> TextFilter:
+        """A filter for one text. Without `masks`, personal data is refused where it would be masked."""
+        keywords = None if self._keywords is None else KeywordFilter(self._keywords)
+        blocks = not (self.masks and masks)
+        return TextFilter(keywords, None if self._finder is None else PiiFilter(self._finder, blocks=blocks))
+
+    def triggered(self, check: Check) -> GuardrailTriggered:
+        """The error that tells of it, and not of what was found."""
+        what = "prompt" if self.side == INPUT else "answer"
+        return GuardrailTriggered(
+            f"the {what} {check.finding}, which the endpoint's {self.side} guardrail `{check}` does not let "
+            "through",
+            side=self.side,
+            check=check,
+        )
+
+
+class Guard:
+    """Both sides of one endpoint. None: nothing is checked."""
+
+    def __init__(self, settings: Guardrails) -> None:
+        self.settings = settings
+        self.model = settings.model
+        self.input = Rules(settings.input, INPUT) if settings.input else None
+        self.output = Rules(settings.output, OUTPUT) if settings.output else None
+
+
+class Guards:
+    """The guards of all endpoints of a gateway, each made at its first use and when its settings change."""
+
+    def __init__(self) -> None:
+        self._guards: dict[str, Guard] = {}
+
+    def of(self, endpoint: Endpoint) -> Guard | None:
+        """The guard of `endpoint`; None where nothing is checked."""
+        settings = endpoint.ai_gateway.guardrails
+        if settings is None or not (settings.input or settings.output):
+            return None
+        guard = self._guards.get(endpoint.name)
+        if guard is None or guard.settings is not settings:
+            guard = self._guards[endpoint.name] = Guard(settings)
+        return guard
+
+
+__all__ = ["INPUT", "OUTPUT", "Blocked", "Check", "Guard", "Guards", "Judge", "Rules", "TextFilter"]

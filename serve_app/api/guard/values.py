@@ -1,0 +1,62 @@
+"""Checks of plain JSON values: every string of a value is a text of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from serve_app.api.guard.guard import Rules
+
+
+def texts_of(value: Any) -> Iterator[str]:
+    """Every string in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            yield str(key)
+            yield from texts_of(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from texts_of(each)
+
+
+def checked(value: Any, whole: Callable[[str], str], *, numbers: bool = False) -> Any:
+    """`value` with each string as `whole` passes it on; what does not change stays the same object.
+
+    `numbers`: a number that holds personal data becomes a string with its mask. Raises Blocked.
+    """
+    if isinstance(value, str):
+        return whole(value)
+    if isinstance(value, dict):
+        return {whole(str(key)): checked(each, whole, numbers=numbers) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(checked(each, whole, numbers=numbers) for each in value)
+    if numbers and isinstance(value, int | float) and not isinstance(value, bool):
+        written = json.dumps(value)
+        passed = whole(written)
+        return value if passed == written else passed
+    return value
+
+
+def checked_arguments(arguments: str, rules: Rules) -> str:
+    """The arguments of a tool's call, JSON in a string, as `rules` let them pass. Raises Blocked.
+
+    The text stays as the model wrote it where nothing is masked.
+    """
+    try:
+        value = json.loads(arguments)
+    except ValueError:  # cut at its length, or no JSON at all
+        return rules.filter().whole(arguments)
+    masked = False
+
+    def whole(text: str) -> str:
+        nonlocal masked
+        once = rules.filter()
+        passed = once.whole(text)
+        masked |= once.has_masked
+        return passed
+
+    value = checked(value, whole, numbers=True)
+    return json.dumps(value, ensure_ascii=False) if masked else arguments

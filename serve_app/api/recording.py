@@ -1,0 +1,130 @@
+"""One request and its answer on their way to an inference table.
+
+The client never waits for this: bytes are noted as they pass, and the row is made when the request has ended.
+Knows no file and no format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from serve_app.api.backend import Payloads
+from serve_app.api.context import RequestContext
+from serve_app.api.guard.guard import Rules
+from serve_app.api.guard.values import checked
+from serve_app.api.services import Services
+from serve_app.endpoints.ai_gateway import InferenceTable
+from serve_app.errors import ModelNotFound
+from serve_app.types import Usage
+from serve_app.types.payload import Payload
+
+MAX_BODY_BYTES: Final = 2**20  # as Databricks has it; of a larger body only the code is kept
+REQUEST_TOO_LARGE: Final = "MAX_REQUEST_SIZE_EXCEEDED"
+RESPONSE_TOO_LARGE: Final = "MAX_RESPONSE_SIZE_EXCEEDED"
+NO_BODY: Final = "BODY_NOT_TEXT"
+CATALOG: Final = "main"  # where the settings name none
+SCHEMA: Final = "default"
+
+_UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
+
+
+def record(services: Services, context: RequestContext, work: object, body: bytes | None) -> None:
+    """Record this request, where its endpoint has a table. `work`: what `body` asks for, of a model by name.
+
+    `body`: None where the transport has no bodies of text.
+    """
+    model = getattr(work, "model", None)
+    if services.payloads is None or not isinstance(model, str):
+        return
+    try:
+        endpoint, _ = services.directory.resolve(model, services.backend)
+    except ModelNotFound:
+        return
+    table = endpoint.ai_gateway.inference_table_config
+    if table is None or not table.enabled:
+        return
+    guard = services.guards.of(endpoint)
+    rules = None if guard is None else guard.input
+    context.recording = Recording(
+        payloads=services.payloads,
+        folder=folder_of(table, endpoint.name),
+        request=body if body is not None and len(body) <= MAX_BODY_BYTES else None,
+        codes=() if body is not None and len(body) <= MAX_BODY_BYTES else (_missing(body),),
+        redact=None if rules is None or not rules.knows_pii else partial(_redacted, rules=rules),
+        endpoint=endpoint.name,
+        is_text=body is not None,
+    )
+
+
+def folder_of(table: InferenceTable, endpoint: str) -> tuple[str, str, str]:
+    """Catalogue, schema and table."""
+    prefix = table.table_name_prefix or _UNSAFE.sub("_", endpoint)
+    return table.catalog_name or CATALOG, table.schema_name or SCHEMA, f"{prefix}_payload"
+
+
+@dataclass(slots=True, kw_only=True)
+class Recording:
+    """What is known of one request so far."""
+
+    payloads: Payloads
+    folder: tuple[str, str, str]
+    request: bytes | None
+    codes: tuple[str, ...]
+    redact: Callable[[str], str] | None
+    endpoint: str
+    is_text: bool  # whether the transport has bodies of text
+    _parts: list[bytes] = field(default_factory=list)
+    _size: int = 0
+
+    def sent(self, body: bytes) -> None:
+        """Take note of a part of the answer."""
+        self._size += len(body)
+        if self._size <= MAX_BODY_BYTES:
+            self._parts.append(body)
+        else:
+            self._parts.clear()
+
+    def done(self, context: RequestContext, status: int, seconds: float) -> None:
+        """The request has ended: its row is made."""
+        caller, is_whole = context.caller, self._size <= MAX_BODY_BYTES
+        key_id = caller.key_id if caller is not None else ""
+        self.payloads.add(
+            Payload(
+                folder=self.folder,
+                id=context.id,
+                client_id=context.client_id,
+                started=time.time() - seconds,
+                total_s=seconds,
+                first_token_s=context.first_token_s,
+                status=status,
+                request=self.request,
+                response=b"".join(self._parts) if self.is_text and is_whole else None,
+                redact=self.redact,
+                codes=self.codes if is_whole else (*self.codes, RESPONSE_TOO_LARGE),
+                endpoint=self.endpoint,
+                entity=context.entity,
+                route=context.route,
+                key_id=key_id,
+                requester=(caller.user if caller is not None else "") or key_id,
+                usage=context.usage or Usage(),
+            )
+        )
+
+
+def _missing(body: bytes | None) -> str:
+    return NO_BODY if body is None else REQUEST_TOO_LARGE
+
+
+def _redacted(body: str, rules: Rules) -> str:
+    """`body` with personal data masked, in every string of its JSON."""
+    try:
+        value: Any = json.loads(body)
+    except ValueError:
+        return rules.masked(body)
+    return json.dumps(checked(value, rules.masked, numbers=True), ensure_ascii=False)

@@ -1,0 +1,107 @@
+"""A text in pieces that no personal data crosses, cut while the text still arrives.
+
+A word is a piece, and so is what stands between words. Words that may be parts of one number, such as those
+of `+1 (212) 555 0100` or `DE89 3704 0044`, are one piece together. Where a cut is follows from the text
+alone and not from how it arrives, so a stream and a whole text have the same pieces. Knows no data.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Final
+
+# Scripts without spaces, as a set of a pattern: each of their characters stands for itself.
+UNSPACED: Final = (
+    "\u2e80-\u9fff\uac00-\ud7af\uf900-\ufaff\uff01-\uff0a\uff0c\uff0f\uff1a-\uff1f\U00020000-\U0003ffff"
+)
+_WORD: Final = re.compile(rf"[^\s{UNSPACED}]+")
+_BETWEEN: Final = re.compile(rf"[\s{UNSPACED}]+")
+_LETTERS: Final = re.compile(r"[A-Z]{1,4}")  # a group of an IBAN
+
+MAX_CHARS: Final = 384  # of a piece; what is looked for has at most 254, so the longest fits behind a cut
+CUT_AT: Final = 128  # where a longer word is cut, unless something is found there
+CHAIN_CHARS: Final = 128  # of words that may be one number; no number with its spaces has more than half
+NUMBER_CHARS: Final = 64
+
+# (piece) -> the (start, end) of what must stay in one piece
+Uncut = Callable[[str], list[tuple[int, int]]]
+
+
+class Segmenter:
+    """Cuts one text. `push` gives the pieces that are complete, `end` the rest."""
+
+    def __init__(self, uncut: Uncut) -> None:
+        self._uncut = uncut
+        self._rest = ""
+
+    def push(self, text: str) -> Iterator[str]:
+        self._rest += text
+        return self._pieces(is_end=False)
+
+    def end(self) -> Iterator[str]:
+        return self._pieces(is_end=True)
+
+    def _pieces(self, *, is_end: bool) -> Iterator[str]:
+        text, start = self._rest, 0
+        try:
+            while start < len(text):
+                end = self._next(text, start, is_end=is_end)
+                if end is None:
+                    break
+                piece, start = text[start:end], end
+                yield piece
+        finally:
+            self._rest = text[start:]
+
+    def _next(self, text: str, start: int, *, is_end: bool) -> int | None:
+        """Where the piece at `start` ends; None: that is not known yet."""
+        between = _BETWEEN.match(text, start)
+        if between is not None:
+            return between.end()
+        end = _word_end(text, start)
+        if end - start >= MAX_CHARS:
+            return start + self._cut(text[start : start + MAX_CHARS])
+        while True:
+            if end == len(text):
+                return end if is_end else None
+            if not _is_number(text[start:end]) or text[end] not in " \t\u00a0":
+                return end
+            following = min(_word_end(text, end + 1), end + 1 + MAX_CHARS)
+            if following == len(text) and not is_end and following <= end + MAX_CHARS:
+                return None  # the next word may still become a part of the number
+            if not _continues(text[end + 1 : following]):
+                return end
+            if following - start > CHAIN_CHARS:
+                return start + self._cut_chain(text[start:end])
+            end = following
+
+    def _cut(self, word: str) -> int:
+        """Where to cut a word that is too long."""
+        for start, end in self._uncut(word):
+            if start < CUT_AT < end:
+                return start or end
+        return CUT_AT
+
+    def _cut_chain(self, chain: str) -> int:
+        """Where to end a long row of numbers: between two of them, and in nothing that was found."""
+        spans = self._uncut(chain)
+        for place in range(len(chain) - NUMBER_CHARS, 0, -1):
+            if chain[place] in " \t\u00a0" and not any(start < place < end for start, end in spans):
+                return place
+        return len(chain)
+
+
+def _word_end(text: str, start: int) -> int:
+    found = _WORD.match(text, start)
+    return start if found is None else found.end()
+
+
+def _is_number(piece: str) -> bool:
+    """Whether another word may continue it."""
+    return any(map(str.isdigit, piece)) or (len(piece) <= 3 and not any(map(str.isalnum, piece)))
+
+
+def _continues(word: str) -> bool:
+    """Whether it may go on with the number before it."""
+    return bool(word) and (_is_number(word) or _LETTERS.fullmatch(word) is not None)

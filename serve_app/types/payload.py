@@ -1,0 +1,36 @@
+"""A request and its answer as their client sent and got them, for an inference table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serve_app.types.result import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Payload:
+    """One request that ended. It stays in its process, and has no header and no key."""
+
+    folder: tuple[str, str, str]  # catalogue, schema and table
+    id: str  # ours, as in the usage journal and in the ids of answers
+    client_id: str | None  # the client's X-Request-Id
+    started: float  # Unix seconds
+    total_s: float
+    first_token_s: float | None
+    status: int  # HTTP; 0: nothing was sent
+    request: bytes | None  # None: `codes` says why
+    response: bytes | None
+    redact: Callable[[str], str] | None  # what of `request` may be kept, where personal data is not to be
+    codes: tuple[str, ...]
+    endpoint: str
+    entity: str
+    route: str
+    key_id: str
+    requester: str  # user, service principal, or the key's name
+    usage: Usage
+
+    @property
+    def size(self) -> int:
+        """Bytes of memory, about."""
+        return 1024 + len(self.request or b"") + len(self.response or b"")
