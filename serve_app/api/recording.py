@@ -20,7 +20,7 @@ from serve_app.api.guard.guard import Rules
 from serve_app.api.guard.values import checked
 from serve_app.api.services import Services
 from serve_app.endpoints.ai_gateway import InferenceTable
-from serve_app.errors import ModelNotFound
+from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Usage
 from serve_app.types.payload import Payload
 
@@ -43,8 +43,8 @@ def record(services: Services, context: RequestContext, work: object, body: byte
     if services.payloads is None or not isinstance(model, str):
         return
     try:
-        endpoint, _ = services.directory.resolve(model, services.backend)
-    except ModelNotFound:
+        endpoint, _ = services.directory.seen_by(context.caller).resolve(model, services.backend)
+    except (ModelNotFound, PermissionDenied):
         return
     table = endpoint.ai_gateway.inference_table_config
     if table is None or not table.enabled:

@@ -75,7 +75,9 @@ class ModelJudge:
     async def _verdict(self, inquest: Inquest, text: str) -> str:
         """One of the two words. Raises ServeError."""
         services = self._services
-        endpoint = services.directory.find(self._model)
+        endpoint = services.directory.named(self._model)
+        if endpoint is None:
+            raise Unavailable("the endpoint that judges is not served")
         if endpoint.task is not Task.CHAT:
             raise Unavailable(f"the endpoint's task is {endpoint.task}, not {Task.CHAT}")
         deadline = min(self._deadline, asyncio.get_running_loop().time() + JUDGE_S)

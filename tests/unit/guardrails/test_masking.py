@@ -99,9 +99,9 @@ def test_no_character_of_a_secret_is_sent_before_it_is_known(secret: str) -> Non
             sent = once.push(part)
             assert not set(sent) - set("Write to: — now<>_ABCDEFGHIKLMNOPRSTUVW"), sent
     once = PiiFilter(FINDER, blocks=False)
-    sent = [once.push(each) for each in text]
-    assert all(not part or not part[0].isdigit() for part in sent)
-    assert "".join(sent) + once.end() == masked(text, FINDER)
+    parts = [once.push(each) for each in text]
+    assert all(not part or not part[0].isdigit() for part in parts)
+    assert "".join(parts) + once.end() == masked(text, FINDER)
     assert secret not in masked(text, FINDER)
     blocking, passed = PiiFilter(FINDER, blocks=True), ""
     try:

@@ -152,4 +152,5 @@ async def test_commands_wait_a_moment_for_a_control_plane_that_restarts(
         with pytest.raises(Unavailable, match="the control plane does not answer"):
             await management.do(GetEndpoint(name="mine"), CALLER)
         link.is_away = False
-        assert await management.do(GetEndpoint(name="mine"), CALLER) == Done()
+        found: object = await management.do(GetEndpoint(name="mine"), CALLER)
+        assert found == Done()
