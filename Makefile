@@ -27,7 +27,7 @@ LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 # Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
-RAY_TESTS := tests/clients tests/faults
+RAY_TESTS := tests/clients tests/control tests/faults
 DEPLOY_TESTS := tests/deploy tests/docs
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
