@@ -26,7 +26,7 @@ from serve_app.types import UsageRecord
 from serve_app.types.control import ReportUsage
 from tests.control.server import MODEL, Controlled, controlled, small_file
 from tests.deploy.answers import bare
-from tests.deploy.deployment import COMPLETIONS, Deployed, edited, gateway_of
+from tests.deploy.deployment import COMPLETIONS, Deployed, app_of, edited
 from tests.support.databases import PostgresServer
 from tests.support.invariants import children
 from tests.support.ledger import read_rows
@@ -187,7 +187,9 @@ async def server_on(
     if request.param == "postgresql":
         server: PostgresServer = request.getfixturevalue("postgres_server")
         url = server.new_database()
-    raw = edited(small_file(), lambda raw: gateway_of(raw)["args"].update(control={"database_url": url}))
+    raw = edited(
+        small_file(), lambda raw: app_of(raw, "system")["args"].update(control={"database_url": url})
+    )
     async with controlled(ray_cluster, raw, folder) as made:
         database = Database(url)
         yield made, database
