@@ -19,7 +19,7 @@ import shutil
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -42,7 +42,9 @@ _PARTITION: Final = "date="
 _UNFINISHED: Final = ".tmp"
 _DAY_S: Final = 86_400.0
 
-NOT_TEXT: Final = "BODY_NOT_TEXT"  # of `logging_error_codes`; ours, as those of Databricks are for size alone
+# Of `logging_error_codes`, and ours: those of Databricks are about size alone.
+NOT_TEXT: Final = "BODY_NOT_TEXT"
+NOT_MASKED: Final = "REQUEST_NOT_MASKED"
 
 
 class InferenceTables:
@@ -105,11 +107,11 @@ class InferenceTables:
         while not self._is_closed:
             self._wake.wait(self._flush_s)
             self._wake.clear()
+            self._write_all()
             try:
-                self._write_all()
                 self._sweep()
-            except Exception:
-                logger.exception("inference tables: rows could not be written")
+            except OSError as error:
+                logger.error("inference tables: old partitions stay: %s", error.strerror)
         self._write_all()
         with self._lock:
             self._dropped += len(self._rows)
@@ -126,6 +128,10 @@ class InferenceTables:
             except OSError as error:
                 left += part
                 self._complain(error)
+            except Exception:  # a fault of ours, or an extra that is not installed: no use to try again
+                logger.exception("inference tables: %d rows are lost", len(part))
+                with self._lock:
+                    self._dropped += len(part)
         with self._lock:
             self._rows = left + self._rows
             self._bytes = sum(row.size for row in self._rows)
@@ -223,7 +229,7 @@ def _columns(row: Payload) -> dict[str, Any]:
     codes = list(row.codes)
     request, response = _text(row.request, codes), _text(row.response, codes)
     if request is not None and row.redact is not None:
-        request = row.redact(request)
+        request = _redacted(request, row.redact, codes)
     started = datetime.fromtimestamp(row.started, UTC)
     first_s = row.first_token_s
     return {
@@ -247,6 +253,17 @@ def _columns(row: Payload) -> dict[str, Any]:
         "cached_tokens": row.usage.cached_tokens,
         "completion_tokens": row.usage.generated_tokens,
     }
+
+
+def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str | None:
+    """What may be kept of a body; None, and a code, where that cannot be told."""
+    try:
+        # A lone half of a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape.
+        return redact(body).encode("utf-8", "backslashreplace").decode()
+    except Exception:
+        logger.exception("inference tables: a body could not be masked, so it is left out")
+        codes.append(NOT_MASKED)
+        return None
 
 
 def _text(body: bytes | None, codes: list[str]) -> str | None:

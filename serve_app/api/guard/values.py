@@ -59,4 +59,7 @@ def checked_arguments(arguments: str, rules: Rules) -> str:
         return passed
 
     value = checked(value, whole, numbers=True)
-    return json.dumps(value, ensure_ascii=False) if masked else arguments
+    if not masked:
+        return arguments
+    # A lone half of a surrogate pair, which JSON can write and UTF-8 cannot, stays an escape.
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()

@@ -193,6 +193,22 @@ def test_old_partitions_and_nothing_else_are_removed(tmp_path: Path) -> None:
     assert all(folder.exists() for folder in (kept, *others))
 
 
+def test_no_row_spoils_the_others(tmp_path: Path) -> None:
+    def fails(body: str) -> str:
+        raise RecursionError
+
+    tables = InferenceTables(tmp_path, retention_days=30)
+    tables.add(payload(redact=fails))
+    tables.add(payload(id="2", redact=lambda body: '{"a": "\ud800"}'))
+    tables.add(payload(id="3", request=b"\xff"))
+    tables.close()
+    first, second, third = rows(tmp_path)
+    assert (first["request"], first["logging_error_codes"]) == (None, ["REQUEST_NOT_MASKED"])
+    assert second["request"] == '{"a": "\\ud800"}'
+    assert (third["request"], third["logging_error_codes"]) == (None, ["BODY_NOT_TEXT"])
+    assert tables.dropped == 0
+
+
 def test_rows_after_the_end_are_counted_as_lost(tmp_path: Path) -> None:
     tables = InferenceTables(tmp_path, retention_days=30)
     tables.add(payload())
