@@ -10,6 +10,7 @@ from click.core import ParameterSource
 from serve_app.cli.endpoints.changes import create, delete, promote, update
 from serve_app.cli.endpoints.listing import print_endpoints
 from serve_app.cli.endpoints.looks import get, logs
+from serve_app.cli.rollouts import compare, rollout
 from serve_app.cli.server import Server, server_options
 
 _OWN: Final = ("url", "key", "form")
@@ -45,5 +46,5 @@ def list_endpoints(server: Server, form: str) -> None:
     print_endpoints(server, form)
 
 
-for _command in (list_endpoints, create, get, update, promote, logs, delete):
+for _command in (list_endpoints, create, get, update, promote, logs, delete, rollout, compare):
     endpoints.add_command(_command)
