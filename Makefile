@@ -38,6 +38,10 @@ COVERED := build/coverage
 timed = $(info $@: $(1))@began=$$(date +%s); $(1); status=$$?; \
 	echo "$@: $$([ $$status = 0 ] && echo passed || echo FAILED) after $$(( $$(date +%s) - began )) s"; exit $$status
 
+# Compiled modules are kept, also where the environment says otherwise, as images of Python do: `make test` and
+# a server start many processes with the same modules.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol migration clean
 
 serve: $(STAMP)

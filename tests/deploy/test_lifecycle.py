@@ -172,7 +172,7 @@ async def test_a_start_that_ray_does_not_end_is_a_sentence(tmp_path: Path) -> No
         first = await served.until_runs("raylet")
         first.suspend()
         await served.until_said("it is started once more")
-        first.kill()
+        assert not first.is_running() or first.status() == psutil.STATUS_ZOMBIE
         (await served.until_runs("raylet")).suspend()
         await served.until_said("Ray did not start in time")
         assert await served.ended() == 1

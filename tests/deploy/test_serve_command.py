@@ -97,3 +97,16 @@ async def deploys(served: Command) -> None:
         served.named("system:Gateway").pid,
         served.named("model-demo-chat:Model").pid,
     )
+
+
+@pytest.mark.full
+async def test_without_a_compiler_the_terminal_says_so_and_the_server_answers(tmp_path: Path) -> None:
+    with command(alone(deploy_file("local"), DEMO), tmp_path, CXX="/no/compiler") as served:
+        await served.until_ready()
+        said = " ".join(served.said.split())  # the terminal breaks lines where it likes
+        assert "no native CPU kernels, plain torch instead (slower, same results)" in said
+        assert "/no/compiler" in said
+        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
+            assert (await whole(client, completion(DEMO))).text
+        served.ctrl_c()
+        assert await served.ended() == 0
