@@ -3,12 +3,17 @@
 import time
 from dataclasses import replace
 
+import grpc
 import pytest
 
 from serve_app.accounts.keys import new_key
 from serve_app.api.edge.auth import OPEN_PATHS
+from serve_app.rpc import kserve_pb2 as pb
+from serve_app.rpc.methods import SERVICE
+from serve_app.rpc.server import RpcServer
 from serve_app.types import Scope
 from serve_app.types.control import Grant, Snapshot
+from tests.abuse import test_rpc as rpc
 from tests.abuse.test_access import CLOSED
 from tests.support.fakes_backend import FakeBackend
 from tests.support.fakes_management import FakeManagement
@@ -146,3 +151,39 @@ def test_the_salt_is_the_same_on_every_gateway():
         take(services, known())
     first, second = (services.accounts.authenticate(f"Bearer {GOOD}", None) for services in apps)
     assert first.salt == second.salt
+
+
+async def test_grpc_serves_and_shows_only_what_is_the_keys():
+    backend = FakeBackend()
+    services = fake_app(backend, LINE, at_run_time=True).state.services
+    take(services, known())
+    server = RpcServer(services)
+    await server.start("127.0.0.1", 0)
+    message = rpc.ids().SerializeToString()
+    index = pb.RepositoryIndexRequest().SerializeToString()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+
+            async def ask(path, key, body):
+                call = channel.unary_unary(path)(
+                    body, metadata=[("authorization", f"Bearer {key}")], timeout=30
+                )
+                code = await call.code()
+                return code, await call if code is grpc.StatusCode.OK else b""
+
+            for key, code in (
+                (LIMITED, grpc.StatusCode.NOT_FOUND),
+                (STRANGER, grpc.StatusCode.NOT_FOUND),
+                (VIEWER, grpc.StatusCode.PERMISSION_DENIED),
+                (EXPIRED, grpc.StatusCode.UNAUTHENTICATED),
+            ):
+                assert (await ask(rpc.INFER, key, message))[0] is code
+                assert not backend.requests
+            for key in (LIMITED, STRANGER, VIEWER):
+                code, raw = await ask(f"/{SERVICE}/RepositoryIndex", key, index)
+                assert code is grpc.StatusCode.OK
+                listed = pb.RepositoryIndexResponse.FromString(raw)
+                assert [model.name for model in listed.models] == ["org/other"]
+            assert (await ask(rpc.INFER, GOOD, message))[0] is grpc.StatusCode.OK
+    finally:
+        await server.stop(5)
