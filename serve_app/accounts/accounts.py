@@ -35,9 +35,15 @@ RETRY_S: Final = 2.0  # told to clients while the keys of the control plane are 
 class _Known:
     """A key that was made at run time, and its caller."""
 
-    digest: bytes
+    key: KnownKey
     caller: Caller
-    expires: float | None
+
+    @property
+    def digest(self) -> bytes:
+        return self.key.digest
+
+    def has_ended(self, now: float) -> bool:
+        return self.key.expires is not None and now >= self.key.expires
 
 
 class Accounts:
@@ -89,7 +95,13 @@ class Accounts:
 
     def take(self, snapshot: Snapshot) -> None:
         """The keys of `snapshot` from now on, in place of those before."""
-        self._taken = {key.digest: _known(key) for key in snapshot.keys}
+        before = self._taken
+        self._taken = {
+            key.digest: known
+            if (known := before.get(key.digest)) is not None and known.key == key
+            else _known(key)
+            for key in snapshot.keys
+        }
         self._had_keys = self._had_keys or bool(self._taken)
         self._waits = False
 
@@ -111,7 +123,7 @@ class Accounts:
         # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
             raise self._stranger(peer)
-        if isinstance(known, _Known) and known.expires is not None and self._now() >= known.expires:
+        if isinstance(known, _Known) and known.has_ended(self._now()):
             raise Unauthenticated("the API key has expired; ask for a new one")
         return known.caller
 
@@ -167,7 +179,7 @@ def _known(key: KnownKey) -> _Known:
         over_soft_budget=key.over_soft_budget,
         at_run_time=True,
     )
-    return _Known(key.digest, caller, key.expires)
+    return _Known(key, caller)
 
 
 def is_loopback(peer: str | None) -> bool:
