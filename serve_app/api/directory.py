@@ -83,6 +83,11 @@ class CallerView:
             raise PermissionDenied(f"the API key's user may see this endpoint and lacks {QUERY} on it")
         return self._endpoints[name]
 
+    def shows(self, name: str) -> bool:
+        """Whether the caller may see an endpoint of this name, whether it is up or not."""
+        caller = self._caller
+        return caller is not None and level_of(caller, name, self._grants.get(name, ())) is not None
+
     def resolve(self, name: str, backend: Backend) -> tuple[Endpoint, str | None]:
         """An endpoint, and the adapter of its model that `name` asks for.
 

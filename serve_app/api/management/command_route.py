@@ -17,6 +17,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.backend import Management
 from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.directory import CallerView
 from serve_app.api.edge.body import read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
@@ -24,7 +25,7 @@ from serve_app.api.services import Services
 from serve_app.errors import InvalidField, ModelNotFound, RouteNotFound, Unauthenticated
 from serve_app.limits import MAX_MANAGEMENT_BODY_BYTES, MAX_MODEL_NAME_CHARS, MAX_QUERY_PARAMETERS
 from serve_app.types import Caller
-from serve_app.types.control import Command, ReplyT
+from serve_app.types.control import Command, EndpointShown, GetEndpoint, ReplyT
 
 IS_OFF: Final = (
     "this server has no control plane, so it is managed by its deploy file alone; "
@@ -45,6 +46,18 @@ class Asked(Generic[BodyT]):
     path: Mapping[str, str]  # the parameters of the path, by name
     query: Mapping[str, str]  # of several values of one name the last
     body: BodyT
+
+    @property
+    def view(self) -> CallerView:
+        """The endpoints as the caller may see them."""
+        return self.services.directory.seen_by(self.caller)
+
+    async def endpoint(self) -> EndpointShown:
+        """The endpoint that the path names. Raises ModelNotFound, also where the caller may not see it."""
+        name = self.path["endpoint"]
+        if not self.view.shows(name):
+            raise ModelNotFound("name", f"there is no endpoint {name!r}")
+        return await self.do(GetEndpoint(name=name))
 
     async def do(self, command: Command[ReplyT]) -> ReplyT:
         """The control plane's reply to `command`. Raises ServeError."""

@@ -64,11 +64,12 @@ def _reading(services: Services, path: str, handle: Handle[NoBody], operation: O
 
 async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
     listed = await asked.do(ListEndpoints())
-    return {"endpoints": [endpoint_json(shown, asked.caller) for shown in listed.endpoints]}
+    seen = [shown for shown in listed.endpoints if asked.view.shows(shown.name)]
+    return {"endpoints": [endpoint_json(shown, asked.caller) for shown in seen]}
 
 
 async def _get(asked: Asked[NoBody]) -> dict[str, Any]:
-    return _json(asked, await asked.do(GetEndpoint(name=asked.path["endpoint"])))
+    return _json(asked, await asked.endpoint())
 
 
 async def _create(asked: Asked[CreateBody | CreateProvisionedBody]) -> dict[str, Any]:

@@ -17,10 +17,10 @@ from serve_app.api.openapi.operation import TEXT, Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Task
-from serve_app.errors import ModelNotFound, Unavailable
+from serve_app.errors import Unavailable
 from serve_app.telemetry import CONTENT_TYPE
 from serve_app.types import Scope
-from serve_app.types.control import GetEndpoint, ReadLogs
+from serve_app.types.control import ReadLogs
 
 _LOGS: Final = management(
     "What the replicas of a served entity logged",
@@ -66,16 +66,14 @@ async def _build_logs(asked: Asked[NoBody]) -> dict[str, Any]:
 
 
 async def _metrics(asked: Asked[NoBody]) -> Page:
-    shown = await asked.do(GetEndpoint(name=asked.path["endpoint"]))
-    try:
-        apps = {each.app for each in asked.services.directory.find(shown.name).served_entities}
-    except ModelNotFound:  # it is not up yet, so there is nothing to count
-        apps = set()
+    shown = await asked.endpoint()
+    endpoint = asked.services.directory.named(shown.name)  # None: it is not up yet
+    apps = set() if endpoint is None else {each.app for each in endpoint.served_entities}
     return Page(body=asked.services.metrics.render_endpoint(shown.name, apps), media=CONTENT_TYPE)
 
 
 async def _openapi(asked: Asked[NoBody]) -> Page:
-    shown = await asked.do(GetEndpoint(name=asked.path["endpoint"]))
+    shown = await asked.endpoint()
     config = shown.config or shown.pending
     if shown.task is None or config is None:
         raise Unavailable(

@@ -9,7 +9,7 @@ import pytest
 from serve_app.accounts.keys import new_key
 from serve_app.errors import Unavailable
 from serve_app.types import Scope
-from serve_app.types.control import CreateEndpoint, EntityWanted, UpdateConfig
+from serve_app.types.control import CreateEndpoint, EntityWanted, Grant, UpdateConfig
 from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import bearer, gateway
 from tests.unit.api.management.managed import BODY, ENTITY, ROOT, described, managed
@@ -76,6 +76,19 @@ async def test_reading_takes_either_scope_and_changing_takes_manage() -> None:
         assert (await g.client.get(ROOT, headers=bearer(scrapes))).json()["message"] == (
             "the API key lacks the scope 'inference' or 'manage'"
         )
+
+
+async def test_what_a_caller_may_not_see_is_as_unknown_as_none() -> None:
+    asks, ask_line = new_key("asks", [Scope.INFERENCE])
+    manages, manage_line = new_key("manages", [Scope.MANAGE])
+    ann = Grant(principal="ann", kind="user_name", level="CAN_QUERY")
+    async with managed(keys=f"{ask_line} {manage_line}") as g:
+        await g.post(ROOT, BODY, headers=bearer(manages))
+        g.directory.permit({"talk": [ann]})
+        for path in (f"{ROOT}/talk", f"{ROOT}/talk/openapi"):
+            assert (await g.client.get(path, headers=bearer(asks))).status_code == 404, path
+            assert (await g.client.get(path, headers=bearer(manages))).status_code == 200, path
+        assert (await g.client.get(ROOT, headers=bearer(asks))).json() == {"endpoints": []}
 
 
 async def test_bought_throughput_decides_the_kind() -> None:
