@@ -17,6 +17,7 @@ from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
 from serve_app.control.plane import ControlPlane
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, ServeError
 from serve_app.types.control import (
+    Command,
     ConfigWanted,
     CreateEndpoint,
     DeleteEndpoint,
@@ -250,12 +251,13 @@ async def test_what_the_deploy_file_declares_is_shown_and_not_changed(tmp_path: 
         (shown,) = (await plane.do(ListEndpoints(), OPERATOR)).endpoints
         assert (shown.name, shown.declared, shown.is_ready) == (CHAT, True, True)
         assert shown == await plane.do(GetEndpoint(name=CHAT), OPERATOR)
-        for command in (
+        commands: tuple[Command[Any], ...] = (
             UpdateConfig(name=CHAT, config=wanted(entity())),
             DeleteEndpoint(name=CHAT),
             PutAiGateway(name=CHAT, settings={}),
             PatchTags(name=CHAT),
-        ):
+        )
+        for command in commands:
             with pytest.raises(Conflict, match="declared in the deploy file, which alone changes it"):
                 await plane.do(command, OPERATOR)
         with pytest.raises(AlreadyExists):
