@@ -27,8 +27,8 @@ LITELLM := .venv-litellm/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 # Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
-RAY_TESTS := tests/clients tests/control tests/faults
-DEPLOY_TESTS := tests/deploy tests/docs
+RAY_TESTS := tests/clients tests/faults
+DEPLOY_TESTS := tests/deploy tests/docs tests/control
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
 SIDE_BY_SIDE := $(MAKE) --no-print-directory --keep-going --output-sync=target -j$(TEST_JOBS)

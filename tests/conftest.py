@@ -7,7 +7,12 @@ from collections.abc import Generator
 
 import pytest
 
-pytest_plugins = ("tests.support.ray_cluster", "tests.support.served", "tests.support.tiny_fixtures")
+pytest_plugins = (
+    "tests.support.databases",
+    "tests.support.ray_cluster",
+    "tests.support.served",
+    "tests.support.tiny_fixtures",
+)
 
 
 @pytest.hookimpl(wrapper=True)

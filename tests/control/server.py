@@ -23,7 +23,17 @@ from serve_app.types.control import (
     ReplyT,
     UpdateState,
 )
-from tests.deploy.deployment import Deployed, Raw, alone, app_of, deploy_file, deployed, edited, endpoints_of
+from tests.deploy.deployment import (
+    Deployed,
+    Raw,
+    _delete_all,
+    alone,
+    app_of,
+    deploy_file,
+    deployed,
+    edited,
+    endpoints_of,
+)
 from tests.support.invariants import children
 from tests.support.ray_cluster import Cluster
 
@@ -67,6 +77,12 @@ class Controlled:
         async with asyncio.timeout(READY_S):
             while await asyncio.to_thread(run_time_apps):
                 await asyncio.sleep(0.1)
+
+    async def restart(self) -> None:
+        """Everything on the cluster ends, and the deploy file is deployed anew over the same database."""
+        await asyncio.to_thread(_delete_all)
+        await self.server.deploy(self.server.raw)
+        await self.server.until_running()
 
     def processes(self) -> list[psutil.Process]:
         """Those of the control plane: one, or none for a moment."""

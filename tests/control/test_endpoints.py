@@ -118,5 +118,18 @@ async def test_the_control_plane_and_the_controller_are_killed(controlled_server
     await server.delete_all()
 
 
+@pytest.mark.full
+async def test_endpoints_come_back_with_the_cluster(controlled_server: Controlled) -> None:
+    server = controlled_server
+    before = await made(server, "kept")
+    await server.restart()
+    async with asyncio.timeout(READY_S):
+        while (await server.server.chat("kept", max_tokens=4)).status_code != 200:
+            await asyncio.sleep(0.2)
+    after = await server.do(GetEndpoint(name="kept"))
+    assert (after.id, after.config) == (before.id, before.config)
+    await server.delete_all()
+
+
 def replicas(app: str) -> list[psutil.Process]:
     return children(f"ServeReplica:{app}:Model")

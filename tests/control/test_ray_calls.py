@@ -37,12 +37,12 @@ async def test_a_pinned_version_changes_in_place(ray_cluster: Cluster) -> None:
 
 
 def _changes_in_place() -> None:
-    _run("v1", num_replicas=1, user_config="a")
+    _run("v1", num_replicas=1, user_config={"word": "a"})
     pid, told = _tell()
-    assert told == "a"
-    _run("v1", num_replicas=1, user_config="b")
-    _until(lambda: _tell() == (pid, "b"))
-    _run("v2", num_replicas=1, user_config="b")
+    assert told == {"word": "a"}
+    _run("v1", num_replicas=1, user_config={"word": "b"})
+    _until(lambda: _tell() == (pid, {"word": "b"}))
+    _run("v2", num_replicas=1, user_config={"word": "b"})
     _until(lambda: _tell()[0] != pid)
     config = ray_calls.details()[APP]["deployments"]["Told"]["deployment_config"]
     assert config["num_replicas"] == 1

@@ -12,7 +12,7 @@ from typing import Final
 import httpx
 import pytest
 
-from serve_app.config import EngineConfig, GatewayConfig, ModelConfig
+from serve_app.config import ControlConfig, EngineConfig, GatewayConfig, ModelConfig
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.endpoints.names import app_name
 from tests.support.ray_cluster import Cluster, free_port
@@ -50,7 +50,8 @@ def _deploy_gateway() -> None:
         _gateway.get("deployed"),
     ):
         return
-    app = system_app([Endpoint(name=MODEL)], GatewayConfig(grpc_port=GRPC_PORT))
+    config = GatewayConfig(grpc_port=GRPC_PORT, control=ControlConfig(enabled=False))
+    app = system_app([Endpoint(name=MODEL)], config)
     serve.run(app, name="system", route_prefix="/")
     _gateway["deployed"] = serve.status().applications["system"].last_deployed_time_s
 

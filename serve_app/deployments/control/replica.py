@@ -83,5 +83,8 @@ def database_url(config: GatewayConfig) -> str:
     if found:
         return found
     folder = (config.usage_dir or state_dir()).absolute()
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:  # serving goes on without a database, and it may come later
+        logger.warning("there is no folder for the database: %s", error)
     return f"sqlite:///{folder / DATABASE_FILE}"

@@ -47,9 +47,7 @@ logger = logging.getLogger(__name__)
 
 RPC_DRAIN_S: Final = 60.0  # calls that still run when HTTP's answers are out
 SNAPSHOT_FILE: Final = "snapshot.msgpack"
-FIRST_SNAPSHOT_S: Final = (
-    10.0  # for the control plane to start beside this gateway; then the kept one is taken
-)
+FIRST_SNAPSHOT_S: Final = 10.0  # for a control plane that starts too; then the kept snapshot is taken
 FIRST_LOOK_S: Final = 30.0  # at all models, before the first request; then those that answered are served
 
 

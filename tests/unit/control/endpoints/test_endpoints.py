@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,14 +173,22 @@ async def test_a_configuration_that_fails_leaves_the_former_one_and_says_what_to
         assert (await settled(plane)).update is UpdateState.NOT_UPDATING
 
 
-async def test_a_configuration_that_does_not_come_up_in_time_fails(tmp_path: Path) -> None:
+async def test_a_configuration_that_does_not_come_up_in_time_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     cluster = FakeCluster()
     cluster.held.add("2")
-    async with plane_over(tmp_path, cluster, ControlConfig(start_timeout_s=0.1)) as (plane, _):
+    async with plane_over(tmp_path, cluster, ControlConfig(start_timeout_s=600)) as (plane, _):
         await create(plane, wanted(entity("2", 1)))
+        await until_running(cluster, 1)
+        await asyncio.sleep(0.1)
+        assert (await plane.do(GetEndpoint(name="mine"), OPERATOR)).update is UpdateState.IN_PROGRESS
+        later = time.time() + 601
+        monkeypatch.setattr(reconciler, "time", SimpleNamespace(time=lambda: later))
+        plane.endpoints.wake()
         shown = await settled(plane)
         assert shown.update is UpdateState.UPDATE_FAILED
-        assert "did not come up within 0.1 s: waits for a node; nothing serves yet" in shown.message
+        assert "did not come up within 600 s: waits for a node; nothing serves yet" in shown.message
         await until_running(cluster, 0)
 
 
