@@ -50,10 +50,10 @@ async def test_ended_keys_and_wrong_scopes_open_no_route(method, path, needed):
         async def asked(key):
             return await g.client.request(method, path, headers=bearer(key), json=chat_body())
 
-        for key in (EXPIRED, REVOKED):
-            answer = await asked(key)
+        for ended in (EXPIRED, REVOKED):
+            answer = await asked(ended)
             assert answer.status_code == 401
-            assert key not in answer.text
+            assert ended not in answer.text
         for missing in Scope:
             secret, key = run_time_key("one", [missing.value])
             take(g.services, known(3, (*KEYS, key)))

@@ -246,6 +246,8 @@ def words_of_error(reply: ErrorReply) -> list[str]:
 def _fixed(body: Any) -> list[str]:
     if isinstance(body, dict):
         return [word for value in body.values() for word in _fixed(value)]
+    if isinstance(body, str) and body.startswith("{"):  # a report inside of a message
+        return [name for name in json.loads(body) if name != "usage"]
     return [body] if isinstance(body, str) and body != "x" else []
 
 
