@@ -17,6 +17,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # What the image installs: every version and hash but those of torch and the libraries of its builds.
 LOCK := requirements.lock
+OF_IMAGE := postgres guardrails tables
 LOCK_TOOL := .venv-lock/.installed
 OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cublas nvidia-cuda-cupti \
 	nvidia-cuda-nvrtc nvidia-cuda-runtime nvidia-cudnn-cu13 nvidia-cufft nvidia-cufile nvidia-curand \
@@ -101,7 +102,7 @@ kernels-check: $(STAMP)
 
 # After a change of the dependencies in pyproject.toml, or to take newer versions (LOCK_FLAGS=--upgrade).
 lock: $(LOCK_TOOL)
-	.venv-lock/bin/uv pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	.venv-lock/bin/uv pip compile pyproject.toml $(OF_IMAGE:%=--extra %) --universal --python-version 3.11 --generate-hashes \
 	  --no-annotate --no-header $(OF_TORCH:%=--no-emit-package %) --output-file $(LOCK) --quiet $(LOCK_FLAGS)
 
 bench: $(STAMP) build/models/smol135
