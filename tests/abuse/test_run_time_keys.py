@@ -55,8 +55,8 @@ async def test_ended_keys_and_wrong_scopes_open_no_route(method, path, needed):
             assert answer.status_code == 401
             assert ended not in answer.text
         for missing in Scope:
-            secret, key = run_time_key("one", [missing.value])
-            take(g.services, known(3, (*KEYS, key)))
+            secret, one = run_time_key("one", [missing.value])
+            take(g.services, known(3, (*KEYS, one)))
             status = (await asked(secret)).status_code
             # No scope but the route's own opens it; those that read endpoints take two.
             assert status != 401
