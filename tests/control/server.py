@@ -111,7 +111,8 @@ async def controlled(cluster: Cluster, raw: Raw, folder: Path) -> AsyncIterator[
         try:
             yield made
         finally:
-            await made.delete_all()
+            if await asyncio.to_thread(_has_control_plane):  # another file may have put its own server there
+                await made.delete_all()
 
 
 def run_time_apps() -> dict[str, str]:
@@ -121,6 +122,13 @@ def run_time_apps() -> dict[str, str]:
     return {
         name: app.status.value for name, app in serve.status().applications.items() if name.startswith("rt-")
     }
+
+
+def _has_control_plane() -> bool:
+    from ray import serve
+
+    system = serve.status().applications.get("system")
+    return system is not None and "ControlPlane" in system.deployments
 
 
 def _call(payload: bytes) -> bytes:
