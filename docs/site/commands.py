@@ -25,6 +25,8 @@ def page() -> str:
 def _commands(group: click.Group, prefix: str) -> Iterator[tuple[str, click.Command]]:
     for name, command in sorted(group.commands.items()):
         if isinstance(command, click.Group):
+            if command.invoke_without_command:
+                yield f"{prefix} {name}", command
             yield from _commands(command, f"{prefix} {name}")
         else:
             yield f"{prefix} {name}", command
