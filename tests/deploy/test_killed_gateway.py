@@ -91,15 +91,21 @@ async def generated(server: Deployed) -> int:
     return (await server.engine_of(f"model-{DEMO}")).generated_tokens
 
 
+def told_by_replicas(server: Deployed) -> set[str]:
+    """The requests of which the journal has a replica's word."""
+    lines = [line for path in server.usage.glob("usage-*.jsonl") for line in path.read_bytes().splitlines()]
+    return {json.loads(line)["id"] for line in lines if line.startswith(b'{"event":"settle"')}
+
+
 async def until_settled(server: Deployed, ids: list[str]) -> dict[str, UsageRecord]:
-    """The records, once those of `ids` have tokens."""
+    """The records, once replicas have told what they generated for each of `ids`."""
     async with asyncio.timeout(START_S):
         while True:
             records = await asyncio.to_thread(server.records)
             found = {record.id: record for record in records}
             assert len(found) == len(records), "a request has two rows"
-            if all(each in found and found[each].completion_tokens for each in ids):
-                return found
+            if set(ids) <= await asyncio.to_thread(told_by_replicas, server):
+                return {record.id: record for record in await asyncio.to_thread(server.records)}
             await asyncio.sleep(0.1)
 
 
