@@ -12,16 +12,36 @@ from serve_app.api.route import ByFamily
 from serve_app.limits import MAX_ERROR_BYTES
 from tests.abuse.corpus import MALFORMED, SECRET, SOUND, with_field
 from tests.support.fakes_backend import FakeBackend
+from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import filled, gateway
 
 ROUTES = (GenerateRoute, ByFamily, QuestionRoute)
 
 
+# Below these a body may be empty, and says next to nothing; see test_tensors.
+REPOSITORY = "/v2/repository/"
+MANAGEMENT = "/api/2.0/"
+FEEDBACK = "/feedback"  # the route of management that is not below it
+
+
 async def post_routes(g):
-    """All routes with a body, found in the app itself."""
+    """All routes of models with a body, found in the app itself."""
     paths = [filled(route.path) for route in g.app.routes if "POST" in route.methods]
-    # Their bodies may be empty, and say next to nothing; see test_tensors.
-    return [path for path in paths if not path.startswith("/v2/repository/")]
+    return [path for path in paths if not is_other(path)]
+
+
+def is_other(path):
+    return path.startswith((REPOSITORY, MANAGEMENT)) or path.endswith(FEEDBACK)
+
+
+def management_routes(g):
+    """Method and path of every route that changes something at run time."""
+    return [
+        (method, filled(route.path))
+        for route in g.app.routes
+        for method in sorted(route.methods & {"POST", "PUT", "PATCH"})
+        if route.path.startswith(MANAGEMENT) or route.path.endswith(FEEDBACK)
+    ]
 
 
 def check_refused(path, answer):
@@ -51,7 +71,7 @@ async def test_the_routes_are_found():
         apps = [
             getattr(route.app, "_app", None)
             for route in cast(list[Route], g.app.routes)
-            if "POST" in (route.methods or ()) and not route.path.startswith("/v2/repository/")
+            if "POST" in (route.methods or ()) and not is_other(route.path)
         ]
         generating = [app for app in apps if isinstance(app, ROUTES)]
         assert len(paths) == len(generating)
@@ -67,6 +87,21 @@ async def test_hostile_bodies_get_a_short_400_in_the_routes_own_shape(name, body
             assert len(answer.content) < MAX_ERROR_BYTES
             assert SECRET not in answer.text
         assert not g.backend.requests
+        await g.check()
+
+
+@pytest.mark.parametrize(("name", "body"), MALFORMED, ids=[name for name, _ in MALFORMED])
+async def test_hostile_bodies_change_nothing_at_run_time(name, body):
+    management = FakeManagement()
+    async with gateway(management=management) as g:
+        routes = management_routes(g)
+        assert len(routes) > 15
+        for method, path in routes:
+            answer = await g.client.request(method, path, content=body)
+            assert answer.status_code == 400, (method, path, answer.text[:300])
+            assert set(json.loads(answer.content)) == {"error_code", "message"}
+            assert len(answer.content) < MAX_ERROR_BYTES
+            assert SECRET not in answer.text
         await g.check()
 
 

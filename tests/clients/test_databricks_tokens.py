@@ -21,10 +21,10 @@ async def test_tokens_and_the_current_user(database):
     plane.gateways.append(app.state.services)
     async with served(app) as (host, port):
         url = f"http://{host}:{port}"
-        w, plain = workspace(url, ADMIN), workspace(url, PLAIN)
+        w, plain = [await asyncio.to_thread(workspace, url, key) for key in (ADMIN, PLAIN)]
         assert (await asyncio.to_thread(w.current_user.me)).user_name == "ann"
         made = await asyncio.to_thread(w.tokens.create, comment="a notebook", lifetime_seconds=3600)
-        mine = workspace(url, made.token_value)
+        mine = await asyncio.to_thread(workspace, url, made.token_value)
         assert (await asyncio.to_thread(mine.current_user.me)).user_name == "ann"
         (shown,) = await asyncio.to_thread(lambda: list(w.tokens.list()))
         assert (shown.token_id, shown.comment) == (made.token_info.token_id, "a notebook")

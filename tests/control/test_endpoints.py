@@ -70,19 +70,12 @@ async def test_an_endpoint_of_its_own_changes_under_load_and_goes(controlled_ser
     shown = await made(server)
     assert shown.task == "llm/v1/chat"
     (app,) = await asyncio.to_thread(run_time_apps)
-    (first,) = replicas(app)
     async with constant_load(server.server, NAME) as log:
-        await more(log)
-        await server.do(UpdateConfig(name=NAME, config=units(2)))  # in place: the replica stays
-        await up(server)
-        assert list(await asyncio.to_thread(run_time_apps)) == [app]
-        assert first in replicas(app)
-        assert len(replicas(app)) == 2
         await more(log)
         await server.do(UpdateConfig(name=NAME, config=units(1, version="2")))  # beside it, then instead
         shown = await up(server)
         assert shown.config is not None
-        assert shown.config.version == 3
+        assert shown.config.version == 2
         await more(log)
     log.assert_nothing_was_lost()
     assert {request.entity for request in log.requests} == {MODEL, f"{MODEL}-2"}
@@ -91,13 +84,31 @@ async def test_an_endpoint_of_its_own_changes_under_load_and_goes(controlled_ser
         while app in await asyncio.to_thread(run_time_apps):
             await asyncio.sleep(0.1)
     logs = await server.do(ReadLogs(name=NAME, entity=f"{MODEL}-2", is_build=True))
-    assert "configuration 3 serves" in logs.text
+    assert "configuration 2 serves" in logs.text
     await server.do(DeleteEndpoint(name=NAME))
     async with asyncio.timeout(READY_S):
         while await asyncio.to_thread(run_time_apps):
             await asyncio.sleep(0.1)
     gone = await server.server.chat(NAME)
     assert gone.status_code == 404
+
+
+@pytest.mark.full
+async def test_its_size_changes_in_place(controlled_server: Controlled) -> None:
+    server = controlled_server
+    await made(server)
+    (app,) = await asyncio.to_thread(run_time_apps)
+    (first,) = replicas(app)
+    async with constant_load(server.server, NAME) as log:
+        await more(log)
+        await server.do(UpdateConfig(name=NAME, config=units(2)))
+        await up(server)
+        assert list(await asyncio.to_thread(run_time_apps)) == [app]
+        assert first in replicas(app)
+        assert len(replicas(app)) == 2
+        await more(log)
+    log.assert_nothing_was_lost()
+    await server.delete_all()
 
 
 @pytest.mark.full

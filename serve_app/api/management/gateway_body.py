@@ -22,6 +22,7 @@ PARTS: Final = (
 )
 _Folder = Matching(r"[A-Za-z0-9_-]{1,255}", "1 to 255 characters of A-Z a-z 0-9 _ -")
 _NAME_CHARS: Final = 256
+_MAX_REGIONS: Final = 20
 _MAX_KEYWORDS: Final = 1000
 _MAX_TOPICS: Final = 100
 
@@ -55,6 +56,14 @@ class OldRateLimit(StrictBody):
 
 class PiiBody(StrictBody):
     behavior: Annotated[str | None, OneOf(("NONE", "BLOCK", "MASK"))] = None
+    phone_regions: Annotated[tuple[str, ...] | None, Texts(_MAX_REGIONS, 2)] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "phone_regions": Told(
+            "Countries, such as US, whose telephone numbers are found without a country code too; Databricks "
+            "has no such field"
+        )
+    }
 
 
 class RulesBody(StrictBody):

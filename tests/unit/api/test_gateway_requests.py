@@ -6,9 +6,10 @@ import json
 import httpx
 import pytest
 
-from serve_app.api.dialects.openai.errors import TABLE, render_error
+from serve_app.api.dialects.openai.errors import SPENT, TABLE, render_error
 from serve_app.errors import (
     KINDS,
+    BudgetSpent,
     DeadlineExceeded,
     EngineRefused,
     FieldError,
@@ -94,8 +95,9 @@ async def test_every_error_before_the_first_delta_is_a_status(path, stream, kind
         error = answer.json()["error"]
         assert answer.status_code == row.status
         assert set(error) == {"message", "type", "param", "code"}
+        type = SPENT if kind is BudgetSpent else row.type
         assert (error["type"], error["message"], error["param"]) == (
-            (row.type, "no: must be", "no") if is_field else (row.type, "must be", None)
+            (type, "no: must be", "no") if is_field else (type, "must be", None)
         )
         assert ("retry-after" in answer.headers) == (row.status in (429, 503) and kind.retryable)
         may_be_retried = row.status == 429 or row.status >= 500  # by the SDK, unless told otherwise

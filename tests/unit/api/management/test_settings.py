@@ -24,7 +24,8 @@ async def test_the_ai_gateway_is_replaced_as_a_whole() -> None:
     async with managed() as g:
         await g.post(ROOT, BODY)
         limits = [{"tokens": 9, "key": "user", "renewal_period": "minute"}]
-        rules = {"pii": {"behavior": "MASK"}, "invalid_keywords": ["x"], "safety": False, "valid_topics": []}
+        pii = {"behavior": "MASK", "phone_regions": ["DE"]}
+        rules = {"pii": pii, "invalid_keywords": ["x"], "safety": False, "valid_topics": []}
         guardrails = {"output": rules}
         assert await put(g, AI_GATEWAY, {"rate_limits": limits, "guardrails": guardrails}) == {
             "rate_limits": limits,
