@@ -86,7 +86,6 @@ class Handle:
 
 
 def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
-    from serve_app.accounts.keys import StaticAccounts
     from serve_app.api.app import build_app
     from serve_app.api.directory import Directory
     from serve_app.api.services import gateway_services
@@ -96,6 +95,11 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
     from serve_app.deployments.gateway.route import Route
     from serve_app.endpoints.catalogue import parse_catalogue
     from serve_app.types import ModelInfo
+
+    try:
+        from serve_app.accounts.accounts import Accounts
+    except ImportError:  # a tree from before keys at run time
+        from serve_app.accounts.keys import StaticAccounts as Accounts
 
     info = ModelInfo(
         name=MODEL,
@@ -135,6 +139,8 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
 
         def opened(self, record: Any) -> None: ...
 
+        def progressed(self, record: Any) -> None: ...
+
         def closed(self, record: Any) -> None:
             receiver.booked(record.id)
 
@@ -142,7 +148,7 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
     directory = Directory(parse_catalogue({"endpoints": [{"name": MODEL}]}))
     services = gateway_services(
         OneModel(),
-        StaticAccounts(settings, {}),
+        Accounts(settings, {}),
         settings,
         directory=directory,
         quota=None,  # type: ignore[arg-type]  # an endpoint without budgets asks nobody
