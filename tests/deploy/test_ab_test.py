@@ -149,6 +149,7 @@ async def test_f11_a_wrong_catalogue_is_refused_and_the_old_one_serves(server: D
     assert await server.gateways() == gateways
 
 
+@pytest.mark.full
 async def test_f11_all_that_can_change_changes_under_load(server: Deployed) -> None:
     """Args of the gateway, args of a model without room for two, and a model less. Last in this file."""
 

@@ -218,7 +218,9 @@ def check_mix(folder: Path, attention: str, lone: dict[str, Answer], mix: str, s
     return engine
 
 
-@pytest.mark.parametrize("mix", ["small chunks", "few blocks, odd chunks"])
+@pytest.mark.parametrize(
+    "mix", [pytest.param("small chunks", marks=pytest.mark.full), "few blocks, odd chunks"]
+)
 def test_fifty_prompts_give_the_same_tokens_in_a_mix(
     folder: Path, attention: str, lone_answers: dict[str, Answer], mix: str
 ) -> None:
