@@ -6,8 +6,8 @@ from typing import Any, Final
 
 from serve_app.api.dialects.databricks.operations import ERRORS
 from serve_app.api.management.answers import EndpointJson, EndpointListJson, Nothing, Tags
-from serve_app.api.management.config_body import UpdateBody
-from serve_app.api.management.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
+from serve_app.api.management.endpoints.config_body import UpdateBody
+from serve_app.api.management.endpoints.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.api.openapi.operation import READS_BODY, Answer, Body, Operation
 from serve_app.errors import (

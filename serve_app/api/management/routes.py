@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import elsewhere, endpoints, pages, permissions, rollouts, settings, usage
+from serve_app.api.management import elsewhere, usage
+from serve_app.api.management.endpoints import pages, permissions, settings
+from serve_app.api.management.endpoints import routes as endpoints
 from serve_app.api.management.keys import routes as keys
+from serve_app.api.management.rollouts import routes as rollouts
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 

@@ -28,11 +28,11 @@ from serve_app.channel.receiver import Receiver
 from serve_app.config import GatewayConfig, default_usage_dir, state_dir
 from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
-from serve_app.deployments.gateway.catalogues import Catalogues
-from serve_app.deployments.gateway.control import ControlLink, RemoteManagement, SnapshotFeed
+from serve_app.deployments.gateway.control.catalogues import Catalogues
+from serve_app.deployments.gateway.control.management import ControlLink, RemoteManagement, SnapshotFeed
+from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
-from serve_app.deployments.gateway.shipper import Shipper
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from serve_app.deployments.gateway import control
-from serve_app.deployments.gateway.control import RemoteManagement, SnapshotFeed
+from serve_app.deployments.gateway.control import management as control
+from serve_app.deployments.gateway.control.management import RemoteManagement, SnapshotFeed
 from serve_app.errors import Unavailable
 from serve_app.types import Caller
 from serve_app.types.control import (

@@ -9,8 +9,8 @@ import pytest
 
 from serve_app.accounts.journal import Journal
 from serve_app.control.database.database import Database
-from serve_app.deployments.gateway import shipper as module
-from serve_app.deployments.gateway.shipper import Shipper
+from serve_app.deployments.gateway.control import shipper as module
+from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.errors import Unavailable
 from tests.support.gateway import gateway
 from tests.support.ledger import LedgerPlane, read_rows

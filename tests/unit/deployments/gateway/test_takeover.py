@@ -11,9 +11,9 @@ from typing import Any, cast
 import pytest
 
 from serve_app.api.directory import Directory
-from serve_app.deployments.gateway import takeover
 from serve_app.deployments.gateway.backend import ServeBackend
-from serve_app.deployments.gateway.takeover import Takeover
+from serve_app.deployments.gateway.control import takeover
+from serve_app.deployments.gateway.control.takeover import Takeover
 from serve_app.endpoints.catalogue import Catalogue, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 

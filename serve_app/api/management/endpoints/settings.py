@@ -8,12 +8,12 @@ from typing import Any, Final
 from serve_app.api.management import operations
 from serve_app.api.management.answers import EndpointJson, LimitsJson, NotificationsJson, SettingsJson
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
-from serve_app.api.management.create_body import NotificationsBody, TelemetryBody
-from serve_app.api.management.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
+from serve_app.api.management.endpoints.create_body import NotificationsBody, TelemetryBody
+from serve_app.api.management.endpoints.gateway_body import PARTS, AiGatewayBody, OldLimitsBody, old_limits
+from serve_app.api.management.endpoints.shown import endpoint_json, tags_json
+from serve_app.api.management.endpoints.tags_body import PatchTagsBody, tags_of
 from serve_app.api.management.operations import CHANGES, management
 from serve_app.api.management.paths import ENDPOINT
-from serve_app.api.management.shown import endpoint_json, tags_json
-from serve_app.api.management.tags_body import PatchTagsBody, tags_of
 from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry
 from serve_app.api.services import Services

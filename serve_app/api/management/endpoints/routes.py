@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from serve_app.api.management import operations
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
-from serve_app.api.management.config_body import UpdateBody
-from serve_app.api.management.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
+from serve_app.api.management.endpoints.config_body import UpdateBody
+from serve_app.api.management.endpoints.create_body import CreateBody, CreateProvisionedBody, ProvisionedBody
+from serve_app.api.management.endpoints.shown import endpoint_json
 from serve_app.api.management.paths import ENDPOINT, ENDPOINTS
-from serve_app.api.management.shown import endpoint_json
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Operation
 from serve_app.api.route import Entry

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from serve_app.api.directory import Directory
 from serve_app.deployments.gateway.backend import ServeBackend
-from serve_app.deployments.gateway.takeover import LOOK_S, Takeover
+from serve_app.deployments.gateway.control.takeover import LOOK_S, Takeover
 from serve_app.endpoints.beside import beside
 from serve_app.endpoints.catalogue import Catalogue
 from serve_app.endpoints.endpoint import Endpoint

@@ -9,11 +9,11 @@ from pydantic import Field
 
 from serve_app.api.dialects.fields import Boolean, OneOf, Text
 from serve_app.api.edge.told import Told
-from serve_app.api.management.config_body import UpdateBody
+from serve_app.api.management.endpoints.config_body import UpdateBody
+from serve_app.api.management.endpoints.gateway_body import AiGatewayBody, OldRateLimit, old_limits
+from serve_app.api.management.endpoints.tags_body import TagBody, tags_of
 from serve_app.api.management.fields import EndpointName, ListOf
-from serve_app.api.management.gateway_body import AiGatewayBody, OldRateLimit, old_limits
 from serve_app.api.management.strict_body import StrictBody
-from serve_app.api.management.tags_body import TagBody, tags_of
 from serve_app.endpoints.endpoint import RESERVED, Task
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DESCRIPTION_CHARS, MAX_STORED_CHARS, MAX_STORED_TEXTS, MAX_TAGS

@@ -13,13 +13,13 @@ from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
 from serve_app.api.management.operations import CHANGES, OF_ENDPOINT, management
 from serve_app.api.management.paths import ENDPOINT
-from serve_app.api.management.rollout_answers import (
+from serve_app.api.management.rollouts.answers import (
     ComparisonJson,
     RolloutJson,
     comparison_json,
     rollout_json,
 )
-from serve_app.api.management.rollout_body import FeedbackBody, RolloutBody, ShadowBody
+from serve_app.api.management.rollouts.bodies import FeedbackBody, RolloutBody, ShadowBody
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.openapi.operation import Answer, Operation
 from serve_app.api.route import Entry

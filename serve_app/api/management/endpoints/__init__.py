@@ -1,0 +1,1 @@
+"""Endpoints at run time: made, changed, described and permitted, in Databricks' shape."""
