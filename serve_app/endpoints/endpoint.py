@@ -207,7 +207,13 @@ class Endpoint(ConfigModel):
     @property
     def reachable(self) -> tuple[ServedEntity, ...]:
         """The entities that may answer a request that names no entity: with a fallback, all of them."""
-        return self.served_entities if self.fallback else self.weighted
+        return self.served_entities if self.falls_back else self.weighted
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether other entities are tried: as the AI gateway says, or else as `fallback` does."""
+        switch = self.ai_gateway.fallback_config
+        return self.fallback if switch is None else switch.enabled
 
     def entity(self, name: str) -> ServedEntity | None:
         """The served entity called `name`, if there is one."""

@@ -20,12 +20,12 @@ def candidates(
     """The entities to try for a routing key, best first; never empty.
 
     The first is drawn by weight among those with traffic that are ready (of all with
-    traffic when none is). With `endpoint.fallback` the others follow in the order of the
+    traffic when none is). Where the endpoint falls back, the others follow in the order of the
     file, those that are ready first, also those without traffic of their own.
     """
     ready = [entity for entity in endpoint.weighted if is_ready(entity)]
     chosen = max(ready or endpoint.weighted, key=lambda entity: _score(endpoint, entity, key))
-    if not endpoint.fallback:
+    if not endpoint.falls_back:
         return (chosen,)
     others = [entity for entity in endpoint.served_entities if entity is not chosen]
     return (chosen, *sorted(others, key=lambda entity: not is_ready(entity)))

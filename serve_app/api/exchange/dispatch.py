@@ -95,7 +95,7 @@ def choose(
         return candidates(endpoint, key, is_ready)
     _check_may_choose(context, "a version of an endpoint with several")
     best_first = sorted(versions, key=lambda each: not is_ready(each))
-    return tuple(best_first) if endpoint.fallback else (best_first[0],)
+    return tuple(best_first) if endpoint.falls_back else (best_first[0],)
 
 
 def _check_may_choose(context: RequestContext, what: str) -> None:

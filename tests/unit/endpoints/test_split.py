@@ -87,3 +87,11 @@ def test_the_others_follow_in_order_the_ready_ones_first() -> None:
     order = [entity.name for entity in candidates(split, "k", lambda e: e.name != "m-2")]
     assert order == ["m-1", "m-3", "m-4", "m-2"]
     assert [e.name for e in candidates(endpoint(100, 0, fallback=False), "k")] == ["m-1"]
+
+
+@pytest.mark.parametrize("fallback", [False, True])
+@pytest.mark.parametrize(("enabled", "names"), [(True, ["m-1", "m-2"]), (False, ["m-1"])])
+def test_the_gateways_switch_of_fallbacks_goes_first(fallback: bool, enabled: bool, names: list[str]) -> None:
+    split = endpoint(100, 0, fallback=fallback, ai_gateway={"fallback_config": {"enabled": enabled}})
+    assert [entity.name for entity in candidates(split, "k")] == names
+    assert [entity.name for entity in split.reachable] == names
