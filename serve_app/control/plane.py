@@ -41,7 +41,12 @@ class ControlPlane:
         self.keys = Keys(database, self.snapshots.changed)
         grants = Grants(database, self.snapshots.changed, self.endpoints.name_of)
         self._access = Access(database, grants)
-        self.ledger = Ledger(database, key_budgets=self.keys.budgets, changed=self.snapshots.changed)
+        self.ledger = Ledger(
+            database,
+            key_budgets=self.keys.budgets,
+            changed=self.snapshots.changed,
+            untracked=self.endpoints.untracked,
+        )
         splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
         self.rollouts = Rollouts(database, splits)
         parts.endpoints = self.endpoints.snapshot

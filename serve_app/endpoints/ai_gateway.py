@@ -152,6 +152,11 @@ class AiGateway(ConfigModel):
     fallback_config: Switch | None = Field(None, description="Goes before `fallback` of the endpoint.")
     inference_table_config: InferenceTable | None = None
 
+    @property
+    def tracks_usage(self) -> bool:
+        """Whether usage reports list the endpoint."""
+        return self.usage_tracking_config is None or self.usage_tracking_config.enabled
+
 
 class Shadow(ConfigModel):
     """A share of the requests is sent to another entity too, whose answers nobody gets."""

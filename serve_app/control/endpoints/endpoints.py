@@ -126,6 +126,12 @@ class Endpoints:
             self._read_declared = raw, found
         return found
 
+    def untracked(self, session: Session) -> frozenset[str]:
+        """The endpoints whose usage tracking is off."""
+        made = {row.name: AiGateway.model_validate(row.ai_gateway) for row in registry.every(session)}
+        declared = {name: endpoint.ai_gateway for name, endpoint in self.declared().items()}
+        return frozenset(name for name, each in (made | declared).items() if not each.tracks_usage)
+
     def name_of(self, session: Session, endpoint_id: str) -> str | None:
         """The name of the endpoint with this id, declared ones included; None: there is none."""
         row = registry.by_id(session, endpoint_id)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import insert, select, update
@@ -38,12 +38,17 @@ class Ledger:
         key_budgets: KeyBudgets = lambda session: (),
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.time,
+        untracked: Callable[[Session], Collection[str]] = lambda session: (),
     ) -> None:
-        """`changed` is called when the result of `over_budget` may be another one than before."""
+        """`changed` is called when the result of `over_budget` may be another one than before.
+
+        `untracked`: the endpoints that reports leave out.
+        """
         self._database = database
         self._key_budgets = key_budgets
         self._changed = changed
         self._clock = clock
+        self._untracked = untracked
         self._over: OverBudget = {}  # as it was when `changed` was called last
 
     def handlers(self) -> Handlers:
@@ -81,7 +86,9 @@ class Ledger:
 
     async def _report(self, command: ReportUsage, caller: Caller) -> UsageReport:
         asked = reports.allowed(command, caller)
-        return await self._database.run(lambda session: reports.report(session, asked))
+        return await self._database.run(
+            lambda session: reports.report(session, asked, self._untracked(session))
+        )
 
 
 def _joined(command: ShipUsage) -> Sequence[Known]:

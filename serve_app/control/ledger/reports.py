@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -45,16 +45,19 @@ def allowed(command: ReportUsage, caller: Caller) -> ReportUsage:
     return replace(command, key=caller.key_id)
 
 
-def report(session: Session, command: ReportUsage) -> UsageReport:
-    """The sums that `command` asks for, in the order of their groups. Raises InvalidField for too many."""
+def report(session: Session, command: ReportUsage, untracked: Collection[str] = ()) -> UsageReport:
+    """The sums that `command` asks for, in the order of their groups, without the endpoints `untracked`.
+
+    Raises InvalidField for too many.
+    """
     totals: dict[tuple[str, ...], _Total] = {}
-    for row in _rows(session, command):
+    for row in _rows(session, command, untracked):
         for group in _groups(command.by, row):
             totals.setdefault(group, _Total()).add(row)
     return UsageReport(by=command.by, rows=tuple(totals[group].shown(group) for group in sorted(totals)))
 
 
-def _rows(session: Session, command: ReportUsage) -> list[Any]:
+def _rows(session: Session, command: ReportUsage, untracked: Collection[str]) -> list[Any]:
     columns = [FIELDS[name] for name in command.by]
     wanted = select(
         *columns,
@@ -66,6 +69,8 @@ def _rows(session: Session, command: ReportUsage) -> list[Any]:
         func.sum(Usage.first_token_s).label("first_seconds"),
         func.count(Usage.first_token_s).label("firsts"),
     ).where(Usage.is_shadow == command.shadow)
+    if untracked:
+        wanted = wanted.where(Usage.endpoint.not_in(sorted(untracked)))
     if command.since is not None:
         wanted = wanted.where(Usage.started >= command.since)
     if command.until is not None:

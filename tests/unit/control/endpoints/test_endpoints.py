@@ -16,6 +16,7 @@ from serve_app.control.endpoints import reconciler
 from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
 from serve_app.control.plane import ControlPlane
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, ServeError
+from serve_app.types import UsageRecord
 from serve_app.types.control import (
     Command,
     ConfigWanted,
@@ -29,6 +30,8 @@ from serve_app.types.control import (
     PatchTags,
     PutAiGateway,
     ReadLogs,
+    ReportUsage,
+    ShipUsage,
     UpdateConfig,
     UpdateState,
 )
@@ -304,6 +307,35 @@ async def test_a_task_that_the_model_has_not_is_refused(tmp_path: Path, task: st
     async with plane_over(tmp_path, FakeCluster()) as (plane, _):
         with pytest.raises(InvalidField, match="task: "):
             await create(plane, wanted(entity()), task=task)
+
+
+async def test_reports_leave_out_an_endpoint_whose_usage_is_not_tracked(tmp_path: Path) -> None:
+    async with plane_over(tmp_path, FakeCluster()) as (plane, _):
+        await create(plane, wanted(entity(units=1)))
+        records = tuple(
+            UsageRecord(
+                id=name,
+                key_id="k",
+                endpoint=name,
+                entity="e",
+                kind="pay_per_token",
+                route="/",
+                started=1.0,
+                outcome="finished",
+            )
+            for name in ("mine", CHAT)
+        )
+        await plane.do(ShipUsage(ended=records), OPERATOR)
+
+        async def reported() -> list[tuple[str, ...]]:
+            report = await plane.do(ReportUsage(by=("endpoint",)), OPERATOR)
+            return [row.group for row in report.rows]
+
+        assert await reported() == [(CHAT,), ("mine",)]
+        for enabled, listed in ((False, [(CHAT,)]), (True, [(CHAT,), ("mine",)])):
+            switch = {"usage_tracking_config": {"enabled": enabled}}
+            await plane.do(PutAiGateway(name="mine", settings=switch), OPERATOR)
+            assert await reported() == listed
 
 
 async def test_settings_tags_and_logs(tmp_path: Path) -> None:
