@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from serve_app.channel.frames import Refused, encoder
-from serve_app.errors import from_info
+from serve_app.channel.frames import encoder
+from serve_app.channel.replies import read_reply
 from serve_app.types import Caller
 from serve_app.types.control import (
     Command,
@@ -89,11 +89,7 @@ _commands: Final = {
 _replies: Final[dict[type[Command[Any]], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
 }
-_refusal: Final = msgspec.msgpack.Decoder(Refused)
 _named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-_REFUSED: Final = "Refused"
-_REPLY: Final = "Reply"
 
 
 def encode_command(command: Command[Any], caller: Caller) -> bytes:
@@ -108,14 +104,6 @@ def decode_command(data: bytes) -> tuple[Command[Any], Caller]:
     return cast("tuple[Command[Any], Caller]", _commands[name].decode(raw))
 
 
-def encode_reply(reply: object) -> bytes:
-    """`reply` is the reply to a command, or `Refused`."""
-    return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
-
-
 def decode_reply(command: Command[ReplyT], data: bytes) -> ReplyT:
     """The reply to `command`. Raises the ServeError of a refusal."""
-    name, raw = _named.decode(data)
-    if name == _REFUSED:
-        raise from_info(_refusal.decode(raw).error)
-    return cast("ReplyT", _replies[type(command)].decode(raw))
+    return cast("ReplyT", read_reply(data, _replies[type(command)]))

@@ -9,8 +9,8 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from serve_app.channel.frames import Refused, encoder
-from serve_app.errors import from_info
+from serve_app.channel.frames import encoder
+from serve_app.channel.replies import read_reply
 from serve_app.types import (
     DetectRequest,
     Detokenized,
@@ -36,11 +36,7 @@ _questions: Final = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in RE
 _replies: Final[dict[type[Question[Any]], msgspec.msgpack.Decoder[Any]]] = {
     kind: msgspec.msgpack.Decoder(reply) for kind, reply in REPLIES.items()
 }
-_refusal: Final = msgspec.msgpack.Decoder(Refused)
 _named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
-
-_REFUSED: Final = "Refused"
-_REPLY: Final = "Reply"
 
 
 def encode_question(question: Question[Any]) -> bytes:
@@ -55,14 +51,6 @@ def decode_question(data: bytes) -> Question[Any]:
     return cast("Question[Any]", _questions[name].decode(raw))
 
 
-def encode_reply(reply: object) -> bytes:
-    """`reply` is the reply to a question, or `Refused`."""
-    return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
-
-
 def decode_reply(question: Question[ReplyT], data: bytes) -> ReplyT:
     """The reply to `question`. Raises the ServeError of a refusal."""
-    name, raw = _named.decode(data)
-    if name == _REFUSED:
-        raise from_info(_refusal.decode(raw).error)
-    return cast("ReplyT", _replies[type(question)].decode(raw))
+    return cast("ReplyT", read_reply(data, _replies[type(question)]))

@@ -14,8 +14,9 @@ from typing import Final
 import msgspec
 from ray import serve
 
-from serve_app.channel.commands import decode_command, encode_reply
+from serve_app.channel.commands import decode_command
 from serve_app.channel.frames import Refused
+from serve_app.channel.replies import encode_reply
 from serve_app.config import GatewayConfig, state_dir
 from serve_app.control.database.database import Database
 from serve_app.control.plane import ControlPlane

@@ -16,7 +16,8 @@ import ray
 from ray import serve
 
 from serve_app.channel.frames import DeltaFrame, Refused, encoder, request_decoder, ticket_decoder
-from serve_app.channel.questions import decode_question, encode_reply
+from serve_app.channel.questions import decode_question
+from serve_app.channel.replies import encode_reply
 from serve_app.channel.sender import Sender
 from serve_app.config import ModelConfig
 from serve_app.deployments.gateway import affinity

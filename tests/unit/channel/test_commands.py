@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from serve_app.channel.commands import REPLIES, decode_command, decode_reply, encode_command, encode_reply
+from serve_app.channel.commands import REPLIES, decode_command, decode_reply, encode_command
 from serve_app.channel.frames import Refused, encoder
+from serve_app.channel.replies import encode_reply
 from serve_app.errors import Conflict
 from serve_app.types import Caller, Scope, control
 from serve_app.types.control import (

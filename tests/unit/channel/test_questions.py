@@ -11,8 +11,8 @@ from serve_app.channel.questions import (
     decode_question,
     decode_reply,
     encode_question,
-    encode_reply,
 )
+from serve_app.channel.replies import encode_reply
 from serve_app.errors import PromptTooLong
 from serve_app.types import Embeddings, EmbedRequest, Question, Tensor
 

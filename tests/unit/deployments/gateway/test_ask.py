@@ -11,8 +11,9 @@ from ray.exceptions import ActorDiedError, RayError
 from ray.serve.exceptions import BackPressureError
 
 from serve_app.channel.frames import Refused
-from serve_app.channel.questions import decode_question, encode_reply
+from serve_app.channel.questions import decode_question
 from serve_app.channel.receiver import Receiver
+from serve_app.channel.replies import encode_reply
 from serve_app.deployments.gateway.quarantine import Quarantine
 from serve_app.deployments.gateway.route import Route
 from serve_app.deployments.gateway.routed_stream import ATTEMPTS

@@ -1,0 +1,31 @@
+"""One reply or a refusal as msgpack, whatever was asked: its kind, and its value."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+import msgspec
+
+from serve_app.channel.frames import Refused, encoder
+from serve_app.errors import from_info
+
+T = TypeVar("T")
+
+_REFUSED: Final = "Refused"
+_REPLY: Final = "Reply"
+
+_named: Final = msgspec.msgpack.Decoder(tuple[str, msgspec.Raw])
+_refusal: Final = msgspec.msgpack.Decoder(Refused)
+
+
+def encode_reply(reply: object) -> bytes:
+    """`reply` is what was asked for, or `Refused`."""
+    return encoder.encode((_REFUSED if isinstance(reply, Refused) else _REPLY, reply))
+
+
+def read_reply(data: bytes, decoder: msgspec.msgpack.Decoder[T]) -> T:
+    """The reply in `data`, as `decoder` reads it. Raises the ServeError of a refusal."""
+    name, raw = _named.decode(data)
+    if name == _REFUSED:
+        raise from_info(_refusal.decode(raw).error)
+    return decoder.decode(raw)
