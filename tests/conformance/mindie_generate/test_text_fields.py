@@ -35,7 +35,7 @@ BOUNDS: Bounds = {
     "watermark": ([True, False, None], [1]),
     "perf_stat": ([True, False, None], [1]),
     "priority": ([1, 5, None], [0, 6]),
-    "timeout": ([1, 65_535, None], [0, 65_536, 1.5]),
+    "timeout": ([65_535, None], [0, 65_536, 1.5]),  # 1 is a test of its own: a second may pass
     "stop": (
         ["x", ["x"] * 1024, ["x" * 1024] * 32, None],
         [[""], 5, ["x"] * 1025, ["x" * 1024] * 32 + ["x"]],
@@ -101,6 +101,12 @@ def check_refusal(answer: httpx.Response, name: str) -> None:
     assert answer.status_code == 422
     assert answer.json()["error_type"] == "Input Validation Error"
     assert f"parameters.{name}" in answer.json()["error"]
+
+
+async def test_the_shortest_timeout_is_a_second() -> None:
+    async with gateway(FakeBackend(hang_after=0)) as g:
+        answer = await post(g, timeout=1)
+        assert (answer.status_code, answer.json()["error_type"]) == (500, "Incomplete Generation")
 
 
 @pytest.mark.parametrize("name", ["id", "text_input", "parameters"])

@@ -211,7 +211,7 @@ async def test_a_gateway_that_drains_ends_its_copies_and_makes_none() -> None:
 
 async def test_a_copy_has_the_deadline_of_its_request() -> None:
     async with shadowed(asyncio.Event()) as found:
-        await found.client.post("/v1/chat/completions", json={**CHAT, "timeout": 0.05})
+        await found.client.post("/v1/chat/completions", json={**CHAT, "timeout": 0.5})
         await settled(found)
         copy = found.journal.records[-1]
         assert (copy.shadow, copy.outcome, copy.status) == (True, "failed", 504)
