@@ -25,7 +25,7 @@ from serve_app.control.endpoints.state import AppSpec
 from serve_app.deployments.control import ray_calls
 from serve_app.deployments.control.log_lines import newest_lines
 from serve_app.deployments.model.deployment import model_deployment, replicas
-from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason_of
+from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason
 from serve_app.endpoints.endpoint import SYSTEM_APP
 from serve_app.errors import Unavailable
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
@@ -115,11 +115,7 @@ def _application(spec: AppSpec) -> Any:
 def _seen(app: Mapping[str, Any]) -> AppSeen:
     status = _STATUS.get(ApplicationStatus(app["status"]), AppStatus.COMING)
     model = app["deployments"].get(MODEL)
-    return AppSeen(status, _reason(app), None if model is None else _size(model["deployment_config"]))
-
-
-def _reason(app: Mapping[str, Any]) -> str:
-    return reason_of([app["message"], *(each["message"] for each in app["deployments"].values())])
+    return AppSeen(status, reason(app), None if model is None else _size(model["deployment_config"]))
 
 
 def _size(config: Mapping[str, Any]) -> tuple[int, int]:

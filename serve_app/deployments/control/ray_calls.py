@@ -5,14 +5,13 @@ Written against Ray 2.60. tests/control/test_ray_calls.py holds each to what it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import serve
 from ray.serve import Application, Deployment
-from ray.serve.context import _get_global_client
+
+from serve_app.deployments.serve_details import details as details
 
 
 def pinned(deployment: Deployment, version: str) -> Deployment:
@@ -42,9 +41,3 @@ def delete_aside(name: str) -> None:
 def logs_folder() -> Path:
     """Where Ray writes the logs of this node's processes."""
     return Path(ray._private.worker.global_worker.node.get_logs_dir_path())
-
-
-def details() -> Mapping[str, Any]:
-    """All applications with their deployments, settings and replicas, as Serve's REST API has them."""
-    applications: Mapping[str, Any] = _get_global_client().get_serve_details()["applications"]
-    return applications

@@ -7,11 +7,14 @@ sleeps from a model that restarts; the controller can. Reads two private fields 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from ray import serve
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus, DeploymentStatus, ReplicaState
+
+from serve_app.deployments.serve_details import details
+
+_GONE: Final = {ReplicaState.STOPPING, ReplicaState.PENDING_MIGRATION}
 
 
 class Presence(Enum):
@@ -42,15 +45,15 @@ def is_taken(response: Any) -> bool:
 
 def presence(app: str) -> Presence:
     """Asks the controller, and blocks until it answers."""
-    status = serve.status().applications.get(app)
-    if status is None or status.status is ApplicationStatus.DELETING:
+    found = details().get(app)
+    if found is None or found["status"] == ApplicationStatus.DELETING:
         return Presence.ABSENT
-    states = [state for each in status.deployments.values() for state in each.replica_states]
+    deployments = found["deployments"].values()
+    states = {replica["state"] for each in deployments for replica in each["replicas"]}
     if ReplicaState.RUNNING in states:
         return Presence.UP
-    if any(each.status is DeploymentStatus.UPSCALING for each in status.deployments.values()):
+    if any(each["status"] == DeploymentStatus.UPSCALING for each in deployments):
         return Presence.ASLEEP
-    gone = {ReplicaState.STOPPING, ReplicaState.PENDING_MIGRATION}
     # Not RUNNING and without a replica it may be about to sleep, and a call would wake it.
-    is_idle = status.status is ApplicationStatus.RUNNING and gone.issuperset(states)
+    is_idle = found["status"] == ApplicationStatus.RUNNING and states <= _GONE
     return Presence.ASLEEP if is_idle else Presence.LOADING

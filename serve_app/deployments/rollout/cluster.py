@@ -15,6 +15,7 @@ from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ServeDeploySchema
 
 from serve_app.deployments.rollout.plan import File
+from serve_app.deployments.serve_details import details
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +30,7 @@ class ServeCluster:
 
     def running(self) -> File:
         """The applications that came with a deploy file. Deploy files leave those of `serve.run` alone."""
-        found = _get_global_client().get_serve_details()["applications"].values()
-        configs = [app["deployed_app_config"] for app in found if app["status"] != "DELETING"]
+        configs = [app["deployed_app_config"] for app in details().values() if app["status"] != "DELETING"]
         return {"applications": [config for config in configs if config is not None]}
 
     def deploy(self, file: File) -> None:
@@ -38,7 +38,7 @@ class ServeCluster:
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(file), _blocking=False)
 
     def states(self) -> Mapping[str, tuple[str, str]]:
-        return {name: (app.status.value, reason(app)) for name, app in serve.status().applications.items()}
+        return {name: (app["status"], reason(app)) for name, app in details().items()}
 
     def routed(self, gateways: Iterable[str]) -> frozenset[str] | None:
         routed: set[str] = set()
@@ -72,14 +72,12 @@ def as_ray_has_it(file: File) -> File:
     return dumped
 
 
-def reason(app: Any) -> str:
-    """Why an application's status is bad: the last line with an error, since our errors say what to do."""
-    return reason_of([app.message, *(d.message for d in app.deployments.values())])
+def reason(app: Mapping[str, Any]) -> str:
+    """Why an application's status is bad: the last line with an error, since our errors say what to do.
 
-
-def reason_of(texts: Iterable[str]) -> str:
-    """As `reason`, of the messages of an application and its deployments."""
-    texts = list(texts)
+    `app`: as `serve_details.details` has it.
+    """
+    texts = [app["message"], *(deployment["message"] for deployment in app["deployments"].values())]
     lines = [line.strip() for text in texts for line in text.splitlines() if "Error" in line]
     if not lines:
         return "\n".join(text for text in texts if text)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 
 from serve_app.deployments.rollout.cluster import reason
@@ -20,5 +18,4 @@ TRACE = 'Deploying failed:\nTraceback (most recent call last):\n  File "x.py", l
     ],
 )
 def test_a_reason_is_the_last_error_without_the_class_of_our_own(said: str, words: str) -> None:
-    app = SimpleNamespace(message="", deployments={"Model": SimpleNamespace(message=said)})
-    assert reason(app) == words
+    assert reason({"message": "", "deployments": {"Model": {"message": said}}}) == words
