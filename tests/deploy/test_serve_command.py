@@ -16,6 +16,7 @@ from tests.deploy.command import Command, command
 from tests.deploy.deployment import (
     COMPLETIONS,
     DEMO,
+    Raw,
     alone,
     deploy_file,
     edited,
@@ -50,13 +51,24 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
         for kind, port in (("HTTP", served.port), ("gRPC", served.grpc_port)):
             assert listening_on(port) == {"127.0.0.1"}, kind
         assert len(served.family()) > 5  # Ray, HAProxy and the replicas
-        await deploys(served)
+        await deploys(served, copy.deepcopy(served.raw))
         await check_stop(served, served.ctrl_c)
         assert {record.outcome for record in read(served.usage)} == {"finished"}
 
 
-async def deploys(served: Command) -> None:
-    """A model leaves and comes back, limits hold from the next request, and what is wrong changes nothing."""
+@pytest.mark.full
+async def test_a_model_leaves_and_comes_back_by_command(tmp_path: Path) -> None:
+    with command(deploy_file("local"), tmp_path) as served:
+        await served.until_ready()
+        await deploys(served, alone(served.raw, DEMO))
+        await check_stop(served, served.ctrl_c)
+
+
+async def deploys(served: Command, other: Raw) -> None:
+    """Deploy `other`, with a limit that holds from the next request, and the first file again.
+
+    What is wrong changes nothing, and nothing restarts that did not change.
+    """
     first = copy.deepcopy(served.raw)
     gateway, replica = served.named("system:Gateway").pid, served.named("model-demo-chat:Model").pid
     async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
@@ -65,8 +77,8 @@ async def deploys(served: Command) -> None:
             ids = [each["id"] for each in (await client.get("/v1/models")).json()["data"]]
             return {each for each in ids if ":" not in each}  # without adapters
 
-        both = await names()
-        limited = alone(first, DEMO)
+        before = await names()
+        limited = copy.deepcopy(other)
         endpoints_of(limited).append(
             {
                 "name": "assistant",
@@ -77,9 +89,13 @@ async def deploys(served: Command) -> None:
         )
         status, said = await served.deploy(limited)
         assert status == 0, said
-        assert "removing model-demo-embed" in said
+        removed = {app["name"] for app in first["applications"]} - {
+            app["name"] for app in other["applications"]
+        }
+        assert all(f"removing {app}" in said for app in removed)
         assert "is served" in said
-        assert await names() == {DEMO, "assistant"}
+        during = {each["name"] for each in endpoints_of(limited)}
+        assert await names() == during
         asked = [await client.post(COMPLETIONS, json=completion("assistant")) for _ in range(2)]
         assert [each.status_code for each in asked] == [200, 429]
 
@@ -87,12 +103,11 @@ async def deploys(served: Command) -> None:
         status, said = await served.deploy(wrong)
         assert status == 1, said
         assert "http_options.keep_alive_timeout_s is 7, and the server runs with 90" in said
-        assert await names() == {DEMO, "assistant"}
+        assert await names() == during
 
         status, said = await served.deploy(first)
         assert status == 0, said
-        assert await names() == both
-    # Nothing restarted that did not change.
+        assert await names() == before
     assert (gateway, replica) == (
         served.named("system:Gateway").pid,
         served.named("model-demo-chat:Model").pid,

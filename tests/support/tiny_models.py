@@ -54,7 +54,7 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "gemma": {"head_dim": 8},
     "gemma2": {**WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8},
     "gemma3_text": {**WINDOW, "head_dim": 8, "query_pre_attn_scalar": 8},
-    "gemma4_text": {**WINDOW, "head_dim": 8},
+    "gemma4_text": {**WINDOW, "head_dim": 8, "vocab_size_per_layer_input": 96},
     "glm4": {"head_dim": 8},
     "gpt2": GPT,
     "gpt_neox": {},
