@@ -1,4 +1,5 @@
-"""One Chromium and one server for all tests of the console in a worker: a real socket, a fake backend.
+"""One Chromium and one server for all tests of the console in a worker: a real socket, a real control
+plane and ledger, a fake backend.
 
 `visit` is a tab that is signed in as `manager`, who may do everything; `stranger` one that is not signed in.
 After each test, a tab may have complained of nothing (unless the test forgave it) and asked nobody else.
@@ -19,8 +20,8 @@ from pytest_asyncio import is_async_test
 from serve_app.accounts.keys import new_key
 from serve_app.types import Scope
 from tests.support.browser import CHROMIUM, Visit, launch
-from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import fake_app, served
+from tests.support.gateway import served
+from tests.support.whole_service import ClusterBackend, WholeService, whole_service
 
 MANAGER, MANAGER_LINE = new_key("manager", list(Scope))
 READER, READER_LINE = new_key("reader", [Scope.INFERENCE])
@@ -41,7 +42,11 @@ class Server:
     """A gateway on loopback, with two keys."""
 
     url: str
-    backend: FakeBackend
+    service: WholeService
+
+    @property
+    def backend(self) -> ClusterBackend:
+        return self.service.backend
 
     async def sign_in(self, key: str) -> str:
         """The cookie of a new session, as the form of the sign-in page makes it."""
@@ -63,18 +68,22 @@ async def chromium() -> AsyncIterator[Browser]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def server() -> AsyncIterator[Server]:
-    backend = FakeBackend()
-    async with served(fake_app(backend, f"{MANAGER_LINE} {READER_LINE}")) as (host, port):
-        yield Server(f"http://{host}:{port}", backend)
+async def server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
+    async with (
+        whole_service(tmp_path_factory.mktemp("service"), f"{MANAGER_LINE} {READER_LINE}") as service,
+        served(service.app) as (host, port),
+    ):
+        yield Server(f"http://{host}:{port}", service)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def open_server() -> AsyncIterator[Server]:
+async def open_server(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Server]:
     """A server without keys."""
-    backend = FakeBackend()
-    async with served(fake_app(backend)) as (host, port):
-        yield Server(f"http://{host}:{port}", backend)
+    async with (
+        whole_service(tmp_path_factory.mktemp("open")) as service,
+        served(service.app) as (host, port),
+    ):
+        yield Server(f"http://{host}:{port}", service)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
