@@ -1,6 +1,7 @@
 """The ASGI app: the table of routes and the layers around it. Wiring only.
 
-Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped -> route
+Console (its own paths)
+-> Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped -> route
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from serve_app.api.openapi import routes as docs
 from serve_app.api.pages import routes as pages
 from serve_app.api.route import Entry, paths_of
 from serve_app.api.services import Services
+from serve_app.console.app import Console
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +69,7 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     paths = paths_of([*entries(services), *docs.routes(document)])
 
     def layers(router: ASGIApp) -> ASGIApp:
-        return Edge(
+        edge = Edge(
             Authentication(router, services.accounts, services.peer_of),
             services.metrics,
             RouteGuide((path.method, path.template) for path in paths),
@@ -75,5 +77,6 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
             v1=Family(config.v1_dialect),
             ids_are_echoed=ids_are_echoed,
         )
+        return Console(edge, config.console, services.peer_of) if config.console.enabled else edge
 
     return Ingress(paths, layers, document)

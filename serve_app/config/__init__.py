@@ -8,6 +8,7 @@ the environment is read only for secrets and places (see `deployments/`).
 from __future__ import annotations
 
 from serve_app.config.base import ConfigModel, Version, default_usage_dir, state_dir
+from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig, OfferedModel
 from serve_app.config.gateway import GatewayConfig
 from serve_app.config.model import (
@@ -23,6 +24,7 @@ from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
 __all__ = [
     "WATERMARK_KEY",
     "ConfigModel",
+    "ConsoleConfig",
     "ControlConfig",
     "EmbeddingConfig",
     "EngineConfig",

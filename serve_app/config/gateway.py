@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from serve_app.config.base import ConfigModel
+from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
 
@@ -51,6 +52,7 @@ class GatewayConfig(ConfigModel):
     ovms: OvmsConfig = OvmsConfig()
     trtllm: TrtllmConfig = TrtllmConfig()
     control: ControlConfig = ControlConfig()
+    console: ConsoleConfig = ConsoleConfig()
     keys_file: Path | None = Field(
         None, description="File with one hashed API key a line, read again when it changes."
     )

@@ -33,7 +33,8 @@ ARROWS: dict[str, set[str]] = {
     "accounts": BASE | {"config"},
     "guardrails": BASE,
     "control": BASE | {"config", "endpoints", "accounts"},
-    "api": BASE | {"config", "telemetry", "endpoints", "json_schema", "guardrails"},
+    "console": {"types", "errors", "config"},
+    "api": BASE | {"config", "console", "telemetry", "endpoints", "json_schema", "guardrails"},
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE
@@ -150,7 +151,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
 OWNERS: dict[str, set[str]] = {
     "ray": {"deployments"},
     "fastapi": {"api"},
-    "starlette": {"api", "rpc", "deployments"},  # in the last two its types only
+    "starlette": {"api", "console", "rpc", "deployments"},  # in the last two its types only
     "grpc": {"rpc"},
     "google": {"rpc"},  # protobuf
     "uvicorn": set(),
@@ -158,7 +159,9 @@ OWNERS: dict[str, set[str]] = {
     "transformers": {"engine", "models", "text"},
     "safetensors": {"models", "engine"},
     "tokenizers": {"text", "models"},
-    "jinja2": {"text"},
+    "jinja2": {"text", "console"},
+    "markupsafe": {"console"},
+    "cryptography": {"console"},
     "huggingface_hub": {"models"},
     "prometheus_client": {"telemetry"},
     "sqlalchemy": {"control"},

@@ -75,6 +75,12 @@ class GroupJson(TypedDict):
     value: str
 
 
+class ScopeJson(TypedDict):
+    """A scope of a key."""
+
+    value: str
+
+
 class MeJson(TypedDict):
     """Who is calling, in the shape of SCIM."""
 
@@ -84,6 +90,7 @@ class MeJson(TypedDict):
     displayName: str
     active: bool
     groups: list[GroupJson]
+    entitlements: list[ScopeJson]
 
 
 def key_json(key: KeyShown) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def _me(caller: Caller) -> dict[str, Any]:
         "displayName": user,
         "active": True,
         "groups": [{"display": group, "value": group} for group in sorted(caller.groups)],
+        "entitlements": [{"value": scope} for scope in sorted(caller.scopes)],
     }
 
 

@@ -1,0 +1,1 @@
+"""The console: the service in a browser, at `/console`. It asks the public API and nothing else."""

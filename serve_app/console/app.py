@@ -1,0 +1,68 @@
+"""The console as a layer around the gateway's app: a path below `/console` is its own, all others pass.
+
+Knows paths alone. What a page needs is loaded at the first request for one, so that a gateway nobody
+looks at starts as fast, and holds no more, than one without a console.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serve_app.config import ConsoleConfig
+from serve_app.console.secret import check_secret
+
+if TYPE_CHECKING:
+    from serve_app.console.site import Site
+
+PREFIX: Final = "/console"
+
+
+class Console:
+    """An ASGI app: the console at its paths, `inner` at all others."""
+
+    def __init__(
+        self,
+        inner: ASGIApp,
+        config: ConsoleConfig,
+        peer_of: Callable[[Scope], str | None],
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        """`inner` is the public API, with everything that its callers must pass.
+
+        Raises ValueError for a secret of the environment that is too short.
+        """
+        check_secret(environ)
+        self._inner = inner
+        self._config = config
+        self._peer_of = peer_of
+        self._environ = environ
+        self._site: Site | None = None
+        self._loading = asyncio.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not _is_ours(scope["path"]):
+            await self._inner(scope, receive, send)
+            return
+        site = self._site or await self._load()
+        await site(scope, receive, send)
+
+    async def _load(self) -> Site:
+        """The site, made beside the event loop: answers under way do not wait for its templates."""
+        async with self._loading:
+            if self._site is None:
+                self._site = await asyncio.to_thread(self._make)
+            return self._site
+
+    def _make(self) -> Site:
+        from serve_app.console.site import Site
+
+        return Site(self._inner, self._config, self._peer_of, self._environ)
+
+
+def _is_ours(path: str) -> bool:
+    return path.startswith(PREFIX) and path[len(PREFIX) :][:1] in ("", "/")

@@ -1,0 +1,54 @@
+"""Forms of pages, as a browser sends them: URL-encoded, bounded, one value or several for a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.requests import ClientDisconnect, Request
+
+from serve_app.errors import BodyTooLarge, InvalidBody, ReadTimeout
+
+MAX_FORM_BYTES: Final = 1 << 20
+MAX_FIELDS: Final = 1000
+READ_S: Final = 30.0
+
+
+class Form:
+    """The fields of one form. A field that was not sent is empty."""
+
+    def __init__(self, fields: Mapping[str, Sequence[str]]) -> None:
+        self._fields = fields
+
+    def text(self, name: str) -> str:
+        """The first value, without space around it."""
+        return next(iter(self._fields.get(name, ())), "").strip()
+
+    def all(self, name: str) -> list[str]:
+        """Every value, of boxes that are ticked or of rows with the same fields."""
+        return [value.strip() for value in self._fields.get(name, ())]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+
+async def read_form(request: Request) -> Form:
+    """Raises BodyTooLarge, ReadTimeout or InvalidBody."""
+    body = bytearray()
+    try:
+        async with asyncio.timeout(READ_S):
+            async for part in request.stream():
+                body += part
+                if len(body) > MAX_FORM_BYTES:
+                    raise BodyTooLarge(f"a form may have at most {MAX_FORM_BYTES} bytes")
+    except TimeoutError:
+        raise ReadTimeout("the form did not arrive in time") from None
+    except ClientDisconnect:
+        raise InvalidBody("the form did not arrive whole") from None
+    try:
+        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=MAX_FIELDS)
+    except ValueError:
+        raise InvalidBody("the form is not URL-encoded text, or has too many fields") from None
+    return Form(fields)

@@ -1,0 +1,15 @@
+"""The pages of the console. Each module has its `TITLE` and `PATH`, for the menu, and its `routes()`.
+
+What a page shows, the public API told it; what a page changes, the public API changed.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.console.pages import home
+
+# In the order of the menu; a page's line is all that the console knows of it.
+PAGES: Final = (
+    home,
+)  # fmt: skip

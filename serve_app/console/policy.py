@@ -1,0 +1,119 @@
+"""What browsers are told about every answer of the console, and which requests of browsers are refused.
+
+Covered: markup and scripts that are not the console's own (CSP), frames, pages of other sites and of other
+ports, names that lead to loopback by a foreign DNS, changes without the session's token.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+from collections.abc import Callable
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.types import Message, Scope, Send
+
+from serve_app.console.session import Session
+from serve_app.errors import PermissionDenied
+
+CSRF_FIELD: Final = "csrf"
+CSRF_HEADER: Final = "x-csrf-token"
+SAFE_METHODS: Final = frozenset({"GET", "HEAD"})
+
+CONTENT_SECURITY_POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+HEADERS: Final = (
+    (b"content-security-policy", CONTENT_SECURITY_POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+_OURS: Final = frozenset(name for name, _ in HEADERS)
+
+
+def guarded(send: Send) -> Send:
+    """`send` with the policy's headers. Unless an answer says how long it may be kept, nobody keeps it."""
+
+    async def send_guarded(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _OURS]
+            if not any(name.lower() == b"cache-control" for name, _ in kept):
+                kept.append((b"cache-control", b"no-store"))
+            message = {**message, "headers": [*kept, *HEADERS]}
+        await send(message)
+
+    return send_guarded
+
+
+def check_origin(request: Request) -> None:
+    """Raises PermissionDenied for a change that a page of another origin asks for.
+
+    A browser names the site in `Sec-Fetch-Site`, and over plain HTTP to another machine at least in `Origin`.
+    """
+    if request.method in SAFE_METHODS:
+        return
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin":
+            return
+    else:
+        origin = request.headers.get("origin")
+        if origin is None or urlsplit(origin).netloc == request.headers.get("host"):
+            return
+    raise PermissionDenied(
+        "a page of another site asked for this; open the console itself, and try again there"
+    )
+
+
+def check_local(request: Request, peer_of: Callable[[Scope], str | None]) -> None:
+    """Raises PermissionDenied unless a server without keys is asked from its own machine, by its own name.
+
+    A name that leads to loopback may be anybody's, so `Host` must be an address or localhost.
+    """
+    if not _is_loopback(peer_of(request.scope)):
+        raise PermissionDenied(
+            "without API keys the console is for this machine alone; configure keys to use it from others"
+        )
+    if not _is_local_name(request.headers.get("host", "")):
+        raise PermissionDenied(
+            "without API keys the console must be opened as localhost or by an address, such as 127.0.0.1"
+        )
+
+
+def check_token(session: Session, given: str | None) -> None:
+    """Raises PermissionDenied unless `given` is the session's own token."""
+    if given is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
+        raise PermissionDenied("this page is older than your session; load it again, and try once more")
+
+
+def _is_loopback(peer: str | None) -> bool:
+    try:
+        address = ipaddress.ip_address(peer or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def _is_local_name(host: str) -> bool:
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost"
+    return True

@@ -1,0 +1,161 @@
+"""The gateway's public API, asked in this process with the session's key, as a script would ask it.
+
+Every call passes authentication, scopes and limits. Nothing here knows more than a caller with that key.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+# Headers of the browser's request that are the console's, or that belong to the connection.
+_NOT_PASSED: Final = frozenset(
+    {b"authorization", b"cookie", b"x-csrf-token", b"connection", b"keep-alive", b"te", b"upgrade"}
+)
+# Besides those, of a page's request whose body and answer are not the page's.
+_OF_A_PAGE: Final = frozenset(
+    {b"accept", b"accept-encoding", b"content-type", b"content-length", b"transfer-encoding"}
+    | {b"x-request-id", b"if-none-match", b"if-modified-since", b"range"}
+)
+_PATH_SAFE: Final = "/:@!$&'()*+,;=-._~"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiAnswer:
+    """What the API answered. `body` is the parsed JSON, or None for what is no JSON."""
+
+    status: int
+    headers: Mapping[str, str]
+    text: str
+    body: Any
+
+
+class ApiError(Exception):
+    """A refusal or a failure, in the API's own words."""
+
+    def __init__(self, answer: ApiAnswer) -> None:
+        self.answer = answer
+        self.status = answer.status
+        self.message, self.field = _told(answer)
+        super().__init__(f"{self.status}: {self.message}")
+
+
+class PublicApi:
+    """The API for one request of a browser: with its address and host, and the key of its session."""
+
+    def __init__(self, app: ASGIApp, scope: Scope, key: str) -> None:
+        """`scope` is the browser's request; `key` "" where this server needs none."""
+        self._app = app
+        self._scope = scope
+        self._key = key
+
+    def with_key(self, key: str) -> PublicApi:
+        """The same request with another key."""
+        return PublicApi(self._app, self._scope, key)
+
+    async def get(self, path: str, **query: Any) -> ApiAnswer:
+        """Raises ApiError for an answer of 400 and above, as all of these do."""
+        return _good(await self.ask("GET", path, query=query))
+
+    async def post(self, path: str, body: Any = None) -> ApiAnswer:
+        return _good(await self.ask("POST", path, body))
+
+    async def put(self, path: str, body: Any = None) -> ApiAnswer:
+        return _good(await self.ask("PUT", path, body))
+
+    async def patch(self, path: str, body: Any = None) -> ApiAnswer:
+        return _good(await self.ask("PATCH", path, body))
+
+    async def delete(self, path: str, body: Any = None) -> ApiAnswer:
+        return _good(await self.ask("DELETE", path, body))
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, query: Mapping[str, Any] | None = None
+    ) -> ApiAnswer:
+        """The whole answer, whatever its status. `path` is unquoted; `query` leaves out what is None."""
+        payload = b"" if body is None else json.dumps(body).encode()
+        headers = _passed(self._scope, self._key, _OF_A_PAGE)
+        if body is not None:
+            headers += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(payload))]
+        asked = {**self._scope, "method": method, "headers": headers, "query_string": _query(query or {})}
+        return await _whole(self._app, _at(asked, path), payload)
+
+
+async def forward(app: ASGIApp, scope: Scope, receive: Receive, send: Send, path: str, key: str) -> None:
+    """Pass a browser's own request on to `path`, and the answer back piece by piece, as it comes.
+
+    The browser's disconnect is passed on by `receive`, so what it asked for is stopped.
+    """
+    await app(_at({**scope, "headers": _passed(scope, key)}, path), receive, send)
+
+
+def _at(scope: Scope, path: str) -> Scope:
+    return {**scope, "path": path, "raw_path": quote(path, safe=_PATH_SAFE).encode(), "state": {}}
+
+
+def _passed(scope: Scope, key: str, besides: frozenset[bytes] = frozenset()) -> list[tuple[bytes, bytes]]:
+    dropped = _NOT_PASSED | besides
+    headers = [(name, value) for name, value in scope["headers"] if name not in dropped]
+    return [*headers, (b"authorization", f"Bearer {key}".encode())] if key else headers
+
+
+def _query(values: Mapping[str, Any]) -> bytes:
+    given = {name: _word(value) for name, value in values.items() if value is not None}
+    return urlencode(given, doseq=True).encode()
+
+
+def _word(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
+
+
+async def _whole(app: ASGIApp, scope: Scope, body: bytes) -> ApiAnswer:
+    status = 0
+    headers: dict[str, str] = {}
+    parts: list[bytes] = []
+    is_asked = False
+
+    async def receive() -> Message:
+        nonlocal is_asked
+        if is_asked:
+            await asyncio.Event().wait()  # this caller does not leave; whoever waits for that is cancelled
+        is_asked = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message: Message) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+            headers.update(
+                (name.decode("latin-1").lower(), value.decode("latin-1"))
+                for name, value in message["headers"]
+            )
+        else:
+            parts.append(message.get("body", b""))
+
+    await app(scope, receive, send)
+    text = b"".join(parts).decode("utf-8", "replace")
+    is_json = headers.get("content-type", "").partition(";")[0].strip() == "application/json"
+    return ApiAnswer(status, headers, text, json.loads(text) if is_json and text else None)
+
+
+def _good(answer: ApiAnswer) -> ApiAnswer:
+    if answer.status >= 400:
+        raise ApiError(answer)
+    return answer
+
+
+def _told(answer: ApiAnswer) -> tuple[str, str | None]:
+    """The message and the field at fault, in the shape of Databricks' or of OpenAI's errors."""
+    body = answer.body if isinstance(answer.body, dict) else {}
+    inner = body["error"] if isinstance(body.get("error"), dict) else body
+    message = (
+        inner.get("message") or body.get("error") or answer.text or f"the server answered {answer.status}"
+    )
+    field = inner.get("param")
+    return str(message), field if isinstance(field, str) else None

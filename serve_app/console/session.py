@@ -1,0 +1,78 @@
+"""Sessions: who signed in, sealed into a cookie that the browser keeps and nobody but the server can read.
+
+Covered: reading and changing a cookie, an age. Not covered: a copied cookie, which is good until it is too
+old or its key is revoked; the server keeps no list of sessions.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.fernet import Fernet, InvalidToken
+from starlette.requests import Request
+
+COOKIE: Final = "serve_app_console"
+PATH: Final = "/console"
+MAX_COOKIE_CHARS: Final = 4096  # browsers keep no longer one
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One browser that signed in. `key` is "" where this server needs no keys."""
+
+    key: str
+    csrf: str  # comes back with every change; another site cannot read it
+
+
+class Sessions:
+    """Makes and reads cookies."""
+
+    def __init__(self, secret: str, age_s: int) -> None:
+        digest = hashlib.sha256(b"serve-app console session\0" + secret.encode()).digest()
+        self._fernet = Fernet(base64.urlsafe_b64encode(digest))
+        self._age_s = age_s
+
+    def begin(self, key: str) -> Session:
+        """A new session, with a token of its own."""
+        return Session(key, secrets.token_urlsafe(24))
+
+    def read(self, sealed: str | None) -> Session | None:
+        """The session of a cookie; None for no cookie, a changed one, and one that is too old."""
+        if not sealed or len(sealed) > MAX_COOKIE_CHARS:
+            return None
+        try:
+            key, csrf = json.loads(self._fernet.decrypt(sealed.encode("latin-1"), ttl=self._age_s))
+        except InvalidToken:
+            return None
+        return Session(key, csrf)
+
+    def seal(self, session: Session) -> str:
+        """The cookie's value. What it says nobody can read."""
+        return self._fernet.encrypt(json.dumps([session.key, session.csrf]).encode()).decode()
+
+    def cookie(self, session: Session, *, secure: bool) -> str:
+        """The header `Set-Cookie` of a session that begins."""
+        return _cookie(self.seal(session), self._age_s, secure=secure)
+
+
+def is_secure(request: Request) -> bool:
+    """Whether the browser speaks TLS, to us or to a proxy before us, so that its cookie can be kept to that.
+
+    A client that makes the header up only keeps its own cookie from coming back over plain HTTP.
+    """
+    return "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+
+
+def ended(*, secure: bool) -> str:
+    """The header `Set-Cookie` that takes the cookie away."""
+    return _cookie("", 0, secure=secure)
+
+
+def _cookie(value: str, age_s: int, *, secure: bool) -> str:
+    end = "; Secure" if secure else ""
+    return f"{COOKIE}={value}; Path={PATH}; Max-Age={age_s}; HttpOnly; SameSite=Strict{end}"

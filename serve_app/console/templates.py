@@ -1,0 +1,51 @@
+"""Pages as HTML: Jinja2 with every value escaped, and a name that is missing is an error.
+
+Numbers, sizes and times are written for people by the filters of `reading`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from serve_app.console import reading
+from serve_app.console.assets import Assets
+from serve_app.console.policy import CSRF_FIELD
+from serve_app.console.request import console_of
+
+FOLDER: Final = Path(__file__).parent / "templates"
+
+
+class Templates:
+    """All templates, with the files that they load."""
+
+    def __init__(self, assets: Assets, navigation: tuple[tuple[str, str], ...]) -> None:
+        """`navigation`: the name and the path of each page that the menu has."""
+        self._jinja = Environment(
+            loader=FileSystemLoader(FOLDER),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self._jinja.filters.update(reading.FILTERS)
+        self._jinja.globals.update(asset=assets.url, navigation=navigation)
+
+    def page(self, request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+        """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`."""
+        console = console_of(request)
+        field = Markup('<input type="hidden" name="{}" value="{}">').format(CSRF_FIELD, escape(console.csrf))
+        known = {"console": console, "path": request.url.path, "csrf_field": field}
+        return HTMLResponse(self._jinja.get_template(name).render(known | values), status)
+
+
+def render(request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
+    """The page of a handler: the template `name` of `templates/`, filled with `values`."""
+    templates: Templates = request.state.templates
+    return templates.page(request, name, status, **values)

@@ -1,0 +1,160 @@
+"""The console over plain ASGI calls: sessions, tokens, origins, the policy, and the way to the public API."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from serve_app import console
+from serve_app.accounts.keys import new_key
+from serve_app.console.policy import CONTENT_SECURITY_POLICY
+from serve_app.console.session import COOKIE, Session, Sessions
+from tests.support.gateway import CHAT, chat_body, events, gateway
+
+KEY, LINE = new_key("infer")
+VENDOR = Path(console.__file__).parent / "static" / "vendor"
+LOCAL = "http://127.0.0.1:8000"
+SECRET = "0123456789abcdef" * 2
+
+
+def token_of(page: httpx.Response) -> str:
+    found = re.search(r'name="csrf-token" content="([^"]+)"', page.text)
+    assert found is not None
+    return found[1]
+
+
+async def signed_in(client: httpx.AsyncClient, key: str = KEY) -> str:
+    """The token of the session that begins."""
+    page = await client.get("/console/sign-in")
+    answer = await client.post("/console/sign-in", data={"csrf": token_of(page), "key": key})
+    assert answer.status_code == 303
+    return token_of(await client.get("/console"))
+
+
+def test_what_others_wrote_is_what_they_published() -> None:
+    table = (VENDOR / "README.md").read_text("utf-8")
+    told = dict(re.findall(r"^\| `([^`]+)` .*`([0-9a-f]{64})` \|$", table, re.MULTILINE))
+    files = [path for path in VENDOR.iterdir() if path.suffix in {".js", ".css"}]
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files} == told
+
+
+def test_a_session_is_read_by_its_own_server_alone() -> None:
+    sessions, others = Sessions(SECRET, 60), Sessions(SECRET[::-1], 60)
+    session = sessions.begin(KEY)
+    sealed = sessions.seal(session)
+    assert KEY not in sealed
+    assert sessions.read(sealed) == session
+    assert others.read(sealed) is None
+    changed = sealed[:-4] + ("A" if sealed[-4] != "A" else "B") + sealed[-3:]
+    for wrong in (None, "", "x", changed, sealed[:-1], "é", sealed * 50):
+        assert sessions.read(wrong) is None
+    assert Sessions(SECRET, -1).read(sealed) is None, "it is too old"
+    assert sessions.begin(KEY).csrf != session.csrf
+
+
+async def test_every_answer_has_the_policy() -> None:
+    async with gateway(keys=LINE) as g:
+        style = re.search(
+            r'href="(/console/static/[^"]+\.css)"', (await g.client.get("/console/sign-in")).text
+        )
+        assert style is not None
+        for path in ("/console", "/console/sign-in", "/console/none", "/console/api/v1/models", style[1]):
+            answer = await g.client.get(path)
+            assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["cross-origin-resource-policy"] == "same-origin"
+            is_file = path == style[1]
+            assert answer.headers["cache-control"].endswith("immutable" if is_file else "no-store")
+        assert "content-security-policy" not in (await g.client.get("/livez")).headers
+
+
+async def test_scripts_reach_the_public_api_with_the_sessions_key() -> None:
+    async with gateway(keys=LINE) as g:
+        path = f"/console/api{CHAT}"
+        assert (await g.post(path, chat_body())).status_code == 401
+        token = await signed_in(g.client)
+        stream = await g.post(path, chat_body(stream=True), headers={"x-csrf-token": token})
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        assert events(stream.text)
+        refused = await g.post(path, chat_body(temperature=9), headers={"x-csrf-token": token})
+        assert refused.status_code == 400
+        assert "temperature" in refused.json()["error"]["message"]
+        forbidden = await g.client.get("/console/api/metrics")
+        assert forbidden.status_code == 403
+        assert (await g.client.get("/console/api/console")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"x-csrf-token": "wrong"},
+        {"x-csrf-token": "TOKEN", "sec-fetch-site": "cross-site"},
+        {"x-csrf-token": "TOKEN", "sec-fetch-site": "same-site"},
+        {"x-csrf-token": "TOKEN", "origin": "http://evil.example"},
+        {"x-csrf-token": "TOKEN", "origin": "null"},
+    ],
+)
+async def test_a_change_needs_the_token_and_its_own_origin(headers: dict[str, str]) -> None:
+    async with gateway(keys=LINE) as g:
+        token = await signed_in(g.client)
+        sent = {name: token if value == "TOKEN" else value for name, value in headers.items()}
+        for path in (f"/console/api{CHAT}", "/console/sign-out"):
+            assert (await g.post(path, chat_body(), headers=sent)).status_code == 403
+        assert not g.backend.requests
+        same = {"x-csrf-token": token, "origin": "http://gateway"}
+        assert (await g.post(f"/console/api{CHAT}", chat_body(), headers=same)).status_code == 200
+
+
+async def test_without_keys_only_this_machine_by_its_own_name() -> None:
+    async with gateway() as g:
+        for base, status in ((LOCAL, 200), ("http://localhost:8000", 200), ("http://rebound.example", 403)):
+            assert (await g.client.get(f"{base}/console")).status_code == status
+        token = token_of(await g.client.get(f"{LOCAL}/console"))
+        path = f"{LOCAL}/console/api{CHAT}"
+        assert (await g.post(path, chat_body())).status_code == 403
+        assert (await g.post(path, chat_body(), headers={"x-csrf-token": token})).status_code == 200
+    for elsewhere in ("192.0.2.7", None):
+        async with gateway(peer_of=lambda scope, peer=elsewhere: peer, allow_remote_without_keys=True) as g:
+            assert (await g.client.get(f"{LOCAL}/console")).status_code == 403
+
+
+async def test_a_revoked_key_ends_the_session() -> None:
+    sessions = Sessions(SECRET, 60)
+    async with gateway(keys=LINE) as g:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SERVE_APP_CONSOLE_SECRET", SECRET)
+            g.client.cookies.set(COOKIE, sessions.seal(Session("sk-revoked", "token")))
+            answer = await g.client.get("/console")
+            assert answer.status_code == 303
+            assert "Max-Age=0" in answer.headers["set-cookie"]
+            part = await g.client.get("/console", headers={"hx-request": "true"})
+            assert part.headers["hx-redirect"] == "/console/sign-in?next=/console"
+
+
+async def test_the_console_can_be_switched_off() -> None:
+    async with gateway(keys=LINE, console={"enabled": False}) as g:
+        assert (await g.client.get("/console")).status_code == 401
+        answer = await g.client.get("/console", headers={"authorization": f"Bearer {KEY}"})
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize("path", ["/consolex", "/Console", "//console", "/x/console"])
+async def test_other_paths_are_not_the_consoles(path: str) -> None:
+    async with gateway(keys=LINE) as g:
+        assert (await g.client.get(path)).status_code == 401
+
+
+@pytest.mark.parametrize(
+    "next", ["//evil.example", "https://evil.example", "/v1", "/console\\x", "/consolex"]
+)
+async def test_signing_in_leads_to_the_console_alone(next: str) -> None:
+    async with gateway(keys=LINE) as g:
+        page = await g.client.get("/console/sign-in", params={"next": next})
+        form = {"csrf": token_of(page), "key": KEY, "next": next}
+        answer = await g.client.post("/console/sign-in", data=form)
+        assert answer.headers["location"] == "/console"
