@@ -22,6 +22,7 @@ from serve_app.types.control import (
     EntityState,
     GetEndpoint,
     GetPermissions,
+    GetRollout,
     Grant,
     ListEndpoints,
     Logs,
@@ -32,6 +33,7 @@ from serve_app.types.control import (
     PutStored,
     ReadLogs,
     ReplyT,
+    RolloutShown,
     UpdateConfig,
     UpdateState,
 )
@@ -58,6 +60,7 @@ class FakeManagement:
             CreateEndpoint: self._create,
             UpdateConfig: self._update,
             GetEndpoint: self._get,
+            GetRollout: self._get_rollout,
             ListEndpoints: self._list,
             DeleteEndpoint: self._delete,
             PutAiGateway: self._put_ai_gateway,
@@ -155,6 +158,9 @@ class FakeManagement:
             )
         self.endpoints[shown.name] = shown
         return shown
+
+    async def _get_rollout(self, command: GetRollout, caller: Caller) -> RolloutShown:
+        raise ModelNotFound("name", f"the endpoint {command.endpoint!r} has had no rollout")
 
     async def _list(self, command: ListEndpoints, caller: Caller) -> EndpointList:
         return EndpointList(endpoints=tuple(self.endpoints[name] for name in sorted(self.endpoints)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -24,6 +25,17 @@ def path_of(name: str, *rest: str) -> str:
 def read(server: Server, name: str) -> Endpoint:
     """Raises ServerError."""
     return server.read(path_of(name))
+
+
+def running_rollout(server: Server, name: str) -> str | None:
+    """The entity that a running rollout of the endpoint moves traffic to, or None. Raises ServerError."""
+    try:
+        rollout = server.read(path_of(name, "rollout"))
+    except ServerError as error:
+        if error.status == HTTPStatus.NOT_FOUND:  # it has had none
+            return None
+        raise
+    return str(rollout["entity"]) if rollout["state"] == "RUNNING" else None
 
 
 def config_of(endpoint: Endpoint) -> Mapping[str, Any]:

@@ -10,7 +10,15 @@ import click
 from rich.console import Console
 
 from serve_app.cli.endpoints import bodies
-from serve_app.cli.endpoints.api import ROOT, Endpoint, config_of, path_of, read, until_settled
+from serve_app.cli.endpoints.api import (
+    ROOT,
+    Endpoint,
+    config_of,
+    path_of,
+    read,
+    running_rollout,
+    until_settled,
+)
 from serve_app.cli.output import print_note
 from serve_app.cli.server import Server, ServerError, server_options
 
@@ -136,14 +144,13 @@ def update(
 def promote(server: Server, name: str, entity: str, wait: bool, timeout_s: float) -> None:
     """Send all requests of NAME to one of its served entities.
 
-    The others stay where they are, without traffic, until an update leaves them out.
+    The others stay where they are, without traffic, until an update leaves them out. A rollout that
+    runs ends.
     """
     there = [str(each.get("name")) for each in _entities(read(server, name))]
     if entity not in there:
         raise ServerError(f"{name} has no served entity {entity}; there is: {', '.join(there)}")
-    shares = [(each, 100 if each == entity else 0) for each in there]
-    changed = server.ask("PUT", path_of(name, "config"), {"traffic_config": bodies.traffic_of(shares)})
-    _settle(server, changed, wait, timeout_s)
+    _settle(server, _promoted(server, name, entity, there), wait, timeout_s)
 
 
 @click.command()
@@ -153,6 +160,20 @@ def delete(server: Server, name: str) -> None:
     """Remove the endpoint NAME. Its requests are answered to their end."""
     server.ask("DELETE", path_of(name))
     click.echo(f"{name} is removed")
+
+
+def _promoted(server: Server, name: str, entity: str, there: Sequence[str]) -> Endpoint:
+    """The endpoint after the request that gives `entity`, one of those that are there, all traffic."""
+    rollout = running_rollout(server, name)
+    if rollout == entity:  # by the rollout itself: it must not move back what was promoted
+        server.ask("POST", path_of(name, "rollout", "promote"))
+        print_note(f"the rollout to {entity} ends")
+        return read(server, name)
+    shares = [(each, 100 if each == entity else 0) for each in there]
+    changed = server.ask("PUT", path_of(name, "config"), {"traffic_config": bodies.traffic_of(shares)})
+    if rollout is not None:  # it ends as soon as the traffic is another one than it set
+        print_note(f"the rollout to {rollout} ends")
+    return changed
 
 
 def _config(

@@ -97,7 +97,7 @@ class Rollouts:
             split = self._splits.read(session, command.endpoint)
             check_start(command, split)
             newest = _newest(session, split)
-            if newest is not None and newest.state == RolloutState.RUNNING:
+            if newest is not None and self._goes_on(session, newest):
                 raise Conflict(
                     f"a rollout to {newest.entity!r} runs already; stop or promote it before another starts"
                 )
@@ -125,12 +125,17 @@ class Rollouts:
         return await self._changing(work)
 
     async def _get(self, command: GetRollout, caller: Caller) -> RolloutShown:
-        return await self._database.run(lambda session: _shown(self._find(session, command.endpoint)))
+        def work(session: Session) -> RolloutShown:
+            row = self._find(session, command.endpoint)
+            self._goes_on(session, row)
+            return _shown(row)
+
+        return await self._database.run(work)
 
     async def _stop(self, command: StopRollout, caller: Caller) -> RolloutShown:
         def work(session: Session) -> RolloutShown:
             row = self._find(session, command.endpoint)
-            if row.state != RolloutState.RUNNING:
+            if not self._goes_on(session, row):
                 raise Conflict(f"the rollout to {row.entity!r} has ended: {row.state}")
             if command.promote:
                 self._end(session, row, RolloutState.DONE, "promoted by its user", {row.entity: 100})
@@ -185,14 +190,9 @@ class Rollouts:
     def _advance(self, session: Session, id: int) -> bool:
         """Decide over one rollout. Whether its traffic changed. Raises Conflict where it cannot now."""
         row = session.get(RolloutRow, id)
-        if row is None or row.state != RolloutState.RUNNING:  # stopped since it was listed
+        if row is None or not self._goes_on(session, row):
             return False
         now = self._clock()
-        why = self._obstacle(session, row)
-        if why:
-            row.state, row.message, row.changed = RolloutState.STOPPED.value, why, now
-            logger.warning("the rollout of %s to %s stopped: %s", row.endpoint, row.entity, why)
-            return False
         guards = Guards(**row.guards)
         seen = step_seen(session, row.endpoint, row.entity, row.step_started, now, guards)
         decision = decide(guards, len(row.steps), row.interval_s, seen)
@@ -208,19 +208,33 @@ class Rollouts:
             row.state, row.changed = RolloutState.DONE.value, now
         return True
 
-    def _obstacle(self, session: Session, row: RolloutRow) -> str:
-        """Why a rollout cannot go on; "": it can."""
+    def _goes_on(self, session: Session, row: RolloutRow) -> bool:
+        """Whether a rollout runs. It ends here where the endpoint was changed by others meanwhile."""
+        if row.state != RolloutState.RUNNING:
+            return False
+        end = self._end_by_others(session, row)
+        if end is None:
+            return True
+        state, why = end
+        row.state, row.message, row.changed = state.value, why, self._clock()
+        logger.warning("the rollout of %s to %s ends as %s: %s", row.endpoint, row.entity, state, why)
+        return False
+
+    def _end_by_others(self, session: Session, row: RolloutRow) -> tuple[RolloutState, str] | None:
+        """How a change of the endpoint ended a rollout, and why; None: it did not. No traffic changes."""
         try:
             split = self._splits.read(session, row.endpoint)
         except ModelNotFound:
-            return "the endpoint is gone"
+            return RolloutState.STOPPED, "the endpoint is gone"
         if split.endpoint_id != row.endpoint_id:
-            return "the endpoint was made anew"
+            return RolloutState.STOPPED, "the endpoint was made anew"
         if row.entity not in split.entities:
-            return "the entity is served no more"
-        if present(split.traffic) != row.traffic:
-            return "somebody else changed the traffic, which stays as it is"
-        return ""
+            return RolloutState.STOPPED, "the entity is served no more"
+        if present(split.traffic) == row.traffic:
+            return None
+        if split.percentage(row.entity) == 100:
+            return RolloutState.DONE, "an update of the endpoint gave the entity all traffic"
+        return RolloutState.STOPPED, "somebody else changed the traffic, which stays as it is"
 
     def _take_step(self, session: Session, row: RolloutRow, step: int, now: float) -> None:
         self._set_traffic(session, row, with_share(row.former_traffic, row.entity, row.steps[step]))

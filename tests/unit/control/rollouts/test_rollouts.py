@@ -160,15 +160,35 @@ async def test_there_is_one_rollout_at_a_time(bench: RolloutBench) -> None:
         await bench.do(START)
 
 
-async def test_a_rollout_gives_way_to_whoever_changes_the_endpoint(bench: RolloutBench) -> None:
+@pytest.mark.parametrize("looks", [0, 1])  # a question tells the truth also before the next look
+@pytest.mark.parametrize(
+    ("traffic", "state", "says"),
+    [
+        ({"old": 50, "new": 50}, RolloutState.STOPPED, "somebody else changed the traffic"),
+        ({"old": 100}, RolloutState.STOPPED, "somebody else changed the traffic"),
+        ({"new": 100}, RolloutState.DONE, "gave the entity all traffic"),
+    ],
+)
+async def test_a_rollout_gives_way_to_whoever_changes_the_endpoint(
+    bench: RolloutBench, traffic: dict[str, int], state: RolloutState, says: str, looks: int
+) -> None:
     await bench.do(START)
-    split = bench.splits.splits["chat"]
-    bench.splits.splits["chat"] = replace(split, traffic={"old": 50, "new": 50})
-    await bench.rollouts.look()
+    bench.splits.splits["chat"] = replace(bench.splits.splits["chat"], traffic=traffic)
+    for _ in range(looks):
+        await bench.rollouts.look()
     shown = await bench.do(GetRollout(endpoint="chat"))
-    assert shown.state is RolloutState.STOPPED
-    assert "somebody else changed the traffic" in shown.message
-    assert bench.traffic == {"old": 50, "new": 50}
+    assert shown.state is state
+    assert says in shown.message
+    with pytest.raises(Conflict, match=f"has ended: {state}"):
+        await bench.do(StopRollout(endpoint="chat"))
+    assert bench.traffic == traffic
+
+
+async def test_after_a_change_by_others_the_next_rollout_may_start_at_once(bench: RolloutBench) -> None:
+    await bench.do(START)
+    bench.splits.splits["chat"] = replace(bench.splits.splits["chat"], traffic={"new": 100})
+    assert (await bench.do(replace(START, entity="old"))).state is RolloutState.RUNNING
+    assert bench.traffic == {"old": 5, "new": 95}
 
 
 @pytest.mark.parametrize(
