@@ -1,11 +1,13 @@
 """Every route, enumerated from the app and from gRPC's table, against keys that were made at run time."""
 
+import itertools
 import time
 from dataclasses import replace
 
 import grpc
 import pytest
 
+from serve_app.accounts.bad_keys import MOST
 from serve_app.accounts.keys import new_key
 from serve_app.api.edge.auth import OPEN_PATHS
 from serve_app.rpc import kserve_pb2 as pb
@@ -14,7 +16,7 @@ from serve_app.rpc.server import RpcServer
 from serve_app.types import Scope
 from serve_app.types.control import Grant, Snapshot
 from tests.abuse import test_rpc as rpc
-from tests.abuse.test_access import CLOSED
+from tests.abuse.test_access import CLOSED, METHODS, ODD_HEADERS, ODD_PATHS, as_sent
 from tests.support.fakes_backend import FakeBackend
 from tests.support.fakes_management import FakeManagement
 from tests.support.gateway import CHAT, bearer, chat_body, fake_app, gateway
@@ -28,7 +30,9 @@ REVOKED, REVOKED_KEY = run_time_key("revoked", EVERY)
 LIMITED, LIMITED_KEY = run_time_key("limited", ("inference", "routing"), endpoints=("org/other",))
 STRANGER, STRANGER_KEY = run_time_key("stranger", ("inference", "routing"))
 VIEWER, VIEWER_KEY = run_time_key("viewer", ("inference", "routing"), groups=("lab",))
-KEYS = (GOOD_KEY, EXPIRED_KEY, LIMITED_KEY, STRANGER_KEY, VIEWER_KEY)
+METERED, METERED_KEY = run_time_key("metered", ("metrics",))
+AT_ONCE = MOST // 2  # routes that are asked with a revoked key in one minute: fewer than are too many
+KEYS = (GOOD_KEY, EXPIRED_KEY, LIMITED_KEY, STRANGER_KEY, VIEWER_KEY, METERED_KEY)
 GRANTS = {
     "demo": (
         Grant(principal="somebody", kind="user_name", level="CAN_MANAGE"),
@@ -65,6 +69,45 @@ async def test_ended_keys_and_wrong_scopes_open_no_route(method, path, needed):
             if needed is Scope.MANAGE and missing is not Scope.MANAGE:
                 assert status == 403
         assert (await asked(GOOD)).status_code not in (401, 403)
+
+
+async def test_no_path_comes_around_the_keys():
+    async with gateway(management=FakeManagement(), at_run_time=True) as g:
+        take(g.services, known())
+        for path, method in itertools.product(ODD_PATHS, METHODS):
+            for ended in (None, EXPIRED):
+                assert (await as_sent(g.app, method, path, ended))[0] == (404 if "\n" in path else 401)
+            for key in (LIMITED, STRANGER):  # a path that nobody serves, or one that takes another scope
+                status, headers = await as_sent(g.app, method, path, key)
+                assert status in (403, 404, 405)
+                assert b"location" not in headers
+
+
+@pytest.mark.parametrize("odd", ODD_HEADERS)
+@pytest.mark.parametrize("first", range(0, len(CLOSED), AT_ONCE))
+async def test_no_header_comes_around_the_keys(first, odd):
+    async with gateway(management=FakeManagement(), at_run_time=True) as g:
+        take(g.services, known())
+        for method, path, needed in CLOSED[first : first + AT_ONCE]:
+            asked = [(None, 401), (REVOKED, 401), (EXPIRED, 401)]
+            asked += [] if needed is Scope.METRICS else [(METERED, 403)]
+            for key, status in asked:
+                headers = odd if key is None else {**odd, **bearer(key)}
+                answer = await g.client.request(method, path, headers=headers, json=chat_body())
+                assert answer.status_code == status, (method, path, answer.text)
+        assert not g.backend.requests
+        assert not g.services.management.commands
+
+
+async def test_no_bad_key_asks_the_control_plane():
+    management = FakeManagement()
+    async with gateway(management=management, at_run_time=True) as g:
+        take(g.services, known())
+        told = [await g.client.get("/api/2.0/keys", headers=bearer(f"sk-{n}")) for n in range(MOST + 50)]
+        assert [answer.status_code for answer in told] == [401] * MOST + [429] * 50
+        assert all(int(answer.headers["retry-after"]) >= 1 for answer in told[MOST:])
+        assert (await g.client.get("/v1/models", headers=bearer(GOOD))).status_code == 200
+        assert not management.commands
 
 
 MODELS = [(method, path) for method, path, needed in CLOSED if needed is Scope.INFERENCE]
