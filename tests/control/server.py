@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from serve_app.types.control import (
     UpdateState,
 )
 from tests.deploy.deployment import (
+    START_S,
     Deployed,
     Raw,
     _delete_all,
@@ -78,11 +80,20 @@ class Controlled:
             while await asyncio.to_thread(run_time_apps):
                 await asyncio.sleep(0.1)
 
-    async def restart(self) -> None:
-        """Everything on the cluster ends, and the deploy file is deployed anew over the same database."""
+    async def restart(self, status: str = "ready") -> None:
+        """Everything on the cluster ends, and the deploy file is deployed anew over the same database.
+
+        Returns once the gateway is ready; `status` is what it says then.
+        """
         await asyncio.to_thread(_delete_all)
         await self.server.deploy(self.server.raw)
-        await self.server.until_running()
+        async with asyncio.timeout(START_S):
+            while await self._status() != status:
+                await asyncio.sleep(0.1)
+
+    async def _status(self) -> str:
+        answer = await self.server.client.get("/readyz")
+        return str(answer.json()["status"]) if answer.status_code == 200 else ""
 
     def processes(self) -> list[psutil.Process]:
         """Those of the control plane: one, or none for a moment."""
@@ -113,6 +124,12 @@ async def controlled(cluster: Cluster, raw: Raw, folder: Path) -> AsyncIterator[
         finally:
             if await asyncio.to_thread(_has_control_plane):  # another file may have put its own server there
                 await made.delete_all()
+
+
+def admitted(folder: Path) -> set[str]:
+    """The requests that gateways wrote down, by the files themselves."""
+    lines = [line for path in folder.glob("usage-*.jsonl") for line in path.read_bytes().splitlines(True)]
+    return {json.loads(line)["id"] for line in lines if line.endswith(b"\n")}
 
 
 def run_time_apps() -> dict[str, str]:

@@ -24,7 +24,7 @@ from serve_app.control.database.database import Database
 from serve_app.errors import Unavailable
 from serve_app.types import UsageRecord
 from serve_app.types.control import ReportUsage
-from tests.control.server import MODEL, Controlled, controlled, small_file
+from tests.control.server import MODEL, Controlled, admitted, controlled, small_file
 from tests.deploy.answers import bare
 from tests.deploy.deployment import COMPLETIONS, Deployed, app_of, edited
 from tests.support.databases import PostgresServer
@@ -124,12 +124,6 @@ async def kill(kinds: list[str], load: Load, chance: random.Random) -> None:
                 process.kill()
             except psutil.NoSuchProcess:
                 continue
-
-
-def admitted(folder: Path) -> set[str]:
-    """The requests that gateways wrote down, by the files themselves."""
-    lines = [line for path in folder.glob("usage-*.jsonl") for line in path.read_bytes().splitlines(True)]
-    return {json.loads(line)["id"] for line in lines if line.endswith(b"\n")}
 
 
 async def until_all_is_there(database: Database, folder: Path, load: Load) -> dict[str, UsageRecord]:
