@@ -104,27 +104,32 @@ class Metrics:
 
     def catalogue_refused(self, is_refused: Callable[[], bool]) -> None:
         """Ask `is_refused` at each scrape whether the newest catalogue was wrong."""
-        Gauge(
-            "serve_app_catalogue_refused",
-            "1 while a wrong catalogue was refused and the old one serves.",
-            registry=self.registry,
-        ).set_function(lambda: float(is_refused()))
+        self._read(
+            "catalogue_refused", "1 while a wrong catalogue was refused and the old one serves.", is_refused
+        )
 
-    def keys_refused(self, is_refused: Callable[[], bool]) -> None:
-        """Ask `is_refused` at each scrape whether the newest list of keys was wrong."""
-        Gauge(
-            "serve_app_keys_refused",
-            "1 while a wrong key file was refused and the old keys are in force.",
-            registry=self.registry,
-        ).set_function(lambda: float(is_refused()))
+    def keys(self, is_refused: Callable[[], bool], bad: Callable[[], int]) -> None:
+        """Ask at each scrape whether the newest list of keys was wrong, and how many bad keys came."""
+        self._read(
+            "keys_refused", "1 while a wrong key file was refused and the old keys are in force.", is_refused
+        )
+        self._count("bad_keys", "Requests with an API key that does not exist.", bad)
+
+    def snapshot_age(self, seconds: Callable[[], float]) -> None:
+        """Ask at each scrape how long ago the control plane confirmed the snapshot in force."""
+        self._read(
+            "snapshot_age_seconds", "Since the control plane confirmed the snapshot in force.", seconds
+        )
+
+    def unshipped(self, size: Callable[[], int]) -> None:
+        """Ask at each scrape how many bytes of journals the ledger does not have yet."""
+        self._read("usage_unshipped_bytes", "Bytes of usage journals that are not in the ledger yet.", size)
 
     def endpoints_waiting(self, count: Callable[[], int]) -> None:
         """Ask `count` at each scrape how many endpoints are not yet what the newest catalogue says."""
-        Gauge(
-            "serve_app_endpoints_waiting",
-            "Endpoints that stay as they were until their new models can answer.",
-            registry=self.registry,
-        ).set_function(lambda: float(count()))
+        self._read(
+            "endpoints_waiting", "Endpoints that stay as they were until their new models can answer.", count
+        )
 
     def in_flight(self, count: Callable[[], int]) -> None:
         """Read the number of prompts under way from `count` at each scrape."""
@@ -132,16 +137,21 @@ class Metrics:
 
     def journal(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
         """Read from both at each scrape how the usage journal stands."""
-        self.registry.register(_JournalCollector(waiting, dropped))
+        self._read("usage_backlog", "Usage records in memory that the disk did not take yet.", waiting)
+        self._count("usage_records_dropped", "Usage records that are lost.", dropped)
 
     def payloads(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
         """Read from both at each scrape how the inference tables stand."""
-        Gauge(
-            "serve_app_inference_table_backlog",
-            "Rows of inference tables in memory.",
-            registry=self.registry,
-        ).set_function(lambda: float(waiting()))
-        self.registry.register(_DroppedRowsCollector(dropped))
+        self._read("inference_table_backlog", "Rows of inference tables in memory.", waiting)
+        self._count("inference_table_rows_dropped", "Rows of inference tables that are lost.", dropped)
+
+    def _read(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """A gauge whose value is asked for at each scrape."""
+        Gauge(f"serve_app_{name}", help, registry=self.registry).set_function(lambda: float(value()))
+
+    def _count(self, name: str, help: str, value: Callable[[], int]) -> None:
+        """The same of a counter."""
+        self.registry.register(_CountCollector(name, help, value))
 
     def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
         """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
@@ -321,36 +331,18 @@ class _MigrationCollector(Collector):
         yield family
 
 
-class _JournalCollector(Collector):
-    """The usage journal's two numbers, read at each scrape."""
+class _CountCollector(Collector):
+    """A counter that somebody else keeps, read at each scrape."""
 
-    def __init__(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
-        self._waiting = waiting
-        self._dropped = dropped
-
-    def collect(self) -> Iterator[Metric]:
-        backlog = GaugeMetricFamily(
-            "serve_app_usage_backlog", "Usage records in memory that the disk did not take yet."
-        )
-        backlog.add_metric([], float(self._waiting()))
-        yield backlog
-        lost = CounterMetricFamily("serve_app_usage_records_dropped", "Usage records that are lost.")
-        lost.add_metric([], float(self._dropped()))
-        yield lost
-
-
-class _DroppedRowsCollector(Collector):
-    """Rows that no inference table has, read at each scrape."""
-
-    def __init__(self, dropped: Callable[[], int]) -> None:
-        self._dropped = dropped
+    def __init__(self, name: str, help: str, read: Callable[[], int]) -> None:
+        self._name = name
+        self._help = help
+        self._read = read
 
     def collect(self) -> Iterator[Metric]:
-        lost = CounterMetricFamily(
-            "serve_app_inference_table_rows_dropped", "Rows of inference tables that are lost."
-        )
-        lost.add_metric([], float(self._dropped()))
-        yield lost
+        family = CounterMetricFamily(f"serve_app_{self._name}", self._help)
+        family.add_metric([], float(self._read()))
+        yield family
 
 
 class JsonFormatter(logging.Formatter):

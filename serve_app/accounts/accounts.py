@@ -67,6 +67,8 @@ class Accounts:
         self._of_environment = parse_keys(environ.get(ENVIRONMENT, "").split(), f"{ENVIRONMENT}, entry")
         self._now = now
         self._waits = at_run_time  # for the first snapshot
+        self.snapshot_age_s: Callable[[], float] = lambda: 0.0  # since somebody confirmed the newest one
+        self._max_age_s = config.control.max_snapshot_age_s
         self._had_keys = False  # made at run time: once there was one, everybody needs one
         self._taken: dict[bytes, _Known] = {}
         self._bad = BadKeys(clock)
@@ -82,6 +84,14 @@ class Accounts:
     def has_keys(self) -> bool:
         """Whether callers need one. A file says so even when it no longer holds any."""
         return self._file is not None or bool(self._of_environment) or self._had_keys
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether the snapshot is too old to be believed: its keys are not taken until there is a newer word.
+
+        A key that was revoked meanwhile would else be good for ever in a gateway that nobody can tell.
+        """
+        return not self._waits and self.snapshot_age_s() > self._max_age_s
 
     @property
     def refused(self) -> bool:
@@ -123,8 +133,11 @@ class Accounts:
         # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
             raise self._stranger(peer)
-        if isinstance(known, _Known) and known.has_ended(self._now()):
-            raise Unauthenticated("the API key has expired; ask for a new one")
+        if isinstance(known, _Known):
+            if self.is_stale:
+                raise _not_confirmed()
+            if known.has_ended(self._now()):
+                raise Unauthenticated("the API key has expired; ask for a new one")
         return known.caller
 
     def _find(self, digest: bytes) -> StaticKey | _Known | None:
@@ -151,6 +164,8 @@ class Accounts:
     def _stranger(self, peer: str | None) -> Exception:
         if self._waits:
             return _not_known_yet()
+        if self.is_stale:  # it may be a key that was made meanwhile
+            return _not_confirmed()
         wait_s = self._bad.add(peer)
         if wait_s is None:
             return Unauthenticated("the API key is not valid")
@@ -162,6 +177,13 @@ class Accounts:
 def _not_known_yet() -> Unavailable:
     return Unavailable(
         "the API keys are not known yet, since the control plane has not answered; try again",
+        retry_after_s=RETRY_S,
+    )
+
+
+def _not_confirmed() -> Unavailable:
+    return Unavailable(
+        "the API key cannot be checked, since the control plane has not answered for too long; try again",
         retry_after_s=RETRY_S,
     )
 

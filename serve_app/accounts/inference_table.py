@@ -22,7 +22,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from serve_app.types.payload import Payload
 
@@ -45,6 +45,8 @@ _DAY_S: Final = 86_400.0
 # Of `logging_error_codes`, and ours: those of Databricks are about size alone.
 NOT_TEXT: Final = "BODY_NOT_TEXT"
 NOT_MASKED: Final = "REQUEST_NOT_MASKED"
+
+T = TypeVar("T")
 
 
 class InferenceTables:
@@ -227,7 +229,8 @@ def _schema(pa: Any) -> pyarrow.Schema:
 
 def _columns(row: Payload) -> dict[str, Any]:
     codes = list(row.codes)
-    request, response = _text(row.request, codes), _text(row.response, codes)
+    request = _text(row.request, row.form.request, codes)
+    response = _text(row.response, row.form.response, codes)
     if request is not None and row.redact is not None:
         request = _redacted(request, row.redact, codes)
     started = datetime.fromtimestamp(row.started, UTC)
@@ -266,10 +269,14 @@ def _redacted(body: str, redact: Callable[[str], str], codes: list[str]) -> str 
         return None
 
 
-def _text(body: bytes | None, codes: list[str]) -> str | None:
-    """A body as text; None, and a code, for one that is none."""
+def _text(body: T | None, read: Callable[[T], str], codes: list[str]) -> str | None:
+    """A body as text; None, and a code, for one that has no such form."""
+    if body is None:
+        return None
     try:
-        return None if body is None else body.decode("utf-8")
-    except UnicodeDecodeError:
+        return read(body)
+    except Exception as error:
+        if not isinstance(error, ValueError):
+            logger.exception("inference tables: a body could not be read, so it is left out")
         codes.append(NOT_TEXT)
         return None

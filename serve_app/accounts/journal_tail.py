@@ -10,10 +10,11 @@ One reader at a time: `elect` takes a lock in the folder. Knows files; not where
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -49,6 +50,7 @@ class Batch:
     lost: list[UsageRecord] = field(default_factory=list)
     settled: list[tuple[UsageRecord, str]] = field(default_factory=list)  # with the part
     marks: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)  # behind its newest line, of each process
     over: set[str] = field(default_factory=set)  # processes that are gone, with all that they wrote
 
     def __len__(self) -> int:
@@ -77,6 +79,7 @@ class JournalTail:
         self._processes: dict[str, _Process] = {}
         self._over: set[str] = set()
         self._marks: dict[str, Place] = {}
+        self._arrived: dict[str, Place] = {}  # behind the newest line that arrived
 
     def elect(self) -> bool:
         """Whether this reader is the one of the folder, until `close` or the end of the process."""
@@ -92,6 +95,7 @@ class JournalTail:
         self._lock = file
         self._marks = self._load()
         self._processes = {process: _Process(place) for process, place in self._marks.items()}
+        self._arrived = {**self._marks}
         return True
 
     def close(self) -> None:
@@ -123,6 +127,7 @@ class JournalTail:
     def commit(self, batch: Batch) -> None:
         """`batch`, the newest one, has arrived. Raises OSError: then a restart gives some of it again."""
         self._over |= batch.over
+        self._arrived = batch.places
         for name in batch.over:
             self._processes.pop(name, None)
         if batch.marks == self._marks:
@@ -132,10 +137,21 @@ class JournalTail:
         temporary.write_bytes(msgspec.json.encode(batch.marks))
         temporary.rename(self._folder / CURSOR)
 
+    def behind(self) -> int:
+        """Bytes of the journals that have not arrived yet; 0 for a reader that is not elected."""
+        if self._lock is None:
+            return 0
+        return sum(
+            _size_after(paths, self._arrived.get(name))
+            for name, paths in files_by_process(self._folder).items()
+            if name not in self._over
+        )
+
     def _marked(self, batch: Batch) -> Batch:
         there = files_by_process(self._folder)
         kept = {name: place for name, place in self._marks.items() if name in there and name in self._over}
         marks = {name: process.mark() for name, process in self._processes.items() if name in there}
+        batch.places = {name: each.place for name, each in self._processes.items() if each.place is not None}
         batch.marks = kept | {name: place for name, place in marks.items() if place is not None}
         return batch
 
@@ -199,3 +215,15 @@ def _lines(path: Path, offset: int) -> Iterator[tuple[bytes, int, int]]:
                 break  # torn, or being written
             yield line, offset, offset + len(line)
             offset += len(line)
+
+
+def _size_after(paths: Sequence[Path], place: Place | None) -> int:
+    """Bytes in the files of one process behind `place`; None: of all of them."""
+    size = 0
+    for path in paths:
+        if place is not None and path.name < place.file:
+            continue
+        skipped = place.offset if place is not None and path.name == place.file else 0
+        with contextlib.suppress(FileNotFoundError):  # removed by somebody
+            size += max(0, path.stat().st_size - skipped)
+    return size

@@ -180,6 +180,16 @@ class Accounts(Protocol):
         """Whether the newest list of keys is wrong, and the one before it in force."""
         ...
 
+    @property
+    def bad_keys(self) -> int:
+        """How many requests came with a key that does not exist, since the start."""
+        ...
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether keys that were made at run time are refused, as nobody has confirmed them for too long."""
+        ...
+
     def is_declared(self, name: str) -> bool:
         """Whether the operator gave this name to a key, so that none that is made at run time may have it."""
         ...

@@ -22,25 +22,22 @@ from serve_app.api.services import Services
 from serve_app.endpoints.ai_gateway import InferenceTable
 from serve_app.errors import ModelNotFound, PermissionDenied
 from serve_app.types import Usage
-from serve_app.types.payload import Payload
+from serve_app.types.payload import BodyForm, Payload
 
 MAX_BODY_BYTES: Final = 2**20  # as Databricks has it; of a larger body only the code is kept
 REQUEST_TOO_LARGE: Final = "MAX_REQUEST_SIZE_EXCEEDED"
 RESPONSE_TOO_LARGE: Final = "MAX_RESPONSE_SIZE_EXCEEDED"
-NO_BODY: Final = "BODY_NOT_TEXT"
 CATALOG: Final = "main"  # where the settings name none
 SCHEMA: Final = "default"
 
 _UNSAFE: Final = re.compile(r"[^A-Za-z0-9_-]")
 
 
-def record(services: Services, context: RequestContext, work: object, body: bytes | None) -> None:
-    """Record this request, where its endpoint has a table. `work`: what `body` asks for, of a model by name.
-
-    `body`: None where the transport has no bodies of text.
-    """
-    model = getattr(work, "model", None)
-    if services.payloads is None or not isinstance(model, str):
+def record(
+    services: Services, context: RequestContext, model: str, body: Callable[[], bytes], form: BodyForm
+) -> None:
+    """Record this request to the endpoint `model`, where that has a table. Only then `body` is asked for."""
+    if services.payloads is None:
         return
     try:
         endpoint, _ = services.directory.seen_by(context.caller).resolve(model, services.backend)
@@ -51,14 +48,16 @@ def record(services: Services, context: RequestContext, work: object, body: byte
         return
     guard = services.guards.of(endpoint)
     rules = None if guard is None else guard.input
+    request = body()
+    is_whole = len(request) <= MAX_BODY_BYTES
     context.recording = Recording(
         payloads=services.payloads,
         folder=folder_of(table, endpoint.name),
-        request=body if body is not None and len(body) <= MAX_BODY_BYTES else None,
-        codes=() if body is not None and len(body) <= MAX_BODY_BYTES else (_missing(body),),
+        request=request if is_whole else None,
+        codes=() if is_whole else (REQUEST_TOO_LARGE,),
+        form=form,
         redact=None if rules is None or not rules.knows_pii else partial(_redacted, rules=rules),
         endpoint=endpoint.name,
-        is_text=body is not None,
     )
 
 
@@ -76,9 +75,9 @@ class Recording:
     folder: tuple[str, str, str]
     request: bytes | None
     codes: tuple[str, ...]
+    form: BodyForm
     redact: Callable[[str], str] | None
     endpoint: str
-    is_text: bool  # whether the transport has bodies of text
     _parts: list[bytes] = field(default_factory=list)
     _size: int = 0
 
@@ -104,7 +103,8 @@ class Recording:
                 first_token_s=context.first_token_s,
                 status=status,
                 request=self.request,
-                response=b"".join(self._parts) if self.is_text and is_whole else None,
+                response=tuple(self._parts) if is_whole else None,
+                form=self.form,
                 redact=self.redact,
                 codes=self.codes if is_whole else (*self.codes, RESPONSE_TOO_LARGE),
                 endpoint=self.endpoint,
@@ -115,10 +115,6 @@ class Recording:
                 usage=context.usage or Usage(),
             )
         )
-
-
-def _missing(body: bytes | None) -> str:
-    return NO_BODY if body is None else REQUEST_TOO_LARGE
 
 
 def _redacted(body: str, rules: Rules) -> str:

@@ -79,7 +79,7 @@ def gateway_services(
     meter = Meter(quota, journal, usage_required=config.usage_required)
     admission = Admission(config.max_in_flight)
     metrics.catalogue_refused(lambda: directory.refused)
-    metrics.keys_refused(lambda: accounts.refused)
+    metrics.keys(is_refused=lambda: accounts.refused, bad=lambda: accounts.bad_keys)
     metrics.endpoints_waiting(lambda: len(directory.waiting))
     metrics.in_flight(lambda: admission.in_flight)
     metrics.migrations(backend.migrations)

@@ -56,6 +56,14 @@ class ControlConfig(ConfigModel):
         1800.0, gt=0, le=86_400, description="How long a new configuration may take to come up."
     )
 
+    max_snapshot_age_s: float = Field(
+        3600.0,
+        ge=30,
+        le=366 * 86_400,
+        description="How long a gateway takes keys that were made at run time without a word of the control "
+        "plane; then 503 until it answers. So long may a revoked key live in a gateway that is cut off.",
+    )
+
     @model_validator(mode="after")
     def _names_are_unique(self) -> ControlConfig:
         names = [(each.config.name, each.config.version) for each in self.models]

@@ -33,6 +33,7 @@ from serve_app.errors import (
     UnsupportedField,
 )
 from serve_app.limits import MAX_BODY_READ_S, MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
+from serve_app.rpc import kserve_pb2 as pb
 
 logger = logging.getLogger(__name__)
 
@@ -95,6 +96,10 @@ class RpcCall:
         """End the call with the error. Always raises; that is how gRPC ends one."""
         context = context_of(self.scope)
         context.status = status_of(error)
+        if context.recording is not None:
+            context.recording.sent(
+                pb.ModelStreamInferResponse(error_message=message_of(error)).SerializeToString()
+            )
         headers = _told(context)
         said = render_error(error).headers
         headers += [(name.encode(), said[name].encode()) for name in _RETRY_HEADERS if name in said]

@@ -14,7 +14,7 @@ from functools import partial
 from starlette.types import Scope
 
 from serve_app.api.admission.stoppable import StopKey
-from serve_app.api.context import context_of, open_context
+from serve_app.api.context import RequestContext, context_of, open_context
 from serve_app.api.dialects.base import Renderer
 from serve_app.api.dialects.triton.aliases import Meaning, endpoint_name, meaning
 from serve_app.api.dialects.triton.answer.outputs import ResponseBuilder
@@ -37,6 +37,7 @@ from serve_app.errors import GenerationFailed, ServeError
 from serve_app.limits import MAX_STREAM_REQUESTS
 from serve_app.rpc import kserve_pb2 as pb
 from serve_app.rpc.call import RpcCall, message_of, public, status_of
+from serve_app.rpc.recorded import RpcTensors
 from serve_app.rpc.tensors import FINAL, decoded, encoded, infer_message
 from serve_app.types import FinishReason, ModelInfo
 
@@ -46,8 +47,13 @@ Emit = Callable[[InferResponse], Awaitable[None]]
 async def model_infer(call: RpcCall, services: Services) -> None:
     """One request, one response. Raises ServeError."""
 
+    context = context_of(call.scope)
+
     async def emit(response: InferResponse) -> None:
-        await call.write(encoded(response, in_stream=False).SerializeToString())
+        message = encoded(response, in_stream=False)
+        if context.recording is not None:
+            context.recording.sent(pb.ModelStreamInferResponse(infer_response=message).SerializeToString())
+        await call.write(message.SerializeToString())
 
     services.admission.check()
     with services.bodies.lease() as lease:
@@ -61,6 +67,7 @@ async def model_infer(call: RpcCall, services: Services) -> None:
         if isinstance(asked, EnsembleStep):
             await answer_text(asked, message.model_name, call.scope, services, emit)
             return
+        _record(services, call.scope, asked, message)
         del raw, message  # they would live as long as the answer takes
         await answer(asked, call.scope, services, emit)
 
@@ -111,19 +118,21 @@ class Stream:
         except Exception as error:
             told = public(error, context)
             context.status = status_of(told)
-            await self._fail(told, message.id, message.model_name)
+            await self._fail(context, told, message.id, message.model_name)
         finally:
             log_done(services.metrics, context, "gRPC", context.status)
 
     async def _answer(self, message: pb.ModelInferRequest, scope: Scope) -> None:
         services, context = self._services, context_of(scope)
+        emit = partial(self._emit, context)
         asked = await _understood(message, scope, services, can_stream=True)
         if isinstance(asked, Stop):
-            await self._emit(_told(services, scope, asked, message))
+            await emit(_told(services, scope, asked, message))
             return
         if isinstance(asked, EnsembleStep):
-            await answer_text(asked, message.model_name, scope, services, self._emit)
+            await answer_text(asked, message.model_name, scope, services, emit)
             return
+        _record(services, scope, asked, message)
         # A stop that comes before the model has begun finds the request here, a later one in the backend.
         task, was_stopped = asyncio.current_task(), False
 
@@ -139,23 +148,30 @@ class Stream:
                 key = StopKey.of(context, name, asked.answer.id)
                 before.enter_context(services.stoppable.entry(key, stop))
             try:
-                await answer(asked, scope, services, self._emit, begun=before.close)
+                await answer(asked, scope, services, emit, begun=before.close)
             except asyncio.CancelledError:
                 if not was_stopped or task is None or task.uncancel() > 0:
                     raise
                 context.status = 200
-                await self._emit(_empty(asked, message.model_version or "1"))
+                await emit(_empty(asked, message.model_version or "1"))
 
-    async def _emit(self, response: InferResponse) -> None:
-        message = pb.ModelStreamInferResponse(infer_response=encoded(response, in_stream=True))
-        await self._call.write(message.SerializeToString())
+    async def _emit(self, context: RequestContext, response: InferResponse) -> None:
+        await self._send(
+            context, pb.ModelStreamInferResponse(infer_response=encoded(response, in_stream=True))
+        )
 
-    async def _fail(self, error: ServeError, id: str, model: str) -> None:
+    async def _fail(self, context: RequestContext, error: ServeError, id: str, model: str) -> None:
         """Close a request of the stream with an error."""
         response = pb.ModelInferResponse(id=id[:1024], model_name=model[:256])
         response.parameters[FINAL].bool_param = True
-        message = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
-        await self._call.write(message.SerializeToString())
+        told = pb.ModelStreamInferResponse(error_message=message_of(error), infer_response=response)
+        await self._send(context, told)
+
+    async def _send(self, context: RequestContext, message: pb.ModelStreamInferResponse) -> None:
+        raw = message.SerializeToString()
+        if context.recording is not None:
+            context.recording.sent(raw)
+        await self._call.write(raw)
 
 
 async def answer(
@@ -168,7 +184,6 @@ async def answer(
     context = context_of(scope)
     name = endpoint_name(services, scope, asked.answer.model)
     call = asked.call(name, _no_bytes, stream=asked.streaming)
-    record(services, context, call, None)
     with admitted(services, call):
         async with under_way(call, None, scope, services) as (attempt, deadline):
             begun()
@@ -219,6 +234,12 @@ def _parsed(
     if not meant.role.generates:
         return PARSERS[meant.role](request)
     return parse(request, config, can_stream=can_stream, role=meant.role)
+
+
+def _record(services: Services, scope: Scope, asked: Inference, message: pb.ModelInferRequest) -> None:
+    """Record the request where its endpoint has an inference table."""
+    name = endpoint_name(services, scope, asked.answer.model)
+    record(services, context_of(scope), name, message.SerializeToString, RpcTensors())
 
 
 def _told(services: Services, scope: Scope, stop: Stop, message: pb.ModelInferRequest) -> InferResponse:

@@ -2,10 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from serve_app.types.result import Usage
+
+
+class BodyForm(Protocol):
+    """How bodies of a transport read as text. Asked aside from requests, in the thread that writes."""
+
+    def request(self, body: bytes) -> str:
+        """Raises ValueError for a body that has no form as text."""
+        ...
+
+    def response(self, parts: Sequence[bytes]) -> str:
+        """The same, of an answer in its parts."""
+        ...
+
+
+class TextBodies:
+    """Bodies that are text already."""
+
+    def request(self, body: bytes) -> str:
+        return body.decode()
+
+    def response(self, parts: Sequence[bytes]) -> str:
+        return b"".join(parts).decode()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +43,8 @@ class Payload:
     first_token_s: float | None
     status: int  # HTTP; 0: nothing was sent
     request: bytes | None  # None: `codes` says why
-    response: bytes | None
+    response: tuple[bytes, ...] | None  # the parts in which it was sent
+    form: BodyForm
     redact: Callable[[str], str] | None  # what of `request` may be kept, where personal data is not to be
     codes: tuple[str, ...]
     endpoint: str
@@ -33,4 +57,4 @@ class Payload:
     @property
     def size(self) -> int:
         """Bytes of memory, about."""
-        return 1024 + len(self.request or b"") + len(self.response or b"")
+        return 1024 + len(self.request or b"") + sum(map(len, self.response or ()))

@@ -43,6 +43,12 @@ def test_every_metric_is_listed_for_operators() -> None:
     metrics = Metrics(lambda: {"model": EngineStats()})
     metrics.migrations(lambda: {("model", "killed"): 1})
     metrics.journal(waiting=lambda: 0, dropped=lambda: 0)
+    metrics.payloads(waiting=lambda: 0, dropped=lambda: 0)
+    metrics.catalogue_refused(lambda: False)
+    metrics.keys(is_refused=lambda: False, bad=lambda: 0)
+    metrics.endpoints_waiting(lambda: 0)
+    metrics.snapshot_age(lambda: 0.0)
+    metrics.unshipped(lambda: 0)
     names = {family.name for family in metrics.registry.collect()}
     missing = sorted(name for name in names if name not in OPERATIONS)
     assert not missing

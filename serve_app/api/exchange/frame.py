@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
@@ -21,6 +21,9 @@ from serve_app.api.recording import record
 from serve_app.api.services import Services
 from serve_app.errors import FieldError, ServeError
 from serve_app.limits import MAX_BODY_BYTES
+from serve_app.types.payload import BodyForm, TextBodies
+
+TEXT: Final = TextBodies()
 
 
 class Work(Protocol):
@@ -63,9 +66,11 @@ class Exchange(ABC, Generic[WorkT]):
         send: Send,
         *,
         max_bytes: int = MAX_BODY_BYTES,
+        form: BodyForm = TEXT,
     ) -> None:
-        """`max_bytes`: of the body."""
+        """`max_bytes`: of the body. `form`: how an inference table reads bodies."""
         self._max_bytes = max_bytes
+        self._form = form
         self._dialect = dialect
         self._services = services
         self._scope = scope
@@ -81,7 +86,11 @@ class Exchange(ABC, Generic[WorkT]):
         """
         parse = partial(self._dialect.parse, endpoint=endpoint)
         answer = partial(self._answer, entity=entity)
-        await exchange(self._services, self._scope, self._receive, parse, answer, max_bytes=self._max_bytes)
+        await exchange(
+            *(self._services, self._scope, self._receive, parse, answer),
+            max_bytes=self._max_bytes,
+            form=self._form,
+        )
 
     @abstractmethod
     async def _answer(self, work: WorkT, entity: str | None) -> None:
@@ -96,6 +105,7 @@ async def exchange(
     answer: Callable[[WorkT], Coroutine[Any, Any, None]],
     *,
     max_bytes: int = MAX_BODY_BYTES,
+    form: BodyForm = TEXT,
 ) -> None:
     """Read a body of at most `max_bytes`, parse it, and answer it while its client is connected.
 
@@ -105,8 +115,9 @@ async def exchange(
     with services.bodies.lease() as lease:
         raw = await read_body(scope, receive, lease.take, max_bytes=max_bytes)
         work = await _parsed(services, parse, raw)
-        if services.payloads is not None:
-            record(services, context_of(scope), work, raw)
+        model = getattr(work, "model", None)
+        if services.payloads is not None and isinstance(model, str):
+            record(services, context_of(scope), model, partial(bytes, raw), form)
         del raw  # it would live as long as the answer takes
         with admitted(services, work):
             await while_connected(receive, answer(work))

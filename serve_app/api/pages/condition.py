@@ -13,6 +13,11 @@ from serve_app.api.services import Services
 
 NO_ENDPOINTS: Final = "no endpoint is configured; set user_config.endpoints of the Gateway in the deploy file"
 
+STALE_KEYS: Final = (
+    "API keys made at run time are not taken: the control plane has not answered for too long "
+    "(control.max_snapshot_age_s)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Condition:
@@ -52,6 +57,8 @@ def condition(services: Services) -> Condition:
         f"endpoint {name} changes once these can answer: {', '.join(apps)}"
         for name, apps in directory.waiting.items()
     ]
+    if services.accounts.is_stale:
+        reasons.append(STALE_KEYS)
     if meter.problem is not None:
         reasons.append(meter.problem)
     return Condition(not silent and meter.is_open, (*silent, *reasons))

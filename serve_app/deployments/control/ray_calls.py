@@ -5,13 +5,22 @@ Written against Ray 2.60. tests/control/test_ray_calls.py holds each to what it 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 import ray
 from ray import serve
+from ray.exceptions import RayError
 from ray.serve import Application, Deployment
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from serve_app.deployments.serve_details import details as details
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def pinned(deployment: Deployment, version: str) -> Deployment:
@@ -41,3 +50,34 @@ def delete_aside(name: str) -> None:
 def logs_folder() -> Path:
     """Where Ray writes the logs of this node's processes."""
     return Path(ray._private.worker.global_worker.node.get_logs_dir_path())
+
+
+def own_node() -> str:
+    """Ray's id of this node."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def on_nodes(calls: Mapping[str, Callable[[], T]], wait_s: float) -> dict[str, T | None]:
+    """What each function returns on the node of that id, all at once. None: that node did not answer in time.
+
+    Functions travel by name, so every node must have this package.
+    """
+    task = ray.remote(num_cpus=0, max_retries=0)(_call)
+    running = {
+        task.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)).remote(call): node
+        for node, call in calls.items()
+    }
+    done, late = ray.wait([*running], num_returns=len(running), timeout=wait_s) if running else ([], [])
+    for reference in late:
+        ray.cancel(reference, force=True)
+    found: dict[str, T | None] = dict.fromkeys(calls)
+    for reference in done:
+        try:
+            found[running[reference]] = ray.get(reference)
+        except RayError as error:  # the node is gone, or it went while it read
+            logger.warning("node %s does not answer: %s", running[reference], type(error).__name__)
+    return found
+
+
+def _call(work: Callable[[], T]) -> T:
+    return work()

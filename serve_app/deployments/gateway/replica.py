@@ -122,6 +122,7 @@ class GatewayReplica:
         # Grants go first: no endpoint is there for a moment without its own.
         feed.subscribe(lambda snapshot: self._directory.permit(snapshot.grants))
         feed.subscribe(self._accounts.take)
+        self._accounts.snapshot_age_s = lambda: feed.age_s
         feed.subscribe(self._catalogues.take)
         self._catalogues.on_change = feed.tell
         feed.start()
@@ -173,6 +174,10 @@ class GatewayReplica:
             management=self._control,
             payloads=self._tables,
         )
+        if self._control is not None and self._shipper is not None:
+            feed, shipper = self._control.feed, self._shipper
+            services.metrics.snapshot_age(lambda: feed.age_s)
+            services.metrics.unshipped(lambda: shipper.behind)
         self._services = services
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.

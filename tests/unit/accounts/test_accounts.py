@@ -82,6 +82,27 @@ def test_a_key_ends_by_the_clock_between_two_snapshots():
         caller_of(found)
 
 
+def test_a_snapshot_that_nobody_confirms_is_not_believed_for_ever():
+    """A gateway that is cut off cannot hear that a key was revoked."""
+    key, line = new_key("operator")
+    found, age = accounts(line, control={"max_snapshot_age_s": 60}), Clock()
+    found.snapshot_age_s = age
+    found.take(snapshot(KNOWN))
+    age.now = 60.0
+    assert caller_of(found).key_id == "alice"
+    age.now = 60.1
+    for secret in (SECRET, "sk-made-meanwhile"):  # neither is refused for good
+        with pytest.raises(Unavailable, match="control plane") as caught:
+            caller_of(found, secret)
+        assert caught.value.retryable
+    assert found.bad_keys == 0
+    assert caller_of(found, key).key_id == "operator"  # the operator can still look
+    age.now = 0.0
+    assert caller_of(found).key_id == "alice"
+    with pytest.raises(Unauthenticated):
+        caller_of(found, "sk-unknown")
+
+
 def test_nobody_is_a_stranger_before_the_first_snapshot():
     """The control plane is away: a key that it may know is not refused for good."""
     waiting = accounts()

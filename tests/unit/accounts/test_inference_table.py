@@ -19,7 +19,7 @@ import pytest
 
 from serve_app.accounts.inference_table import InferenceTables
 from serve_app.types import Usage
-from serve_app.types.payload import Payload
+from serve_app.types.payload import Payload, TextBodies
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
 from tests.support.gateway import CHAT, Gateway, bearer, chat_body, gateway
 from tests.support.small_disk import fill, free, small_disk
@@ -57,7 +57,8 @@ def payload(**fields: Any) -> Payload:
         first_token_s=None,
         status=200,
         request=b"{}",
-        response=b"{}",
+        response=(b"{}",),
+        form=TextBodies(),
         redact=None,
         codes=(),
         endpoint="demo",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,20 +50,31 @@ async def test_calls_are_checked_and_recorded(tmp_path: Path) -> None:
     await asyncio.to_thread(tables.close)
     rows = dataset(tmp_path / "main/default/demo_payload", partitioning="hive").to_table().to_pylist()
     assert [row["status_code"] for row in rows] == [200, 400, 400]
-    assert all(row["logging_error_codes"] == ["BODY_NOT_TEXT"] and row["request"] is None for row in rows)
+    assert all(row["logging_error_codes"] == [] for row in rows)
     assert rows[0]["completion_tokens"] == 4
+    asked_for = json.loads(rows[0]["request"])
+    assert asked_for["model_name"] == "ensemble"
+    assert asked_for["inputs"] == [
+        {"name": "text_input", "datatype": "BYTES", "shape": [1, 1], "data": ["Write to <EMAIL_ADDRESS>"]},
+        {"name": "max_tokens", "datatype": "INT32", "shape": [1, 1], "data": [8]},
+    ]
+    outputs = {each["name"]: each for each in json.loads(rows[0]["response"])["outputs"]}
+    assert outputs["text_output"]["data"] == ["I am <EMAIL_ADDRESS>."]
+    assert "invalid_keywords" in json.loads(rows[1]["response"])["error"]
+    assert "output_ids" in json.loads(rows[2]["response"])["error"]
 
 
-async def test_a_stream_of_responses_is_masked() -> None:
-    backend = FakeBackend()
+async def test_a_stream_of_responses_is_masked(tmp_path: Path) -> None:
+    tables, backend = InferenceTables(tmp_path, retention_days=1), FakeBackend()
     backend.words = tuple(f"I am {EMAIL}.")
-    endpoints = [{"name": "demo", "ai_gateway": {"guardrails": {"output": RULES}}}]
-    app = fake_app(backend, directory=directory_of(backend, endpoints))
+    settings = {"guardrails": {"output": RULES}, "inference_table_config": {"enabled": True}}
+    endpoints = [{"name": "demo", "ai_gateway": settings}]
+    app = fake_app(backend, directory=directory_of(backend, endpoints), payloads=tables)
     async with rpc_served(app) as url, triton.InferenceServerClient(url) as client:
         inputs = [*asked("Hi"), tensor("stream", [[True]], "BOOL", np.bool_)]
 
         async def requests() -> Any:
-            yield {"model_name": "ensemble", "inputs": inputs}
+            yield {"model_name": "ensemble", "inputs": inputs, "request_id": "good"}
 
         texts = []
         async for result, error in client.stream_infer(requests()):
@@ -71,3 +83,9 @@ async def test_a_stream_of_responses_is_masked() -> None:
             if result.get_response().parameters["triton_final_response"].bool_param:
                 break
     assert "".join(texts) == "I am <EMAIL_ADDRESS>."
+    await asyncio.to_thread(tables.close)
+    (row,) = dataset(tmp_path / "main/default/demo_payload", partitioning="hive").to_table().to_pylist()
+    responses = [json.loads(line) for line in row["response"].splitlines()]
+    told = [each["data"] for line in responses for each in line["outputs"] if each["name"] == "text_output"]
+    assert "".join(text for (text,) in told) == "I am <EMAIL_ADDRESS>."
+    assert json.loads(row["request"])["id"] == "good"

@@ -23,6 +23,7 @@ from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.generate import GenerateExchange
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
 from serve_app.api.kserve.inflate import Inflated
+from serve_app.api.kserve.recorded import HttpTensors
 from serve_app.api.services import Services
 from serve_app.limits import MAX_BODY_BYTES, MAX_TENSOR_BODY_BYTES
 
@@ -57,7 +58,9 @@ class InferRoute:
             role=meant.role,
         )
         known = KnownModel(dialect, partial(find_model, services, scope, meant.endpoint))
-        exchange = GenerateExchange(known, services, _bare(scope), unpacked, send, max_bytes=most)
+        exchange = GenerateExchange(
+            *(known, services, _bare(scope), unpacked, send), max_bytes=most, form=HttpTensors(header_length)
+        )
         try:
             await exchange.run(meant.endpoint)
         except StopAsked as asked:

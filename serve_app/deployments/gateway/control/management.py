@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +82,13 @@ class SnapshotFeed:
         self._told: GatewayReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_new = True
+        self._confirmed = -math.inf  # when the control plane last said that ours is the newest
         self.current: Snapshot | None = None  # None: none was ever seen, neither here nor in the file
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the control plane said that `current` is the newest. Infinite where it never did."""
+        return time.monotonic() - self._confirmed
 
     def subscribe(self, take: Callable[[Snapshot], None]) -> None:
         """Call `take` with each new snapshot, at once with the one that is there."""
@@ -97,8 +105,10 @@ class SnapshotFeed:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._heard.wait()
-        if self.current is None and (kept := await asyncio.to_thread(_read, self._file)) is not None:
+        if self.current is None and (found := await asyncio.to_thread(_read, self._file)) is not None:
+            kept, age_s = found
             logger.warning("the control plane is away; this gateway starts from snapshot %d", kept.version)
+            self._confirmed = time.monotonic() - age_s
             self._take(kept)
 
     async def connected(self) -> None:
@@ -131,9 +141,12 @@ class SnapshotFeed:
             if not self._heard.is_set():
                 logger.info("the control plane answers")
                 self._heard.set()
+            self._confirmed = time.monotonic()
             if found is not None:
                 self._take(found)
                 await self._keep(found)
+            else:
+                await asyncio.to_thread(_confirm, self._file)
 
     @property
     def _wait_s(self) -> float:
@@ -194,14 +207,21 @@ class RemoteManagement:
         return await self._link.call(command, caller, COMMAND_S)
 
 
-def _read(path: Path) -> Snapshot | None:
+def _read(path: Path) -> tuple[Snapshot, float] | None:
+    """The kept snapshot, and seconds since it was the newest."""
     try:
-        return _snapshot_decoder.decode(path.read_bytes())
+        return _snapshot_decoder.decode(path.read_bytes()), max(0.0, time.time() - path.stat().st_mtime)
     except FileNotFoundError:
         return None
     except (OSError, msgspec.DecodeError) as error:
         logger.warning("the kept snapshot is of no use: %s", error)
         return None
+
+
+def _confirm(path: Path) -> None:
+    """The kept snapshot is still the newest; its time says so to a gateway that starts from it."""
+    with contextlib.suppress(OSError):
+        os.utime(path)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -7,6 +7,7 @@ left that are gone. While the control plane or its database is away, the journal
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,7 @@ class Shipper:
         self._every_s = every_s
         self._batch: Batch | None = None  # given by the tail, and not committed
         self._complained = -COMPLAIN_S
+        self.behind = 0  # bytes of journals that have not arrived yet, by the newest look
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -62,6 +64,9 @@ class Shipper:
             except Exception as error:
                 pause_s = min(LONGEST_S, 2 * pause_s)
                 self._complain(error)
+            with contextlib.suppress(OSError):
+                run_in_executor = asyncio.get_running_loop().run_in_executor
+                self.behind = await run_in_executor(self._files, self._tail.behind)
 
     async def _ship(self) -> bool:
         """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""

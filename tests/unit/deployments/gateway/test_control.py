@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -114,6 +117,32 @@ async def test_without_a_control_plane_the_kept_snapshot_is_taken(
         link.is_away = False
         link.change(Snapshot(version=3))  # of another database: older by number, and yet the truth
         await until(lambda: taken[-1].version == 3)
+
+
+async def test_the_age_of_a_snapshot_counts_from_the_last_word_of_the_control_plane(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(control, "PAUSE_S", 0.01)
+    monkeypatch.setattr(control, "POLL_S", 0.0)  # "nothing new", again and again
+    file = tmp_path / "snapshot"
+    link = FakeLink(Snapshot(version=7, keys=(KEY,)))
+    async with feeding(link, file) as (feed, _):
+        assert feed.age_s == math.inf
+        await feed.first(10.0)
+        await until(file.exists)
+        assert 0 <= feed.age_s < 60
+        os.utime(file, (1.0, 1.0))
+        await until(lambda: file.stat().st_mtime > 1.0)  # confirmed, though nothing is new
+        link.is_away = True
+        await until(lambda: not feed._heard.is_set())
+        before = feed.age_s
+        await until(lambda: feed.age_s > before)
+    os.utime(file, (time.time() - 4_000.0,) * 2)
+    async with feeding(link, file) as (feed, _):
+        await feed.first(0.05)
+        assert 4_000.0 <= feed.age_s < 4_060.0  # a gateway that starts alone knows how old it is
+        link.is_away = False
+        await until(lambda: feed.age_s < 60.0)
 
 
 async def test_a_file_that_is_broken_or_missing_is_no_snapshot(tmp_path: Path) -> None:

@@ -64,14 +64,18 @@ async def test_what_ends_is_in_the_ledger_as_it_ended(database, tmp_path):
 async def test_what_ended_while_nobody_took_it_arrives_later(database, tmp_path, failure):
     plane, journal = LedgerPlane(database), Journal(tmp_path / "usage")
     plane.failure = failure
-    async with shipping(tmp_path / "usage", plane):
+    async with shipping(tmp_path / "usage", plane) as shipper:
         for id in "abc":
             journal.closed(some(id))
-        while len(plane.commands) < 3:
+        while len(plane.commands) < 3 or not shipper.behind:
             await asyncio.sleep(FAST)
         assert await plane.rows() == {}
+        assert shipper.behind == sum(path.stat().st_size for path in (tmp_path / "usage").glob("*.jsonl"))
         plane.failure = None
         await until_shipped(plane, "abc")
+        async with asyncio.timeout(WAIT_S):
+            while shipper.behind:
+                await asyncio.sleep(FAST)
     journal.close()
 
 
