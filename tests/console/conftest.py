@@ -118,13 +118,13 @@ async def open_visit(chromium: Browser, open_server: Server) -> AsyncIterator[Vi
 
 
 async def sign_in(visit: Visit, server: Server, key: str) -> None:
-    value = await server.sign_in(key)
     await visit.context.add_cookies(
         [
             {
                 "name": COOKIE,
-                "value": value,
-                "url": f"{server.url}/console/",
+                "value": await server.sign_in(key),
+                "domain": "127.0.0.1",
+                "path": "/console",
                 "httpOnly": True,
                 "sameSite": "Strict",
             }

@@ -50,6 +50,11 @@ class Visit:
         """Every host that the page asked."""
         return {urlsplit(each).hostname for each in self.asked if not each.startswith(("data:", "blob:"))}
 
+    def forgive(self) -> None:
+        """What was asked and complained of so far was expected."""
+        self.asked.clear()
+        self.complaints.clear()
+
     def _note(self, kind: str, text: str) -> None:
         if kind == "error":
             self.complaints.append(text)

@@ -22,6 +22,15 @@ def rpc_port(config: dict[str, Any]) -> int | None:
     return next((port for port in found if port is not None), None)
 
 
+def console_url(config: dict[str, Any]) -> str | None:
+    """Where a browser of this machine finds the console; None where it is switched off."""
+    found = [(app.get("args") or {}).get("console") or {} for app in config["applications"]]
+    if any(each.get("enabled") is False for each in found):
+        return None
+    host, port = address(config)
+    return f"http://{reachable(host)}:{port}/console"
+
+
 def v1(config: dict[str, Any]) -> Family:
     """The protocol of the gateway's paths below /v1."""
     found = [(app.get("args") or {}).get("v1_dialect") for app in config["applications"]]

@@ -147,6 +147,8 @@ class Server:
         show(f"{_example(host, port, chat_endpoint(self._config))}\n\n")
         if (rpc := ports.rpc_port(self._config)) is not None:
             show(f"KServe v2 over gRPC: {ports.reachable(host)}:{rpc}\n\n")
+        if (console := ports.console_url(self._config)) is not None:
+            show(f"In a browser: {console}\n\n")
         show("Ctrl-C stops it.\n")
 
     @property

@@ -2,6 +2,7 @@
 
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -72,3 +73,19 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_the_first_request_that_is_shown_asks_an_endpoint_of_the_file(endpoints: str, name: str) -> None:
     gateway = {"name": "Gateway", "user_config": {"endpoints": yaml.safe_load(endpoints)}}
     assert chat_endpoint({"applications": [{"name": "system", "deployments": [gateway]}]}) == name
+
+
+@pytest.mark.parametrize(
+    ("host", "args", "url"),
+    [
+        ("127.0.0.1", {}, "http://127.0.0.1:8000/console"),
+        ("0.0.0.0", {"console": {"session_hours": 1}}, "http://127.0.0.1:8000/console"),
+        ("127.0.0.1", {"console": {"enabled": False}}, None),
+    ],
+)
+def test_the_console_is_named_where_there_is_one(host: str, args: dict[str, Any], url: str | None) -> None:
+    config = {
+        "http_options": {"host": host},
+        "applications": [{"name": "m"}, {"name": "system", "args": args}],
+    }
+    assert ports.console_url(config) == url

@@ -1,0 +1,14 @@
+"""Every page of the console that a test may open as it is. A page with a name in its path is added here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.console.pages import PAGES
+
+PLACES: Final = (
+    *(page.PATH for page in PAGES),
+    "/console/sign-in",
+    "/console/none",  # what every refusal looks like
+)
+EXPECTED: Final = {"/console/none": 404}  # 200 for all others
