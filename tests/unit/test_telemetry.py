@@ -6,7 +6,9 @@ import logging
 import pytest
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
-from serve_app.telemetry import JsonFormatter, Metrics, StreamHistogram
+from serve_app.live.latencies import fine
+from serve_app.telemetry import JsonFormatter, Metrics
+from serve_app.telemetry.stream_histogram import StreamHistogram
 from serve_app.types import EngineStats, Usage
 
 
@@ -73,7 +75,7 @@ def test_a_stream_histogram_says_what_a_histogram_of_the_library_says() -> None:
     bounds = (0.001, 0.01, 1.0)
     library, ours = CollectorRegistry(), CollectorRegistry()
     expected = Histogram("wait_seconds", "A wait.", ["who"], buckets=bounds, registry=library)
-    found = StreamHistogram("wait_seconds", "A wait.", ["who"], bounds)
+    found = StreamHistogram("wait_seconds", "A wait.", ["who"], bounds, fine(bounds))
     ours.register(found)
     for seconds in (0.0, 0.001, 0.0011, 0.01, 0.5, 1.0, 1.5, 100.0):
         for who in ("a", "b"):

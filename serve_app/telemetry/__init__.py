@@ -1,0 +1,7 @@
+"""Metrics and log lines of a gateway, a replica and the control plane."""
+
+from serve_app.telemetry.answer_counts import AnswerCounts
+from serve_app.telemetry.logs import JsonFormatter, log_request
+from serve_app.telemetry.metrics import CONTENT_TYPE, Metrics, Timings
+
+__all__ = ["CONTENT_TYPE", "AnswerCounts", "JsonFormatter", "Metrics", "Timings", "log_request"]

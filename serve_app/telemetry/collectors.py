@@ -1,0 +1,106 @@
+"""What is read from elsewhere at each scrape: engines, and counts that others keep; or a part of it all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from serve_app.types import EngineStats
+
+# (name, help, attribute of EngineStats, is a counter)
+_ENGINE: Final = (
+    ("running_sequences", "Sequences in the engine's batch.", "running", False),
+    ("waiting_sequences", "Sequences waiting for a step.", "waiting", False),
+    ("waiting_tokens", "Prompt tokens not yet computed.", "waiting_tokens", False),
+    ("kv_blocks", "Blocks of the KV cache.", "blocks_total", False),
+    ("kv_blocks_used", "Blocks referenced by live sequences.", "blocks_used", False),
+    ("kv_blocks_cached", "Free blocks that hold a prefix.", "blocks_cached", False),
+    ("heartbeat_age_seconds", "Time since the engine last stepped or idled.", "heartbeat_age_s", False),
+    ("engine_steps", "Steps of the engine.", "steps", True),
+    ("engine_prompt_tokens", "Prompt tokens the engine took.", "prompt_tokens", True),
+    ("prefix_hit_tokens", "Prompt tokens found in the prefix cache.", "cached_tokens", True),
+    ("engine_generated_tokens", "Tokens the engine generated.", "generated_tokens", True),
+    ("draft_tokens", "Draft tokens verified.", "draft_tokens", True),
+    ("accepted_draft_tokens", "Draft tokens that were right.", "accepted_tokens", True),
+    ("preemptions", "Sequences put back to wait for lack of blocks.", "preemptions", True),
+)
+
+
+class EndpointPart(Collector):
+    """The samples of a registry that one endpoint, or one of some applications, labels."""
+
+    def __init__(self, registry: CollectorRegistry, endpoint: str, applications: Collection[str]) -> None:
+        self._registry = registry
+        self._endpoint = endpoint
+        self._applications = applications
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        for family in self._registry.collect():
+            samples = [each for each in family.samples if self._is_meant(each.labels)]
+            if samples:
+                part = Metric(family.name, family.documentation, family.type, family.unit)
+                part.samples = samples
+                yield part
+
+    def _is_meant(self, labels: Mapping[str, str]) -> bool:
+        if "endpoint" in labels:
+            return labels["endpoint"] == self._endpoint
+        return labels.get("application") in self._applications
+
+
+class EngineCollector(Collector):
+    """Engine snapshots as metrics, made anew at each scrape."""
+
+    def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
+        self._stats = stats
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # asked at registration, when there may be no snapshot yet
+
+    def collect(self) -> Iterator[Metric]:
+        snapshots = self._stats()
+        for name, help, attribute, counts in _ENGINE:
+            family: GaugeMetricFamily | CounterMetricFamily
+            kind = CounterMetricFamily if counts else GaugeMetricFamily
+            family = kind(f"serve_app_{name}", help, labels=["application"])
+            for app, stats in snapshots.items():
+                family.add_metric([app], float(getattr(stats, attribute)))
+            yield family
+
+
+class MigrationCollector(Collector):
+    """How often answers went on in another replica, read at each scrape."""
+
+    def __init__(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        self._counts = counts
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(
+            "serve_app_migrations",
+            "Answers that went on in another replica.",
+            labels=["application", "cause"],
+        )
+        for labels, count in self._counts().items():
+            family.add_metric(labels, float(count))
+        yield family
+
+
+class CountCollector(Collector):
+    """A counter that somebody else keeps, read at each scrape."""
+
+    def __init__(self, name: str, help: str, read: Callable[[], int]) -> None:
+        self._name = name
+        self._help = help
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(f"serve_app_{self._name}", self._help)
+        family.add_metric([], float(self._read()))
+        yield family

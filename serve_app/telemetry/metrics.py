@@ -1,0 +1,214 @@
+"""What a gateway measures, by the names that Prometheus reads. Knows no HTTP, no engine and no model.
+
+Labels are bounded: model names come from the catalogue, routes are templates. No
+string of a client becomes a label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from serve_app.live.latencies import FINE_LONG, FINE_SHORT, LONG, SHORT, LatencyCounts
+from serve_app.telemetry.answer_counts import AnswerCounts
+from serve_app.telemetry.collectors import (
+    CountCollector,
+    EndpointPart,
+    EngineCollector,
+    MigrationCollector,
+)
+from serve_app.telemetry.stream_histogram import StreamHistogram
+from serve_app.types import EngineStats, Usage, UsageRecord
+
+_SPLIT: Final = ("endpoint", "entity")  # who answered, by the catalogue
+
+CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metrics:
+    """What a gateway measures, in a registry of its own."""
+
+    def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
+        """`stats` gives the latest snapshot of every model's application; it is asked at each scrape."""
+        self.registry = CollectorRegistry()
+
+        def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
+            return Histogram(f"serve_app_{name}", help, _SPLIT, buckets=buckets, registry=self.registry)
+
+        def counter(name: str, help: str, labels: Sequence[str]) -> Counter:
+            return Counter(f"serve_app_{name}", help, labels, registry=self.registry)
+
+        self._first_token = StreamHistogram(
+            "serve_app_time_to_first_token_seconds", "From request to first token.", _SPLIT, LONG, FINE_LONG
+        )
+        self.registry.register(self._first_token)
+        self._inter_token = StreamHistogram(
+            "serve_app_inter_token_latency_seconds",
+            "Between two steps of a stream.",
+            _SPLIT,
+            SHORT,
+            FINE_SHORT,
+        )
+        self.registry.register(self._inter_token)
+        self._end_to_end = histogram("request_seconds", "From request to last byte.", LONG)
+        self._queue = histogram("queue_seconds", "From the engine's door to its first step.", LONG)
+        self._requests = counter("requests", "HTTP requests.", [*_SPLIT, "route", "status"])
+        self._prompt = counter("prompt_tokens", "Prompt tokens of requests.", _SPLIT)
+        self._completion = counter("completion_tokens", "Tokens generated for requests.", _SPLIT)
+        self._cached = counter("cached_tokens", "Prompt tokens that were not computed again.", _SPLIT)
+        self._copies = counter("shadow_requests", "Copies for shadow entities.", [*_SPLIT, "outcome"])
+        self._copy_tokens = counter("shadow_tokens", "Tokens of such copies.", [*_SPLIT, "direction"])
+        self._copy_first_token = histogram(
+            "shadow_time_to_first_token_seconds", "From a copy's start to its first token.", LONG
+        )
+        self._copy_time = histogram("shadow_request_seconds", "From a copy's start to its end.", LONG)
+        self._guardrails = counter(
+            "guardrails_triggered",
+            "Prompts and answers that a guardrail stopped.",
+            ["endpoint", "side", "check"],
+        )
+        self._in_flight = Gauge(
+            "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
+        )
+        self.registry.register(EngineCollector(stats))
+        self._timings: dict[tuple[str, str], Timings] = {}
+        self._served: dict[tuple[str, str], AnswerCounts] = {}
+        self.on_answer: Callable[[], None] = lambda: None  # called when an entity of the catalogue answered
+
+    def timings(self, endpoint: str, entity: str) -> Timings:
+        """The latency recorders of a served entity of the catalogue."""
+        found = self._timings.get((endpoint, entity))
+        if found is None:
+            found = self._timings[endpoint, entity] = Timings(
+                self._first_token.labels(endpoint, entity),
+                self._inter_token.labels(endpoint, entity),
+                self._queue.labels(endpoint, entity),
+            )
+        return found
+
+    def catalogue_refused(self, is_refused: Callable[[], bool]) -> None:
+        """Ask `is_refused` at each scrape whether the newest catalogue was wrong."""
+        self._read(
+            "catalogue_refused", "1 while a wrong catalogue was refused and the old one serves.", is_refused
+        )
+
+    def keys(self, is_refused: Callable[[], bool], bad: Callable[[], int]) -> None:
+        """Ask at each scrape whether the newest list of keys was wrong, and how many bad keys came."""
+        self._read(
+            "keys_refused", "1 while a wrong key file was refused and the old keys are in force.", is_refused
+        )
+        self._count("bad_keys", "Requests with an API key that does not exist.", bad)
+
+    def snapshot_age(self, seconds: Callable[[], float]) -> None:
+        """Ask at each scrape how long ago the control plane confirmed the snapshot in force."""
+        self._read(
+            "snapshot_age_seconds", "Since the control plane confirmed the snapshot in force.", seconds
+        )
+
+    def unshipped(self, size: Callable[[], int]) -> None:
+        """Ask at each scrape how many bytes of journals the ledger does not have yet."""
+        self._read("usage_unshipped_bytes", "Bytes of usage journals that are not in the ledger yet.", size)
+
+    def endpoints_waiting(self, count: Callable[[], int]) -> None:
+        """Ask `count` at each scrape how many endpoints are not yet what the newest catalogue says."""
+        self._read(
+            "endpoints_waiting", "Endpoints that stay as they were until their new models can answer.", count
+        )
+
+    def in_flight(self, count: Callable[[], int]) -> None:
+        """Read the number of prompts under way from `count` at each scrape."""
+        self._in_flight.set_function(lambda: float(count()))
+
+    def journal(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        """Read from both at each scrape how the usage journal stands."""
+        self._read("usage_backlog", "Usage records in memory that the disk did not take yet.", waiting)
+        self._count("usage_records_dropped", "Usage records that are lost.", dropped)
+
+    def payloads(self, waiting: Callable[[], int], dropped: Callable[[], int]) -> None:
+        """Read from both at each scrape how the inference tables stand."""
+        self._read("inference_table_backlog", "Rows of inference tables in memory.", waiting)
+        self._count("inference_table_rows_dropped", "Rows of inference tables that are lost.", dropped)
+
+    def _read(self, name: str, help: str, value: Callable[[], float]) -> None:
+        """A gauge whose value is asked for at each scrape."""
+        Gauge(f"serve_app_{name}", help, registry=self.registry).set_function(lambda: float(value()))
+
+    def _count(self, name: str, help: str, value: Callable[[], int]) -> None:
+        """The same of a counter."""
+        self.registry.register(CountCollector(name, help, value))
+
+    def migrations(self, counts: Callable[[], Mapping[tuple[str, str], int]]) -> None:
+        """Read from `counts` at each scrape how often answers went on elsewhere, by application and cause."""
+        self.registry.register(MigrationCollector(counts))
+
+    def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
+        self._requests.labels(endpoint, entity, route, status).inc()
+        if entity != "unknown":
+            self._end_to_end.labels(endpoint, entity).observe(seconds)
+            before = self.served(endpoint, entity)
+            self._served[endpoint, entity] = before.and_one(seconds, status)
+            self.on_answer()
+
+    def served(self, endpoint: str, entity: str) -> AnswerCounts:
+        """How often and how long a served entity of the catalogue answered."""
+        return self._served.get((endpoint, entity), AnswerCounts())
+
+    @property
+    def answered(self) -> Mapping[tuple[str, str], AnswerCounts]:
+        """`served` of all, by endpoint and entity."""
+        return self._served
+
+    @property
+    def first_token(self) -> Mapping[tuple[str, ...], LatencyCounts]:
+        """Times from request to first token, by endpoint and entity."""
+        return self._first_token.counts
+
+    @property
+    def inter_token(self) -> Mapping[tuple[str, ...], LatencyCounts]:
+        """Times between two steps of a stream, by endpoint and entity."""
+        return self._inter_token.counts
+
+    def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
+        """What one body used in the end, complete or not."""
+        self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
+        self._completion.labels(endpoint, entity).inc(usage.generated_tokens)
+        self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
+
+    def copy_skipped(self, endpoint: str, entity: str) -> None:
+        """No copy was made for a shadow entity, because too many were under way."""
+        self._copies.labels(endpoint, entity, "skipped").inc()
+
+    def copy_done(self, record: UsageRecord) -> None:
+        """A copy for a shadow entity ended as `record` says."""
+        labels = record.endpoint, record.entity
+        self._copies.labels(*labels, record.outcome).inc()
+        self._copy_tokens.labels(*labels, "prompt").inc(record.prompt_tokens)
+        self._copy_tokens.labels(*labels, "completion").inc(record.completion_tokens)
+        self._copy_time.labels(*labels).observe(record.total_s)
+        if record.first_token_s is not None:
+            self._copy_first_token.labels(*labels).observe(record.first_token_s)
+
+    def guardrail(self, endpoint: str, side: str, check: str) -> None:
+        """A prompt (`input`) or an answer (`output`) did not pass a check."""
+        self._guardrails.labels(endpoint, side, check).inc()
+
+    def render(self) -> bytes:
+        """Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def render_endpoint(self, endpoint: str, applications: Collection[str]) -> bytes:
+        """The part of `render` that is about one endpoint, or about the applications of its models."""
+        part = CollectorRegistry()
+        part.register(EndpointPart(self.registry, endpoint, applications))
+        return generate_latest(part)
+
+
+class Timings:
+    """Latency recorders of one served entity, looked up once a request instead of once an event."""
+
+    def __init__(self, first: LatencyCounts, between: LatencyCounts, queue: Histogram) -> None:
+        self.first = first.observe
+        self.next = between.observe
+        self.queue = queue.observe
