@@ -24,6 +24,7 @@ from serve_app.types import (
 )
 from serve_app.types.control.command import Command
 from serve_app.types.control.command import ReplyT as CommandReplyT
+from serve_app.types.control.live import LiveSlots
 from serve_app.types.payload import Payload
 from serve_app.types.question import ReplyT
 
@@ -92,6 +93,14 @@ class Backend(Protocol):
 
     def stats(self) -> dict[str, EngineStats]:
         """For each application the latest snapshot of its engines, summed over its replicas."""
+        ...
+
+    def replicas(self) -> Mapping[str, Mapping[str, EngineStats]]:
+        """As `stats`, for each replica by its id: those that have answered this gateway."""
+        ...
+
+    def num_replicas(self, app: str) -> int:
+        """How many replicas of an application run, those included that were never asked."""
         ...
 
     def migrations(self) -> Mapping[tuple[str, str], int]:
@@ -169,6 +178,18 @@ class Management(Protocol):
         Unavailable while the control plane or its database is away; then nothing was changed, or the same
         command may be sent again.
         """
+        ...
+
+
+class LiveCluster(Protocol):
+    """The control plane, which knows what happens now on all gateways."""
+
+    def tell(self) -> None:
+        """This gateway has a new slot. Never waits or fails."""
+        ...
+
+    async def read(self, after: int) -> LiveSlots:
+        """The slots of all gateways after the number `after`. Raises Unavailable."""
         ...
 
 

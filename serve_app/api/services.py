@@ -17,6 +17,8 @@ from serve_app.api.backend import Accounts, Backend, Journal, Management, Payloa
 from serve_app.api.context import context_of, peer_of
 from serve_app.api.directory import CallerView, Directory
 from serve_app.api.guard.guard import Guards
+from serve_app.api.live.live import Live
+from serve_app.api.live.pulse import Pulse
 from serve_app.config import GatewayConfig
 from serve_app.telemetry import Metrics
 
@@ -38,6 +40,7 @@ class Services:
     meter: Meter
     admission: Admission
     peer_of: PeerOf
+    live: Live
     management: Management | None = None  # None: this server has no control plane
     payloads: Payloads | None = None  # None: there are no inference tables
     bodies: BodyBytes = field(default_factory=BodyBytes)
@@ -86,8 +89,20 @@ def gateway_services(
     metrics.journal(waiting=lambda: journal.waiting, dropped=lambda: journal.dropped)
     if payloads is not None:
         metrics.payloads(waiting=lambda: payloads.waiting, dropped=lambda: payloads.dropped)
+    pulse = Pulse(metrics, meter.under_way, backend)
+    metrics.on_answer = meter.on_begin = pulse.wake
     services = Services(
-        backend, accounts, directory, config, metrics, meter, admission, peer_of, management, payloads
+        backend,
+        accounts,
+        directory,
+        config,
+        metrics,
+        meter,
+        admission,
+        peer_of,
+        Live(pulse),
+        management,
+        payloads,
     )
     admission.when_closed = services.copies.close
     return services

@@ -31,6 +31,8 @@ from serve_app.types.control import (
     KeyShown,
     ListEndpoints,
     ListKeys,
+    LiveSlots,
+    LiveTold,
     Logs,
     PatchTags,
     Permissions,
@@ -38,6 +40,7 @@ from serve_app.types.control import (
     PutPermissions,
     PutShadow,
     PutStored,
+    ReadLive,
     ReadLogs,
     ReplyT,
     ReportUsage,
@@ -48,6 +51,7 @@ from serve_app.types.control import (
     Snapshot,
     StartRollout,
     StopRollout,
+    TellLive,
     UpdateConfig,
     UpdateKey,
     UsageReport,
@@ -80,6 +84,8 @@ REPLIES: Final[dict[type[Command[Any]], type]] = {
     GiveFeedback: Done,
     PutShadow: Done,
     CompareEntities: ComparisonReport,
+    TellLive: LiveTold,
+    ReadLive: LiveSlots,
 }
 
 _commands: Final = {

@@ -103,6 +103,11 @@ class Receiver:
         """The newest statistics of every connected replica of the application `app`."""
         return [peer.stats for peer in self.peers.values() if peer.app == app and peer.stats is not None]
 
+    def by_replica(self, app: str) -> dict[str, EngineStats]:
+        """As `stats`, by the replica's id."""
+        peers = self.peers.values()
+        return {peer.replica: peer.stats for peer in peers if peer.app == app and peer.stats is not None}
+
     async def close(self) -> None:
         for server in self._servers:
             server.close()

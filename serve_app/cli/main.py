@@ -9,6 +9,7 @@ from serve_app.cli.deploy import deploy
 from serve_app.cli.endpoints.group import endpoints
 from serve_app.cli.health import health
 from serve_app.cli.keys import keys
+from serve_app.cli.live import live
 from serve_app.cli.measure_throughput import measure_throughput
 from serve_app.cli.serve import serve
 from serve_app.cli.usage import usage
@@ -21,7 +22,7 @@ def cli() -> None:
     """Serve models on your own machines, and look after the server."""
 
 
-for _command in (serve, deploy, validate, health, endpoints, chat, keys, usage, measure_throughput):
+for _command in (serve, deploy, validate, health, endpoints, chat, keys, usage, live, measure_throughput):
     cli.add_command(_command)
 
 

@@ -16,6 +16,7 @@ from serve_app.control.keys.access import Access
 from serve_app.control.keys.keys import Keys
 from serve_app.control.keys.permissions import Grants
 from serve_app.control.ledger.ledger import Ledger
+from serve_app.control.live import Live
 from serve_app.control.rollouts.endpoint_splits import EndpointSplits
 from serve_app.control.rollouts.feedback import Feedback
 from serve_app.control.rollouts.rollouts import Rollouts
@@ -56,7 +57,7 @@ class ControlPlane:
         self.snapshots.on_report = self.endpoints.wake
         areas = (
             *(self.snapshots, self.endpoints, self.keys, grants),
-            *(self.ledger, self.rollouts, Feedback(database)),
+            *(self.ledger, self.rollouts, Feedback(database), Live()),
         )
         self._handlers: dict[type[Command[Any]], Handler] = joined(area.handlers() for area in areas)
         self._is_open = False

@@ -107,6 +107,7 @@ class FakeBackend:
     progress: Usage | None = None  # told before everything else
     requests: list[GenerateRequest] = field(default_factory=list)
     questions: list[Any] = field(default_factory=list)
+    loads: dict[str, dict[str, EngineStats]] = field(default_factory=dict)  # see `replicas`
     running: int = 0
     aborted: list[str] = field(default_factory=list)
     closed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -141,6 +142,12 @@ class FakeBackend:
         return {
             "model-demo": EngineStats(running=2, waiting=1, blocks_total=10, blocks_used=4, cached_tokens=7)
         }
+
+    def replicas(self) -> dict[str, dict[str, EngineStats]]:
+        return self.loads
+
+    def num_replicas(self, app: str) -> int:
+        return int(self.is_ready(app))
 
     def migrations(self) -> dict[tuple[str, str], int]:
         return {("model-demo", "killed"): 2}

@@ -41,6 +41,12 @@ class LocalBackend:
     def stats(self) -> dict[str, EngineStats]:
         return {app_name(self._server.info.name, self._server.info.version): self._server.stats()}
 
+    def replicas(self) -> dict[str, dict[str, EngineStats]]:
+        return {app: {"local": stats} for app, stats in self.stats().items()}
+
+    def num_replicas(self, app: str) -> int:
+        return int(self.is_ready(app))
+
     def migrations(self) -> dict[tuple[str, str], int]:
         return {}
 

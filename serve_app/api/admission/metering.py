@@ -18,6 +18,7 @@ from typing import Final, Protocol
 
 from serve_app.api.admission.draws import draws_of, refusal_of, settlement_of, tightest
 from serve_app.api.admission.progress import Progress
+from serve_app.api.admission.under_way import UnderWay
 from serve_app.api.backend import Journal, Quota
 from serve_app.api.context import RequestContext
 from serve_app.api.edge.body import ClientGone
@@ -56,6 +57,8 @@ class Meter:
         self._journal = journal
         self._usage_required = usage_required
         self._progress = Progress(journal)
+        self.under_way = UnderWay()
+        self.on_begin: Callable[[], None] = lambda: None  # called with each request that is admitted
 
     @property
     def journal(self) -> Journal:
@@ -99,6 +102,8 @@ class Meter:
             await self._claim(draws, context)
         metered = Metered(endpoint, context, self._progress)
         self._journal.opened(metered.record)
+        self.under_way.begin(metered)
+        self.on_begin()
         outcome = "failed"
         try:
             yield metered
@@ -114,6 +119,7 @@ class Meter:
             if draws:
                 self._quota.settle(settlement_of(draws, metered.usage, is_free=metered.is_free))
             self._progress.end(metered)
+            self.under_way.end(metered)
             self._journal.closed(metered.close(outcome))
 
     async def _claim(self, draws: Sequence[Draw], context: RequestContext) -> None:
@@ -147,6 +153,11 @@ class Metered:
             started=time.time() - (time.monotonic() - context.started),
             outcome="lost",
         )
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """The endpoint, and the entity that answers, or was tried last."""
+        return self._endpoint.name, self._context.entity
 
     @property
     def usage(self) -> Usage:

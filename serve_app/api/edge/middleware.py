@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 # of its own disconnect, or our deadlines.
 REFUSED_HEADERS: Final = ("x-request-disconnect-disabled", "x-request-timeout-seconds")
 QUIET: Final = frozenset(  # machines ask these every second
-    {"/livez", "/readyz", "/health", "/metrics", "/grpc.health.v1.Health/Check"}
+    {"/livez", "/readyz", "/health", "/metrics", "/api/2.0/live", "/grpc.health.v1.Health/Check"}
 )
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "gRPC"})  # the methods that logs name
 INTERNAL: Final = "an internal error occurred; the request may be retried"

@@ -100,7 +100,7 @@ class CommandRoute(Generic[BodyT]):
             management=management,
             caller=context.caller,
             path=_checked_path(scope["path_params"]),
-            query=_checked_query(scope["query_string"]),
+            query=checked_query(scope["query_string"]),
             body=await self._read(scope, receive),
         )
         answer = await self._handle(asked)
@@ -128,8 +128,8 @@ def _checked_path(path: Mapping[str, str]) -> Mapping[str, str]:
     return path
 
 
-def _checked_query(raw: bytes) -> Mapping[str, str]:
-    """Raises InvalidField."""
+def checked_query(raw: bytes) -> Mapping[str, str]:
+    """The parameters of a query by name, of several values of one name the last. Raises InvalidField."""
     try:
         return dict(
             parse_qsl(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from serve_app.api.management import elsewhere, usage
+from serve_app.api.management import elsewhere, live, usage
 from serve_app.api.management.endpoints import pages, permissions, settings
 from serve_app.api.management.endpoints import routes as endpoints
 from serve_app.api.management.keys import routes as keys
@@ -16,6 +16,7 @@ from serve_app.api.services import Services
 def routes(services: Services) -> Iterator[Entry]:
     """All of them."""
     yield from usage.routes(services)
+    yield from live.routes(services)
     yield from keys.routes(services)
     yield from endpoints.routes(services)
     yield from settings.routes(services)

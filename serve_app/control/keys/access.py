@@ -29,12 +29,14 @@ from serve_app.types.control import (
     PatchTags,
     PutAiGateway,
     PutPermissions,
+    ReadLive,
     ReadLogs,
     ReplyT,
     ReportUsage,
     ShipUsage,
     StartRollout,
     StopRollout,
+    TellLive,
     UpdateConfig,
     WatchSnapshot,
 )
@@ -60,7 +62,7 @@ OF_ENDPOINT: Final = MappingProxyType[type[Command[Any]], tuple[Level, str]](
 # Commands whose own handlers judge the caller, by what only they know.
 JUDGED_BELOW: Final = frozenset[type[Command[Any]]]({GetPermissions, PutPermissions, GiveFeedback})
 # Commands that gateways send for themselves. No route sends one.
-OF_GATEWAYS: Final = frozenset[type[Command[Any]]]({WatchSnapshot, ShipUsage})
+OF_GATEWAYS: Final = frozenset[type[Command[Any]]]({WatchSnapshot, ShipUsage, TellLive, ReadLive})
 
 
 class Access:

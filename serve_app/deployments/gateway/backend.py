@@ -116,6 +116,15 @@ class ServeBackend:
         """For each application, the newest statistics of the replicas that serve this gateway, summed."""
         return {app: total(self._receiver.stats(app)) for app in self._named() if self.is_ready(app)}
 
+    def replicas(self) -> dict[str, dict[str, EngineStats]]:
+        """As `stats`, for each replica by its id."""
+        return {app: self._receiver.by_replica(app) for app in self._named()}
+
+    def num_replicas(self, app: str) -> int:
+        """How many replicas of an application Serve's router may send a request to."""
+        model = self._by_app.get(app)
+        return 0 if model is None else model.num_replicas
+
     def migrations(self) -> dict[tuple[str, str], int]:
         return self._migrations.counts
 

@@ -69,6 +69,11 @@ class RemoteModel:
         return self.info is not None and self.missing is not None
 
     @property
+    def num_replicas(self) -> int:
+        """How many replicas a request may go to."""
+        return 0 if self._handle is None else choices(self._handle) or 0
+
+    @property
     def is_waited_for(self) -> bool:
         """Whether requests wait that no replica has taken yet."""
         return self.route is not None and self.route.is_waited_for

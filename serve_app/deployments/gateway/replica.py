@@ -29,6 +29,7 @@ from serve_app.config import GatewayConfig, default_usage_dir, state_dir
 from serve_app.deployments.environment import PUBLIC_HOST
 from serve_app.deployments.gateway.backend import LOOPBACK, ServeBackend
 from serve_app.deployments.gateway.control.catalogues import Catalogues
+from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.deployments.gateway.control.management import ControlLink, RemoteManagement, SnapshotFeed
 from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
@@ -83,6 +84,7 @@ class GatewayReplica:
         if self._shipper is not None:
             self._shipper.start()
         self._services: Services | None = None
+        self._live: RemoteLive | None = None
         self._rpc: RpcServer | None = None
         self._rpc_listens = False
         self._drain_socket = await DrainSocket.open({DRAIN: self._drain, FLUSH: self._flush})
@@ -179,6 +181,9 @@ class GatewayReplica:
             services.metrics.snapshot_age(lambda: feed.age_s)
             services.metrics.unshipped(lambda: shipper.behind)
         self._services = services
+        if self._control is not None:
+            self._live = RemoteLive(self._receiver.ticket.gateway, services.live.pulse, self._control)
+            services.live.join(self._live)
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.
         return build_app(services, ids_are_echoed=True)
@@ -198,11 +203,14 @@ class GatewayReplica:
 
     async def __del__(self) -> None:
         if hasattr(self, "_drain_socket"):  # the constructor got that far
+            if self._live is not None:
+                self._live.close()
             if self._control is not None:
                 self._control.feed.close()
             self._catalogues.close()
             if self._services is not None:
                 self._services.copies.close()
+                self._services.live.pulse.close()
             if self._rpc is not None:
                 await self._rpc.stop(RPC_DRAIN_S)
             if self._drain_socket is not None:

@@ -111,6 +111,11 @@ class SnapshotFeed:
             self._confirmed = time.monotonic() - age_s
             self._take(kept)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether the control plane answered the latest poll."""
+        return self._heard.is_set()
+
     async def connected(self) -> None:
         """Wait a moment for a control plane that is away; then it knows this gateway. Raises Unavailable."""
         try:
@@ -204,7 +209,11 @@ class RemoteManagement:
     async def do(self, command: Command[ReplyT], caller: Caller) -> ReplyT:
         """See `api.backend.Management`."""
         await self.feed.connected()
-        return await self._link.call(command, caller, COMMAND_S)
+        return await self.call(command, caller, COMMAND_S)
+
+    async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
+        """As `do`, of a gateway for itself: it does not wait for a control plane that is away."""
+        return await self._link.call(command, caller, within_s)
 
 
 def _read(path: Path) -> tuple[Snapshot, float] | None:

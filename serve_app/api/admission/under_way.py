@@ -1,0 +1,69 @@
+"""Which requests are under way, and how many tokens they have used since somebody looked last."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Protocol
+
+from serve_app.types import Usage
+
+EntityName = tuple[str, str]  # endpoint and served entity
+
+
+class Working(Protocol):
+    """An admitted request."""
+
+    @property
+    def who(self) -> EntityName:
+        """The endpoint, and the entity that answers, or was tried last."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """The work that was done so far."""
+        ...
+
+
+@dataclass(slots=True)
+class TokenCounts:
+    """Tokens of one served entity."""
+
+    prompt: int = 0
+    generated: int = 0
+
+
+class UnderWay:
+    """The admitted requests of one gateway. A look costs one step for each that is under way."""
+
+    def __init__(self) -> None:
+        self._counted: dict[Working, Usage] = {}  # -> its usage at the last look
+        self._used: dict[EntityName, TokenCounts] = {}  # since the last look
+
+    def begin(self, request: Working) -> None:
+        self._counted[request] = Usage()
+
+    def end(self, request: Working) -> None:
+        self._count(request)
+        del self._counted[request]
+
+    def in_flight(self) -> Counter[EntityName]:
+        """How many requests are under way."""
+        return Counter(request.who for request in self._counted)
+
+    def take(self) -> dict[EntityName, TokenCounts]:
+        """The tokens since the last call. An entity without any is left out."""
+        for request in self._counted:
+            self._count(request)
+        used, self._used = self._used, {}
+        return used
+
+    def _count(self, request: Working) -> None:
+        usage, before = request.usage, self._counted[request]
+        if usage is before or usage == before:
+            return
+        self._counted[request] = usage
+        counts = self._used.setdefault(request.who, TokenCounts())
+        # Of an answer that begins anew elsewhere the usage falls: what was made until then stays counted.
+        counts.prompt += max(0, usage.prompt_tokens - before.prompt_tokens)
+        counts.generated += max(0, usage.generated_tokens - before.generated_tokens)

@@ -1,0 +1,1 @@
+"""What happens now, as one gateway sees it and as all of them do."""

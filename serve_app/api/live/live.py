@@ -1,0 +1,40 @@
+"""What happens now: on all gateways where a control plane sums them up, else on this one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from serve_app.api.backend import LiveCluster
+from serve_app.api.live.pulse import Pulse
+from serve_app.errors import Unavailable
+from serve_app.types.control.live import LiveSlot
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Slots, and whether they are those of all gateways."""
+
+    slots: tuple[LiveSlot, ...]  # by number, rising; empty ones are left out
+    is_whole: bool
+
+
+class Live:
+    """The slots of the last five minutes."""
+
+    def __init__(self, pulse: Pulse) -> None:
+        self.pulse = pulse
+        self._cluster: LiveCluster | None = None
+
+    def join(self, cluster: LiveCluster) -> None:
+        """Tell `cluster` of this gateway's slots, and ask it for those of all."""
+        self._cluster = cluster
+        self.pulse.on_slot = cluster.tell
+
+    async def after(self, number: int) -> Seen:
+        """The slots with higher numbers. While the control plane is away they are this gateway's own."""
+        if self._cluster is None:
+            return Seen(self.pulse.slots.after(number), is_whole=False)
+        try:
+            return Seen((await self._cluster.read(number)).slots, is_whole=True)
+        except Unavailable:
+            return Seen(self.pulse.slots.after(number), is_whole=False)

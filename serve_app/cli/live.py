@@ -1,0 +1,118 @@
+"""`serve-app live`: what happens now, as a table that renews itself."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from serve_app.cli.output import number, print_table, printable
+from serve_app.cli.server import Server, ServerError, server_options
+
+PATH: Final = "/api/2.0/live"
+EVERY_S: Final = 2.0  # the server has a new point as often
+COLUMNS: Final = (
+    *("endpoint", "entity", "requests/s", "errors/s", "tokens/s", "in flight"),
+    *("first token p50", "p95", "inter-token p50", "p95 "),
+)
+LOADS: Final = ("application", "replicas", "running", "waiting", "kv use")
+
+
+@click.command()
+@server_options
+@click.option("--endpoint", help="Of this endpoint alone.")
+@click.option(
+    "--window", type=float, default=60.0, show_default=True, help="Seconds that rates and latencies are of."
+)
+@click.option("--once", is_flag=True, help="Print once, and do not renew.")
+@click.option("--format", "form", type=click.Choice(["table", "json"]), default="table", show_default=True)
+def live(server: Server, endpoint: str | None, window: float, once: bool, form: str) -> None:
+    """Show rates, latencies and what is under way now.
+
+    Renewed every two seconds in a terminal, until Ctrl-C. The key needs the scope metrics or manage.
+    """
+    given = {"endpoint": endpoint, "window": window}
+    path = f"{PATH}?{urlencode({name: value for name, value in given.items() if value is not None})}"
+    body = server.read(path)
+    if form == "json":
+        click.echo(json.dumps(body, indent=2))
+    elif once or not Console().is_terminal:
+        print_table(COLUMNS, list(_rows(body)), right=COLUMNS[2:])
+        click.echo()
+        print_table(LOADS, list(_loads(body)), right=LOADS[1:])
+    else:
+        _renew(server, path, body)
+
+
+def _renew(server: Server, path: str, body: Mapping[str, Any]) -> None:
+    """Show `body`, and what is told after it, until the user ends it."""
+    with Live(_shown(body), auto_refresh=False) as shown:
+        try:
+            while True:
+                time.sleep(EVERY_S)
+                try:
+                    shown.update(_shown(server.read(path)), refresh=True)
+                except ServerError as error:
+                    if not error.may_pass:
+                        raise
+        except KeyboardInterrupt:
+            return
+
+
+def _shown(body: Mapping[str, Any]) -> Table:
+    outer = Table.grid()
+    outer.add_row(_table(COLUMNS, _rows(body), num_names=2))
+    outer.add_row(Text())
+    outer.add_row(_table(LOADS, _loads(body), num_names=1))
+    return outer
+
+
+def _table(header: tuple[str, ...], rows: Iterator[list[str]], num_names: int) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for place, title in enumerate(header):
+        table.add_column(Text(title.upper()), justify="left" if place < num_names else "right")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
+
+
+def _rows(body: Mapping[str, Any]) -> Iterator[list[str]]:
+    """A row for each served entity, and one for all of an endpoint that has several."""
+    for endpoint in body["endpoints"]:
+        entities = endpoint["entities"]
+        if len(entities) > 1:
+            yield [endpoint["endpoint"], "(all)", *_cells(endpoint["window"])]
+        for entity in entities:
+            yield [endpoint["endpoint"], entity["entity"], *_cells(entity["window"])]
+
+
+def _loads(body: Mapping[str, Any]) -> Iterator[list[str]]:
+    for app in body["applications"]:
+        use = app["kv_use"]
+        counts = (number(app[name]) for name in ("replicas", "running", "waiting"))
+        yield [app["application"], *counts, "-" if use is None else f"{use:.0%}"]
+
+
+def _cells(figures: Mapping[str, Any]) -> list[str]:
+    rates = [_digits(figures[name]) for name in ("requests_per_s", "errors_per_s", "tokens_per_s")]
+    first, inter = figures["first_token_s"], figures["inter_token_s"]
+    times = (first["p50"], first["p95"], inter["p50"], inter["p95"])
+    return [*rates, number(figures["in_flight"]), *(_seconds(each) for each in times)]
+
+
+def _digits(value: float) -> str:
+    return number(float(f"{value:.3g}"))
+
+
+def _seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{_digits(value * 1000)} ms" if value < 1 else f"{_digits(value)} s"

@@ -1,0 +1,39 @@
+"""What happens now on all gateways, in memory alone: nothing here needs the database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from serve_app.control.handlers import Handlers
+from serve_app.live.ring import Ring
+from serve_app.types import Caller
+from serve_app.types.control.live import LiveSlots, LiveTold, ReadLive, TellLive
+
+
+class Live:
+    """Sums up the slots that gateways tell. After a restart every gateway tells all that it has."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds. Those of gateways must agree with it within seconds."""
+        self._slots = Ring(clock)
+        self._newest: dict[str, int] = {}  # gateway -> the last of its slots that was taken
+
+    def handlers(self) -> Handlers:
+        return {TellLive: self._take, ReadLive: self._read}
+
+    async def _take(self, command: TellLive, caller: Caller) -> LiveTold:
+        oldest = self._slots.oldest
+        self._newest = {gateway: number for gateway, number in self._newest.items() if number > oldest}
+        newest = self._newest.get(command.gateway)
+        if newest is None and not command.is_all:
+            return LiveTold(wants_all=True)
+        for slot in command.slots:
+            if newest is None or slot.number > newest:  # else the gateway never heard that it was taken
+                self._slots.add(slot)
+        if command.slots:
+            self._newest[command.gateway] = max(newest or 0, command.slots[-1].number)
+        return LiveTold(wants_all=False)
+
+    async def _read(self, command: ReadLive, caller: Caller) -> LiveSlots:
+        return LiveSlots(slots=self._slots.after(command.after))

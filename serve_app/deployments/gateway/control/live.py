@@ -1,0 +1,61 @@
+"""What happens now, between a gateway and the control plane: slots go there, and the sum of all comes back.
+
+Nothing is sent while nothing happens. Slots that the control plane did not take go with the next ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from serve_app.api.live.pulse import Pulse
+from serve_app.deployments.gateway.control.management import AWAY, ITSELF, RETRY_AFTER_S, RemoteManagement
+from serve_app.errors import ServeError, Unavailable
+from serve_app.types.control.live import LiveSlots, LiveTold, ReadLive, TellLive
+
+logger = logging.getLogger(__name__)
+
+WITHIN_S: Final = 10.0  # for the reply; the next slot does not wait for it
+
+
+class RemoteLive:
+    """An `api.backend.LiveCluster` over the control plane of this cluster."""
+
+    def __init__(self, gateway: str, pulse: Pulse, management: RemoteManagement) -> None:
+        """`gateway`: unique to this run."""
+        self._gateway = gateway
+        self._slots = pulse.slots
+        self._management = management
+        self._told = 0  # the number of the last slot that the control plane took
+        self.telling: asyncio.Task[None] | None = None  # the latest call
+
+    def tell(self) -> None:
+        """See `api.backend.LiveCluster`."""
+        if self._management.feed.is_connected and (self.telling is None or self.telling.done()):
+            self.telling = asyncio.ensure_future(self._tell())
+
+    async def read(self, after: int) -> LiveSlots:
+        """See `api.backend.LiveCluster`."""
+        if not self._management.feed.is_connected:
+            raise Unavailable(AWAY, retry_after_s=RETRY_AFTER_S)
+        return await self._management.call(ReadLive(after=after), ITSELF, WITHIN_S)
+
+    def close(self) -> None:
+        if self.telling is not None:
+            self.telling.cancel()
+
+    async def _tell(self) -> None:
+        try:
+            if (await self._send(self._told)).wants_all:
+                await self._send(0)
+        except ServeError as error:
+            logger.debug("the control plane does not take what happens now: %s", error)
+
+    async def _send(self, after: int) -> LiveTold:
+        slots = self._slots.after(after)
+        command = TellLive(gateway=self._gateway, slots=slots, is_all=after == 0)
+        told = await self._management.call(command, ITSELF, WITHIN_S)
+        if slots and not told.wants_all:
+            self._told = slots[-1].number
+        return told

@@ -1,0 +1,92 @@
+"""The slots of the last five minutes, in memory. Slots of several gateways are summed up."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Final
+
+from serve_app.types.control.live import NUM_SLOTS, SLOT_S, EntityCounts, LiveSlot
+
+SETTLE_S: Final = 1.0  # after its end a slot waits this long for what gateways tell of it
+
+_SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_tokens", "in_flight")
+
+
+class Ring:
+    """Takes slots in any order, and forgets those that are too old."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        """`clock`: Unix seconds."""
+        self._clock = clock
+        self._slots: dict[int, LiveSlot] = {}
+
+    def add(self, slot: LiveSlot) -> None:
+        """Add the counts of `slot` to those that its number has already."""
+        self._forget()
+        if slot.number > self.oldest:
+            before = self._slots.get(slot.number)
+            self._slots[slot.number] = slot if before is None else joined(before, slot)
+
+    def after(self, number: int) -> tuple[LiveSlot, ...]:
+        """The slots with higher numbers, rising. Empty ones are left out."""
+        self._forget()
+        return tuple(self._slots[each] for each in sorted(self._slots) if each > number)
+
+    @property
+    def oldest(self) -> int:
+        """The number of the newest slot that is forgotten."""
+        return slot_at(self._clock()) - NUM_SLOTS - 1
+
+    def _forget(self) -> None:
+        oldest = self.oldest
+        for number in [each for each in self._slots if each <= oldest]:
+            del self._slots[number]
+
+
+def slot_at(seconds: float) -> int:
+    """The number of the slot at this moment, in Unix seconds."""
+    return int(seconds // SLOT_S)
+
+
+def newest_settled(now: float) -> int:
+    """The newest slot of which all is told that ever will be, at `now` in Unix seconds."""
+    return slot_at(now - SETTLE_S) - 1
+
+
+def joined(first: LiveSlot, second: LiveSlot) -> LiveSlot:
+    """Both, which have the same number. Of a replica that both tell of, the second is right."""
+    return replace(
+        first,
+        entities=summed((*first.entities, *second.entities)),
+        replicas={**first.replicas, **second.replicas},
+    )
+
+
+def summed(parts: Iterable[EntityCounts]) -> tuple[EntityCounts, ...]:
+    """The sum for each served entity."""
+    groups: dict[tuple[str, str], list[EntityCounts]] = {}
+    for part in parts:
+        groups.setdefault((part.endpoint, part.entity), []).append(part)
+    return tuple(total(*key, same) for key, same in groups.items())
+
+
+def total(endpoint: str, entity: str, parts: Iterable[EntityCounts]) -> EntityCounts:
+    """The sum of `parts`, under these names."""
+    found = list(parts)
+    return EntityCounts(
+        endpoint=endpoint,
+        entity=entity,
+        **{name: sum(getattr(part, name) for part in found) for name in _SUMS},
+        first_token=_added(part.first_token for part in found),
+        inter_token=_added(part.inter_token for part in found),
+    )
+
+
+def _added(parts: Iterable[dict[int, int]]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for part in parts:
+        for bucket, count in part.items():
+            found[bucket] = found.get(bucket, 0) + count
+    return found

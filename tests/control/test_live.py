@@ -1,0 +1,112 @@
+"""What happens now, on Ray with two gateways: both tell the same, and it is what the client did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from serve_app.types.control import ListEndpoints
+from tests.control.server import MODEL, Controlled, controlled
+from tests.control.test_keys import two_gateways
+from tests.support.gateway import CHAT, chat_body, events
+from tests.support.ray_cluster import Cluster
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
+
+PATH: Final = "/api/2.0/live"
+REQUESTS: Final = 8
+WINDOW_S: Final = 300.0
+WAIT_S: Final = 60.0
+
+
+async def asks(made: Controlled) -> int:
+    """Half of the requests stream. The tokens that were generated."""
+    tokens = 0
+    for place in range(REQUESTS):
+        is_stream = place % 2 == 0
+        options = {"stream": True, "stream_options": {"include_usage": True}} if is_stream else {}
+        answer = await made.server.client.post(CHAT, json=chat_body(model=MODEL, max_tokens=8, **options))
+        assert answer.status_code == 200, answer.text
+        last = events(answer.text)[-1] if is_stream else answer.json()
+        tokens += last["usage"]["completion_tokens"]
+    return tokens
+
+
+async def look(made: Controlled, url: str = "") -> dict[str, Any]:
+    """The five minutes of the model, as the gateway at `url` tells them."""
+    answer = await made.server.client.get(f"{url}{PATH}", params={"endpoint": MODEL, "window": WINDOW_S})
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    assert body["gateways"] == "all"
+    return body
+
+
+async def until_told(made: Controlled, requests: int, url: str = "") -> dict[str, Any]:
+    """The figures once `requests` have ended in them. More never come."""
+    deadline = time.monotonic() + WAIT_S
+    while (found := sums(body := await look(made, url)))["requests"] < requests:
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.2)
+    assert found["requests"] == requests
+    return body
+
+
+def sums(body: dict[str, Any]) -> dict[str, int]:
+    window = body["endpoints"][0]["window"]
+    return {
+        "requests": round(window["requests_per_s"] * WINDOW_S),
+        "tokens": round(window["tokens_per_s"] * WINDOW_S),
+        "errors": round(window["errors_per_s"] * WINDOW_S),
+    }
+
+
+async def test_what_clients_do_shows_within_seconds(controlled_server: Controlled) -> None:
+    before = sums(await look(controlled_server))
+    tokens = await asks(controlled_server)
+    body = await until_told(controlled_server, before["requests"] + REQUESTS)
+    assert sums(body)["tokens"] - before["tokens"] == tokens
+    window = body["endpoints"][0]["window"]
+    assert 0 < window["first_token_s"]["p50"] <= window["first_token_s"]["p99"]
+    assert 0 < window["inter_token_s"]["p50"] <= window["inter_token_s"]["p99"]
+    (app,) = body["applications"]
+    assert (app["application"], app["replicas"]) == (f"model-{MODEL}", 1)
+
+
+@pytest.mark.full
+async def test_two_gateways_tell_the_same_also_after_the_control_plane_died(
+    ray_cluster: Cluster, tmp_path: Path
+) -> None:
+    async with controlled(ray_cluster, two_gateways(), tmp_path) as made:
+        urls = (await made.server.gateways()).values()
+        assert len(urls) == 2
+        tokens = await asks(made)
+        for url in urls:
+            assert sums(await until_told(made, REQUESTS, url)) == {
+                "requests": REQUESTS,
+                "tokens": tokens,
+                "errors": 0,
+            }
+        (plane,) = made.processes()
+        plane.kill()
+        async with asyncio.timeout(WAIT_S):
+            while plane.is_running() or not made.processes():
+                await asyncio.sleep(0.1)
+        await made.do(ListEndpoints())  # it is back
+        tokens += await asks(made)  # whoever answers tells all that it has
+        for url in urls:
+            async with asyncio.timeout(WAIT_S):
+                while sums(found := await look_whenever(made, url))["requests"] < 2 * REQUESTS:
+                    await asyncio.sleep(0.2)
+            assert sums(found)["tokens"] == tokens
+
+
+async def look_whenever(made: Controlled, url: str) -> dict[str, Any]:
+    """As `look`, while a gateway may not have heard yet that the control plane is back."""
+    answer = await made.server.client.get(f"{url}{PATH}", params={"endpoint": MODEL, "window": WINDOW_S})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
