@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
+from serve_app.accounts.keys import new_key, new_secret
 from serve_app.control.database.database import Database
 from serve_app.errors import Unavailable
 from serve_app.types import UsageRecord
@@ -39,7 +41,7 @@ logger = logging.getLogger(__name__)
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(900)]
 
 ENDPOINTS: Final = "/api/2.0/serving-endpoints"
-SHORT_S: Final = 4.0  # longer than a transaction waits for a lock
+SHORT_S: Final = 1.0  # after the first refusal, which comes when a transaction has waited for the lock
 LONG_S: Final = 60.0
 
 
@@ -108,6 +110,34 @@ async def test_a_server_starts_without_its_database_and_has_all_when_that_comes(
     await until_status(made, f"{ENDPOINTS}/shared", 404)
 
 
+@pytest.mark.full
+async def test_a_first_start_without_a_database_serves_the_keys_of_the_file(
+    ray_cluster: Cluster, tmp_path: Path
+) -> None:
+    """There is no snapshot either, so nobody knows which other keys there are."""
+    key, line = new_key("operator", ["inference", "manage"])
+    (tmp_path / "keys").write_text(line)
+    raw = edited(
+        small_file(), lambda raw: app_of(raw, "system")["args"].update(keys_file=str(tmp_path / "keys"))
+    )
+    async with AsyncExitStack() as outage:
+        await outage.enter_async_context(locked(tmp_path / "control.db")())
+        async with controlled(ray_cluster, raw, tmp_path) as made:
+            assert (await made.server.chat(MODEL, max_tokens=4, headers=bearer(key))).status_code == 200
+            for headers in (
+                None,
+                bearer(new_secret()),
+            ):  # a stranger to the file may be known to the database
+                answer = await made.server.chat(MODEL, max_tokens=4, headers=headers)
+                assert answer.status_code == (401 if headers is None else 503), answer.text
+            await outage.aclose()
+            made.server.client.headers.update(bearer(key))
+            await until_status(made, ENDPOINTS, 200)
+            alice = await made.do(CreateKey(name="alice"))
+            await until_status(made, "/v1/models", 200, bearer(alice.secret))
+            await until_status(made, "/v1/models", 401, bearer(new_secret()))
+
+
 async def check_outage(case: Case, *, before_s: float, outage_s: float, seed: int) -> None:
     """No request fails, and afterwards the ledger has each of them, whole."""
     clock = asyncio.get_running_loop().time
@@ -137,9 +167,11 @@ async def check_outage(case: Case, *, before_s: float, outage_s: float, seed: in
     )
 
 
-async def until_status(made: Controlled, path: str, status: int) -> None:
+async def until_status(
+    made: Controlled, path: str, status: int, headers: dict[str, str] | None = None
+) -> None:
     async with asyncio.timeout(READY_S):
-        while (await made.server.client.get(path)).status_code != status:
+        while (await made.server.client.get(path, headers=headers)).status_code != status:
             await asyncio.sleep(0.1)
 
 
