@@ -25,7 +25,7 @@ a new one begins. So no record is written twice, and only the records that `drop
 
 Covered: the death of the process at any point, torn lines, full disks, failed fsyncs, files
 and folders that go away, readers at any time. Not covered: what waits in memory when the
-process is killed; the last second before a power failure; the removal of old files.
+process is killed; the last second before a power failure; the removal of old files (`journal_tail`).
 """
 
 from __future__ import annotations

@@ -147,6 +147,22 @@ class JournalTail:
             if name not in self._over
         )
 
+    def remove_arrived(self, before: float) -> int:
+        """Remove the files that have arrived whole and were written last before `before`, in Unix seconds.
+
+        How many there were. A file with a line that a restart must read stays, and so does the newest file of
+        a process that lives. Raises OSError.
+        """
+        removed = 0
+        for name, paths in files_by_process(self._folder).items() if self._lock is not None else ():
+            mark = self._marks.get(name)
+            for path in paths:
+                has_arrived = name in self._over or (mark is not None and path.name < mark.file)
+                if has_arrived and path.stat().st_mtime < before:
+                    path.unlink()
+                    removed += 1
+        return removed
+
     def _marked(self, batch: Batch) -> Batch:
         there = files_by_process(self._folder)
         kept = {name: place for name, place in self._marks.items() if name in there and name in self._over}

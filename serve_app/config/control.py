@@ -56,6 +56,12 @@ class ControlConfig(ConfigModel):
         1800.0, gt=0, le=86_400, description="How long a new configuration may take to come up."
     )
 
+    usage_days: int = Field(
+        366,
+        ge=32,
+        le=36_500,
+        description="Days after which rows of the usage ledger, and feedback, are removed.",
+    )
     max_snapshot_age_s: float = Field(
         3600.0,
         ge=30,

@@ -33,6 +33,13 @@ class GatewayConfig(ConfigModel):
     usage_dir: Path | None = Field(
         None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
     )
+    usage_journal_days: int = Field(
+        30,
+        ge=1,
+        le=36_500,
+        description="Days after which files of the usage journal are removed that the ledger has. "
+        "What it does not have stays.",
+    )
     inference_tables_dir: Path | None = Field(
         None, description="Folder of inference tables; none: $XDG_STATE_HOME/serve-app/inference-tables."
     )

@@ -17,6 +17,7 @@ from serve_app.control.keys.keys import Keys
 from serve_app.control.keys.permissions import Grants
 from serve_app.control.ledger.ledger import Ledger
 from serve_app.control.live import Live
+from serve_app.control.retention import Retention
 from serve_app.control.rollouts.endpoint_splits import EndpointSplits
 from serve_app.control.rollouts.feedback import Feedback
 from serve_app.control.rollouts.rollouts import Rollouts
@@ -50,6 +51,7 @@ class ControlPlane:
         )
         splits = EndpointSplits(self.endpoints.declared, self.snapshots.changed)
         self.rollouts = Rollouts(database, splits)
+        self._retention = Retention(database, config.usage_days)
         parts.endpoints = self.endpoints.snapshot
         parts.keys = self.keys.in_force
         parts.grants = grants.by_endpoint
@@ -106,3 +108,4 @@ class ControlPlane:
             tasks.create_task(self.endpoints.run())
             tasks.create_task(self.ledger.run())
             tasks.create_task(self.rollouts.run())
+            tasks.create_task(self._retention.run())

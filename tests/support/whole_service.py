@@ -74,7 +74,7 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
     database = open_database(f"sqlite:///{folder / 'control.db'}")
     plane = ControlPlane(database, backend.cluster, ControlConfig())
     journal = Journal(folder / "usage")
-    shipper = Shipper(folder / "usage", plane, every_s=SHIPPED_EVERY_S)
+    shipper = Shipper(folder / "usage", plane, keep_days=30, every_s=SHIPPED_EVERY_S)
     directory = Directory(parse_catalogue(DECLARED))
     app = fake_app(backend, keys, directory, journal, management=plane, at_run_time=True)
     plane.start()

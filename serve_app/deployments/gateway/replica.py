@@ -80,7 +80,11 @@ class GatewayReplica:
             retention_days=config.inference_tables_days,
         )
         self._control = None if control is None else self._follow(control)
-        self._shipper = None if self._control is None else Shipper(usage_dir, self._control)
+        self._shipper = (
+            None
+            if self._control is None
+            else Shipper(usage_dir, self._control, keep_days=config.usage_journal_days)
+        )
         if self._shipper is not None:
             self._shipper.start()
         self._services: Services | None = None

@@ -1,5 +1,7 @@
 """The reader that ships: each end once, whatever is restarted, in whatever order gateways write and die."""
 
+import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -125,6 +127,47 @@ def test_files_that_somebody_removed_or_cut_do_not_stop_it(tail, tmp_path):
     journal.closed(some("d", CLOSED))
     assert [each.id for each in take(tail).ended] == ["d"]
     journal.close()
+
+
+def test_old_files_go_once_all_that_is_in_them_has_arrived(tail, tmp_path):
+    def files():
+        return sorted(path.name for path in tmp_path.glob("usage-*.jsonl"))
+
+    def remove():
+        for path in tmp_path.glob("usage-*.jsonl"):
+            os.utime(path, (1_000.0, 1_000.0))
+        assert tail.remove_arrived(999.0) == 0  # too young
+        return tail.remove_arrived(1_001.0)
+
+    journal = Journal(tmp_path, max_file_bytes=4_000)
+    journal.opened(some("a"))
+    while len(files()) < 2:
+        journal.closed(some("b", CLOSED))
+    _, newest = files()
+    assert remove() == 0  # nothing was shipped
+    batch = tail.next()
+    assert remove() == 0  # shipped, and nobody knows yet whether it arrived
+    tail.commit(batch)
+    assert remove() == 0  # `a` still runs, and all that is known of it is in there
+    journal.closed(some("a", CLOSED))
+    take(tail)
+    assert remove() == 1
+    assert files() == [newest]  # the process lives: its next line goes there
+    journal.closed(some("c", CLOSED))
+    assert [each.id for each in take(tail).ended] == ["c"]
+    journal.opened(some("d"))
+    journal.close()
+    assert remove() == 0
+    assert [each.id for each in take(tail).lost] == ["d"]
+    assert remove() >= 1
+    assert files() == []
+    assert len(take(tail)) == 0
+    tail.close()
+    again = JournalTail(tmp_path)
+    assert again.remove_arrived(time.time()) == 0  # it is not elected
+    assert again.elect()
+    assert len(again.next()) == 0
+    again.close()
 
 
 def test_lines_that_are_not_understood_are_passed_over(tail, tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0  # between two looks at the journals
 LONGEST_S: Final = 10.0  # between two tries while nobody takes records
+SWEEP_S: Final = 3600.0  # between two looks for old files
+DAY_S: Final = 86_400.0
 COMPLAIN_S: Final = 60.0  # between two log lines about that
 CALLER: Final = Caller(key_id="gateway", scopes=frozenset({Scope.MANAGE}), salt="")
 
@@ -31,8 +34,12 @@ CALLER: Final = Caller(key_id="gateway", scopes=frozenset({Scope.MANAGE}), salt=
 class Shipper:
     """Ships from `start` until `close`, both on one event loop."""
 
-    def __init__(self, folder: Path, management: Management, *, every_s: float = EVERY_S) -> None:
-        """`folder`: of the journals."""
+    def __init__(
+        self, folder: Path, management: Management, *, keep_days: int, every_s: float = EVERY_S
+    ) -> None:
+        """`folder`: of the journals. `keep_days`: after which files are removed that have arrived whole."""
+        self._keep_s = keep_days * DAY_S
+        self._swept = -math.inf
         self._tail = JournalTail(folder)
         self._files = ThreadPoolExecutor(1, thread_name_prefix="usage-shipper")  # of all calls to the tail
         self._management = management
@@ -65,8 +72,7 @@ class Shipper:
                 pause_s = min(LONGEST_S, 2 * pause_s)
                 self._complain(error)
             with contextlib.suppress(OSError):
-                run_in_executor = asyncio.get_running_loop().run_in_executor
-                self.behind = await run_in_executor(self._files, self._tail.behind)
+                self.behind = await asyncio.get_running_loop().run_in_executor(self._files, self._look)
 
     async def _ship(self) -> bool:
         """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""
@@ -84,6 +90,14 @@ class Shipper:
 
     def _next(self) -> Batch | None:
         return self._tail.next() if self._tail.elect() else None
+
+    def _look(self) -> int:
+        """How many bytes have not arrived. Once an hour old files are removed too."""
+        if time.monotonic() - self._swept >= SWEEP_S:
+            self._swept = time.monotonic()
+            if removed := self._tail.remove_arrived(time.time() - self._keep_s):
+                logger.info("%d files of usage journals were old and shipped, and are removed", removed)
+        return self._tail.behind()
 
     def _complain(self, error: Exception) -> None:
         now = time.monotonic()

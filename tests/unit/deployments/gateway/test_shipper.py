@@ -1,7 +1,9 @@
 """Usage reaches the ledger once, whatever was away meanwhile (fault F8), and serving never notices."""
 
 import asyncio
+import os
 import sqlite3
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -26,8 +28,8 @@ def _tries_again_soon(monkeypatch):
 
 
 @asynccontextmanager
-async def shipping(folder, plane):
-    shipper = Shipper(folder, plane, every_s=FAST)
+async def shipping(folder, plane, keep_days=30):
+    shipper = Shipper(folder, plane, keep_days=keep_days, every_s=FAST)
     shipper.start()
     try:
         yield shipper
@@ -96,7 +98,7 @@ async def test_replies_that_are_lost_make_no_second_row_and_no_second_cost(datab
 async def test_another_gateway_takes_over_when_the_one_that_ships_goes(database, tmp_path):
     plane, folder = LedgerPlane(database), tmp_path / "usage"
     journal = Journal(folder)
-    first, second = Shipper(folder, plane, every_s=FAST), Shipper(folder, plane, every_s=FAST)
+    first, second = (Shipper(folder, plane, keep_days=30, every_s=FAST) for _ in range(2))
     first.start()
     journal.closed(some("a"))
     await until_shipped(plane, "a")
@@ -199,3 +201,23 @@ async def test_a_server_that_is_stopped_stops_no_request_and_loses_none(
         lambda: asyncio.to_thread(postgres_server.start),
     )
     database.close()
+
+
+async def test_old_files_that_arrived_are_removed(database, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "SWEEP_S", 0.0)
+    folder, plane = tmp_path / "usage", LedgerPlane(database)
+    journal = Journal(folder)
+    journal.closed(some("a"))
+    journal.close()
+    (file,) = folder.glob("*.jsonl")
+    os.utime(file, (time.time() - 3 * module.DAY_S,) * 2)
+    plane.failure = Unavailable("away", retry_after_s=1.0)
+    async with shipping(folder, plane, keep_days=2):
+        while len(plane.commands) < 3:
+            await asyncio.sleep(FAST)
+        assert file.exists()  # however old it is
+        plane.failure = None
+        await until_shipped(plane, "a")
+        async with asyncio.timeout(WAIT_S):
+            while file.exists():
+                await asyncio.sleep(FAST)

@@ -1,0 +1,79 @@
+"""Removes what is older than it is to be kept: usage, spending and feedback. Knows no journal.
+
+Rows go in small transactions, between which others get their turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final
+
+from sqlalchemy import ColumnElement, delete, select, tuple_
+from sqlalchemy.orm import Session
+
+from serve_app.control.database.database import Database
+from serve_app.control.database.tables import Table
+from serve_app.control.ledger.budgets import month_of
+from serve_app.control.ledger.tables import Spending, Usage
+from serve_app.control.rollouts.tables import FeedbackRow
+from serve_app.errors import Unavailable
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 3600.0  # between two looks for old rows
+ROWS_AT_ONCE: Final = 1000  # of one transaction: some 20 ms
+DAY_S: Final = 86_400.0
+
+
+class Retention:
+    """Keeps the database at the size of so many days."""
+
+    def __init__(
+        self,
+        database: Database,
+        days: int,
+        *,
+        clock: Callable[[], float] = time.time,
+        every_s: float = EVERY_S,
+    ) -> None:
+        """`clock` gives Unix seconds."""
+        self._database = database
+        self._keep_s = days * DAY_S
+        self._clock = clock
+        self._every_s = every_s
+
+    async def run(self) -> None:
+        """Remove what is old, at once and then once an hour, until cancelled."""
+        while True:
+            try:
+                removed = await self.sweep()
+                if removed:
+                    logger.info("%d rows of usage and feedback were old, and are removed", removed)
+            except Unavailable:  # the next look finds the rows again
+                pass
+            await asyncio.sleep(self._every_s)
+
+    async def sweep(self) -> int:
+        """Remove all that is old now. How many rows there were. Raises Unavailable."""
+        before = self._clock() - self._keep_s
+        removed = 0
+        for table, is_old in (
+            (Usage, Usage.started < before),
+            (FeedbackRow, FeedbackRow.given < before),
+            (Spending, Spending.month < month_of(before)),
+        ):
+            while count := await self._database.run(lambda session: _remove(session, table, is_old)):  # noqa: B023
+                removed += count
+        return removed
+
+
+def _remove(session: Session, table: type[Table], is_old: ColumnElement[bool]) -> int:
+    """Remove some rows. How many; 0: there are none."""
+    key = tuple_(*table.__table__.primary_key)
+    rows = session.execute(select(*table.__table__.primary_key).where(is_old).limit(ROWS_AT_ONCE)).all()
+    if rows:
+        session.execute(delete(table).where(key.in_([tuple(row) for row in rows])))
+    return len(rows)
