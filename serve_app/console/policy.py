@@ -46,18 +46,21 @@ HEADERS: Final = (
 _OURS: Final = frozenset(name for name, _ in HEADERS)
 
 
-def guarded(send: Send) -> Send:
-    """`send` with the policy's headers. Unless an answer says how long it may be kept, nobody keeps it."""
+class Answer:
+    """An answer with the policy's headers. Unless it says how long it may be kept, nobody keeps it."""
 
-    async def send_guarded(message: Message) -> None:
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.has_begun = False
+
+    async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
+            self.has_begun = True
             kept = [pair for pair in message.get("headers", ()) if pair[0].lower() not in _OURS]
             if not any(name.lower() == b"cache-control" for name, _ in kept):
                 kept.append((b"cache-control", b"no-store"))
             message = {**message, "headers": [*kept, *HEADERS]}
-        await send(message)
-
-    return send_guarded
+        await self._send(message)
 
 
 def check_origin(request: Request) -> None:

@@ -21,6 +21,7 @@ _NOT_PASSED: Final = frozenset(
 # Besides those, of a page's request whose body and answer are not the page's.
 _OF_A_PAGE: Final = frozenset(
     {b"accept", b"accept-encoding", b"content-type", b"content-length", b"transfer-encoding"}
+    | {b"sec-fetch-site"}  # the console checked changes; a link that leads to a page shows the page
     | {b"x-request-id", b"if-none-match", b"if-modified-since", b"range"}
 )
 _PATH_SAFE: Final = "/:@!$&'()*+,;=-._~"

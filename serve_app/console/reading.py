@@ -20,7 +20,7 @@ def number(value: float | None) -> str:
         return NOTHING
     if value == int(value):
         return f"{int(value):,}"
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:.3g}"
+    return f"{value:,.1f}" if abs(value) >= 100 else _three(value)
 
 
 def compact(value: float | None) -> str:
@@ -29,7 +29,7 @@ def compact(value: float | None) -> str:
         return NOTHING
     for size, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
-            return f"{value / size:.3g} {name}"
+            return f"{_three(value / size)} {name}"
     return number(value)
 
 
@@ -39,7 +39,7 @@ def size(value: float | None) -> str:
         return NOTHING
     for bytes_, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if value >= bytes_:
-            return f"{value / bytes_:.3g} {name}"
+            return f"{_three(value / bytes_)} {name}"
     return f"{value:.0f} B"
 
 
@@ -48,24 +48,31 @@ def duration(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return NOTHING
     if seconds < 1:
-        return f"{seconds * 1000:.3g} ms"
+        return f"{_three(seconds * 1000)} ms"
     for length, name in _UNITS:
         if seconds >= length:
-            return f"{seconds / length:.3g} {name}"
-    return f"{seconds:.3g} s"
+            return f"{_three(seconds / length)} {name}"
+    return f"{_three(seconds)} s"
 
 
 def share(value: float | None) -> str:
     """0.123 -> "12.3 %"."""
-    return NOTHING if value is None or not math.isfinite(value) else f"{value * 100:.3g} %"
+    return NOTHING if value is None or not math.isfinite(value) else f"{_three(value * 100)} %"
 
 
 def money(value: float | None, currency: str | None = None) -> str:
     """1234.5 -> "1,234.50 USD"; small amounts keep the digits that say something."""
     if value is None:
         return NOTHING
-    text = f"{value:,.2f}" if value == 0 or abs(value) >= 1 else f"{value:.4g}"
+    decimals = 2 if value == 0 or abs(value) >= 1 else min(10, 3 - math.floor(math.log10(abs(value))))
+    whole, _, part = f"{value:,.{decimals}f}".partition(".")
+    text = f"{whole}.{part.rstrip('0'):0<2}"
     return f"{text} {currency}" if currency else text
+
+
+def _three(value: float) -> str:
+    """Three digits that say something, and no exponent."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 def when(unix_s: float | None, now: Callable[[], float] = time.time) -> Markup | str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from starlette.requests import Request
 
 from serve_app.console.forms import Form
 from serve_app.console.public_api import PublicApi
 from serve_app.console.session import Session
+
+ME: Final = "/api/2.0/preview/scim/v2/Me"  # of the public API: who is calling
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,8 @@ import logging
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
-from urllib.parse import quote
+from urllib.parse import SplitResult, quote, urlsplit
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route, Router
@@ -26,38 +25,22 @@ from serve_app.console.policy import (
     CSRF_FIELD,
     CSRF_HEADER,
     SAFE_METHODS,
+    Answer,
     check_local,
     check_origin,
     check_token,
-    guarded,
 )
+from serve_app.console.problem import problem_of
 from serve_app.console.public_api import ApiError, PublicApi, forward
-from serve_app.console.request import ConsoleRequest, Visitor
+from serve_app.console.request import ME, ConsoleRequest, Visitor
 from serve_app.console.secret import load_secret
 from serve_app.console.session import COOKIE, Session, Sessions, ended, is_secure
 from serve_app.console.templates import Templates, render
-from serve_app.errors import (
-    BodyTooLarge,
-    InvalidBody,
-    MethodNotAllowed,
-    PermissionDenied,
-    ReadTimeout,
-    RouteNotFound,
-    ServeError,
-)
+from serve_app.errors import RouteNotFound
 
 logger = logging.getLogger(__name__)
 
 API: Final = "/console/api/"
-ME: Final = "/api/2.0/preview/scim/v2/Me"
-_STATUSES: Final[Mapping[type[Exception], int]] = {
-    InvalidBody: 400,
-    PermissionDenied: 403,
-    RouteNotFound: 404,
-    MethodNotAllowed: 405,
-    ReadTimeout: 408,
-    BodyTooLarge: 413,
-}
 
 
 class SignInNeeded(Exception):
@@ -95,24 +78,31 @@ class Site:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive, send)
-        send = guarded(send)
+        request.state.templates = self._templates
+        answer = Answer(send)
         is_api = scope["path"].startswith(API)
         try:
             if scope["path"].startswith(STATIC):
-                await self._assets(scope, receive, send)
+                await self._assets(scope, receive, answer.send)
             elif is_api:
-                await self._forward(request, send)
+                await self._forward(request, answer.send)
             else:
-                await self._page(request, send)
+                await self._page(request, answer.send)
         except SignInNeeded as needed:
-            await _to_sign_in(request, needed, is_api)(scope, receive, send)
-        except (ServeError, ApiError, HTTPException) as error:
-            await self._problem(request, error, is_api)(scope, receive, send)
+            await _to_sign_in(request, needed, is_api)(scope, receive, answer.send)
+        except Exception as error:
+            if answer.has_begun:
+                raise  # the server closes the connection without its end
+            await self._problem(request, error, is_api)(scope, receive, answer.send)
 
     async def _forward(self, request: Request, send: Send) -> None:
         """The public API below `/console/api`, for scripts of pages."""
         check_origin(request)
-        session, _ = await self._begin(request)
+        session = self._sessions.read(request.cookies.get(COOKIE))
+        if session is None:
+            raise SignInNeeded
+        if not session.key:
+            check_local(request, self._peer_of)
         if request.method not in SAFE_METHODS:
             check_token(session, request.headers.get(CSRF_HEADER))
         path = request.scope["path"].removeprefix(API.rstrip("/"))
@@ -120,79 +110,70 @@ class Site:
 
     async def _page(self, request: Request, send: Send) -> None:
         check_origin(request)
-        is_open = request.scope["path"] in self._open
-        session, fresh = await self._begin(request, is_open=is_open)
+        known = self._sessions.read(request.cookies.get(COOKIE))
+        session = known or self._sessions.begin("")
         api = PublicApi(self._api, request.scope, session.key)
-        caller = None if is_open else await _visitor(api)
+        is_open = request.scope["path"] in self._open
+        caller = None if is_open else await self._enter(request, api, session)
         form = Form({})
         if request.method not in SAFE_METHODS:
             form = await read_form(request)
             check_token(session, request.headers.get(CSRF_HEADER) or form.text(CSRF_FIELD))
-        request.state.templates = self._templates
         request.state.console = ConsoleRequest(api, session, caller, form)
-        await self._pages(request.scope, request.receive, _with_cookie(send, fresh))
+        if known is None:
+            send = _with_cookie(send, self._sessions.cookie(session, secure=is_secure(request)))
+        await self._pages(request.scope, request.receive, send)
 
-    async def _begin(self, request: Request, *, is_open: bool = False) -> tuple[Session, str | None]:
-        """The session of a request, and the cookie that begins it if it is new.
+    async def _enter(self, request: Request, api: PublicApi, session: Session) -> Visitor:
+        """Who wants to see a page.
 
-        Raises SignInNeeded, or PermissionDenied for a server without keys that is asked from elsewhere.
+        Raises SignInNeeded, ApiError, or PermissionDenied: without keys, only this machine is served.
         """
-        session = self._sessions.read(request.cookies.get(COOKIE))
-        if session is not None and (session.key or is_open):
-            return session, None
-        if not is_open:
-            answer = await PublicApi(self._api, request.scope, "").ask("GET", ME)
-            if answer.status == HTTPStatus.UNAUTHORIZED:
-                raise SignInNeeded
+        answer = await api.ask("GET", ME)
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            raise SignInNeeded(ApiError(answer).message if session.key else "")
+        if not session.key:
             check_local(request, self._peer_of)
-            if answer.status >= HTTPStatus.BAD_REQUEST:
-                raise ApiError(answer)
-            if session is not None:
-                return session, None
-        session = self._sessions.begin("")
-        return session, self._sessions.cookie(session, secure=is_secure(request))
+        if answer.status >= HTTPStatus.BAD_REQUEST:
+            raise ApiError(answer)
+        return Visitor.of(answer.body)
 
     def _problem(self, request: Request, error: Exception, is_api: bool) -> Response:
         """The answer to a refusal: JSON for a script, a part of a page for htmx, a page for all others."""
-        if isinstance(error, ApiError):
-            status, message = error.status, error.message
-        elif isinstance(error, HTTPException):
-            status, message = error.status_code, error.detail
-        else:
-            status, message = _STATUSES.get(type(error), 500), str(error)
+        problem = problem_of(error)
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.error("the console failed at %s", request.scope["path"], exc_info=error)
+        title = HTTPStatus(problem.status).phrase
         if is_api:
-            return JSONResponse({"error_code": HTTPStatus(status).name, "message": message}, status)
-        request.state.templates = self._templates
+            told = {"error_code": HTTPStatus(problem.status).name, "message": problem.message}
+            return JSONResponse(told, problem.status)
         if not hasattr(request.state, "console"):
             nobody = Session("", "")
             request.state.console = ConsoleRequest(PublicApi(self._api, request.scope, ""), nobody, None)
         name = "_problem.html" if "hx-request" in request.headers else "problem.html"
-        return render(request, name, status, problem=error, title=HTTPStatus(status).phrase)
-
-
-async def _visitor(api: PublicApi) -> Visitor:
-    """Raises SignInNeeded for a key that is not good any more."""
-    answer = await api.ask("GET", ME)
-    if answer.status == HTTPStatus.UNAUTHORIZED:
-        raise SignInNeeded(ApiError(answer).message)
-    if answer.status >= HTTPStatus.BAD_REQUEST:
-        raise ApiError(answer)
-    return Visitor.of(answer.body)
+        return render(request, name, problem.status, problem=problem, title=title)
 
 
 def _to_sign_in(request: Request, needed: SignInNeeded, is_api: bool) -> Response:
+    answer: Response
     if is_api:
         told = {"error_code": "UNAUTHENTICATED", "message": needed.why or "sign in to the console first"}
-        return JSONResponse(told, HTTPStatus.UNAUTHORIZED)
-    place = request.url.path if request.method in SAFE_METHODS else ""
-    to = f"{sign_in.PATH}?next={quote(place)}" if place else sign_in.PATH
-    if "hx-request" in request.headers:
-        answer = Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"hx-redirect": to})
+        answer = JSONResponse(told, HTTPStatus.UNAUTHORIZED)
+    elif (place := request.headers.get("hx-current-url")) is not None:  # a part of that page was asked for
+        headers = {"hx-redirect": _sign_in_for(urlsplit(place))}
+        answer = Response(status_code=HTTPStatus.UNAUTHORIZED, headers=headers)
     else:
-        answer = RedirectResponse(to, HTTPStatus.SEE_OTHER)
+        place = str(request.url) if request.method in SAFE_METHODS else ""
+        answer = RedirectResponse(_sign_in_for(urlsplit(place)), HTTPStatus.SEE_OTHER)
     if needed.why:
         answer.headers["set-cookie"] = ended(secure=is_secure(request))
     return answer
+
+
+def _sign_in_for(page: SplitResult) -> str:
+    """The page of signing in, which leads to `page` after it."""
+    place = page.path + (f"?{page.query}" if page.query else "")
+    return f"{sign_in.PATH}?next={quote(place)}" if place else sign_in.PATH
 
 
 def _with_cookie(send: Send, cookie: str | None) -> Send:

@@ -10,14 +10,13 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from serve_app.console.public_api import ApiError
-from serve_app.console.request import console_of
+from serve_app.console.request import ME, console_of
 from serve_app.console.session import Sessions, ended, is_secure
 from serve_app.console.templates import render
 
 PATH: Final = "/console/sign-in"
 OUT: Final = "/console/sign-out"
 HOME: Final = "/console"
-ME: Final = "/api/2.0/preview/scim/v2/Me"
 MAX_KEY_CHARS: Final = 512
 
 

@@ -11,7 +11,9 @@ import pytest
 
 from serve_app import console
 from serve_app.accounts.keys import new_key
+from serve_app.console.forms import MAX_FIELDS, MAX_FORM_BYTES
 from serve_app.console.policy import CONTENT_SECURITY_POLICY
+from serve_app.console.public_api import PublicApi
 from serve_app.console.session import COOKIE, Session, Sessions
 from tests.support.gateway import CHAT, chat_body, events, gateway
 
@@ -132,8 +134,63 @@ async def test_a_revoked_key_ends_the_session() -> None:
             answer = await g.client.get("/console")
             assert answer.status_code == 303
             assert "Max-Age=0" in answer.headers["set-cookie"]
-            part = await g.client.get("/console", headers={"hx-request": "true"})
-            assert part.headers["hx-redirect"] == "/console/sign-in?next=/console"
+            g.client.cookies.set(COOKIE, sessions.seal(Session("sk-revoked", "token")))
+            place = "http://gateway/console/usage?by=key"
+            part = await g.client.get("/console", headers={"hx-request": "true", "hx-current-url": place})
+            assert part.status_code == 401
+            assert part.headers["hx-redirect"] == "/console/sign-in?next=/console/usage%3Fby%3Dkey"
+
+
+async def test_signing_in_leads_back_to_the_page_that_was_asked_for() -> None:
+    async with gateway(keys=LINE) as g:
+        asked = await g.client.get("/console/none?a=1&b=%C3%A9")
+        assert asked.headers["location"] == "/console/sign-in?next=/console/none%3Fa%3D1%26b%3D%25C3%25A9"
+        page = await g.client.get(asked.headers["location"])
+        assert 'name="next" value="/console/none?a=1&amp;b=%C3%A9"' in page.text
+
+
+async def test_a_link_of_another_site_leads_to_a_page_and_changes_nothing() -> None:
+    linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+    async with gateway() as g:
+        assert (await g.client.get(f"{LOCAL}/console", headers=linked)).status_code == 200
+        path = f"{LOCAL}/console/api/api/2.0/keys"
+        assert (await g.client.get(path, headers=linked)).status_code == 403
+
+
+async def test_a_refusal_of_the_api_is_shown_in_its_own_words() -> None:
+    scraper, line = new_key("scraper", ["metrics"])
+    async with gateway(keys=line) as g:
+        page = await g.client.get("/console/sign-in")
+        answer = await g.client.post("/console/sign-in", data={"csrf": token_of(page), "key": scraper})
+        assert answer.status_code == 403
+        assert "the API key lacks the scope &#39;inference&#39; or &#39;manage&#39;" in answer.text
+
+
+async def test_what_fails_inside_tells_nothing_and_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def fail(self: PublicApi, path: str) -> None:
+        raise RuntimeError("a secret of the inside")
+
+    async with gateway(keys=LINE) as g:
+        await signed_in(g.client)
+        monkeypatch.setattr(PublicApi, "get", fail)
+        answer = await g.client.get("/console")
+    assert answer.status_code == 500
+    assert "a secret of the inside" not in answer.text
+    assert "a secret of the inside" in caplog.text
+    assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
+
+
+async def test_a_form_is_bounded() -> None:
+    async with gateway(keys=LINE) as g:
+        token = token_of(await g.client.get("/console/sign-in"))
+        large = await g.client.post("/console/sign-in", data={"csrf": token, "key": "x" * MAX_FORM_BYTES})
+        assert large.status_code == 413
+        many = await g.client.post("/console/sign-in", content="&".join(["a=1"] * (MAX_FIELDS + 1)))
+        assert many.status_code == 400
+        odd = await g.client.post("/console/sign-in", data={"csrf": token, "key": "é\n\x00"})
+        assert odd.status_code == 401
 
 
 async def test_the_console_can_be_switched_off() -> None:
