@@ -1,0 +1,207 @@
+"""The options of a request as controls of a form, made from the OpenAPI document.
+
+A member of a body that nobody has heard of here still gets a control: its kind follows from its schema.
+Knows nothing of HTML.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from serve_app.console.playground.protocols import Protocol
+from serve_app.console.playground.schemas import Json, alternatives, members_of
+
+Kind = Literal["number", "choice", "text", "lines", "numbers", "json", "format"]
+
+# What the page itself writes into a request, and forms that have a newer name in the same protocol.
+_PAGES_OWN: Final = {"model", "messages", "prompt", "text_input", "id", "stream", "stream_options", "tools"}
+_OLDER_NAMES: Final = {"functions", "function_call", "max_completion_tokens"}
+# Triton's tensors that the text model has another name for, that are not text, or that change no answer.
+_TENSORS: Final = {
+    "request_output_len", "streaming", "stop", "runtime_top_k", "runtime_top_p", "len_penalty", "min_length",
+    "random_seed", "return_context_logits", "return_generation_logits", "exclude_input_in_output",
+}  # fmt: skip
+_FAMILIES_OF_TENSORS: Final = (
+    "input_", "prompt_", "lora_", "embedding_bias", "draft_", "num_draft", "use_draft", "decoder_",
+    "lookahead_", "retention_",
+)  # fmt: skip
+
+MORE: Final = "More"
+GROUPS: Final[Mapping[str, Sequence[str]]] = {
+    "Sampling": (
+        "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "do_sample", "reasoning_effort",
+    ),
+    "Length and end": (
+        "max_tokens", "max_new_tokens", "min_tokens", "stop", "stop_words", "stop_token_ids", "ignore_eos",
+        "include_stop_str_in_output",
+    ),
+    "Repetition and words": (
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size", "bad_words",
+        "logit_bias", "allowed_token_ids",
+    ),
+    "Form of the answer": (
+        "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
+        "guided_grammar", "guided_whitespace_pattern", "guided_decoding_guide_type", "guided_decoding_guide",
+    ),
+    "Tools": ("tool_choice", "parallel_tool_calls"),
+    "Log-probabilities": ("logprobs", "top_logprobs", "return_log_probs", "prompt_logprobs"),
+    "Several answers and search": (
+        "n", "best_of", "use_beam_search", "beam_width", "length_penalty", "early_stopping",
+        "num_beam_groups", "diversity_penalty", "beam_search_diversity_rate", "num_return_sequences",
+    ),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One control. Bounds are None where the schema has none; `choices` are texts of JSON."""
+
+    path: str
+    kind: Kind
+    description: str
+    integer: bool = False
+    minimum: float | None = None
+    above: bool = False  # `minimum` itself is too little
+    maximum: float | None = None
+    max_length: int | None = None
+    choices: tuple[str, ...] = ()
+    default: str | None = None  # as a person writes it
+    required: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path.rsplit(".", 1)[-1]
+
+    @property
+    def least(self) -> str:
+        """`minimum` as a person writes it, or nothing."""
+        return "" if self.minimum is None else _written(self.minimum)
+
+    @property
+    def most(self) -> str:
+        """`maximum` as a person writes it, or nothing."""
+        return "" if self.maximum is None else _written(self.maximum)
+
+    @property
+    def range(self) -> str:
+        """The bounds in words, or nothing."""
+        return (
+            f"{'above ' if self.above else ''}{self.least} to {self.most}" if self.least and self.most else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Options that are shown together."""
+
+    title: str
+    options: tuple[Option, ...]
+
+
+def groups_of(document: Json, protocol: Protocol, defaults: Mapping[str, float]) -> list[Group]:
+    """The options of `protocol` in groups, those without a group last.
+
+    `defaults` are the model's own, by name. A protocol that states its defaults keeps them.
+    """
+    options = options_of(document, protocol, defaults)
+    by_name = {each.name: each for each in options}
+    grouped = {name for names in GROUPS.values() for name in names}
+    found = [
+        Group(title, tuple(by_name[name] for name in names if name in by_name))
+        for title, names in GROUPS.items()
+    ]
+    rest = tuple(each for each in options if each.name not in grouped)
+    return [each for each in [*found, Group(MORE, rest)] if each.options]
+
+
+def options_of(document: Json, protocol: Protocol, defaults: Mapping[str, float]) -> list[Option]:
+    """Every option of `protocol`, in the order of the document."""
+    found = [
+        _option(document, path, member, defaults)
+        for path, member in members_of(document, protocol).items()
+        if path not in _PAGES_OWN | _OLDER_NAMES
+    ]
+    if protocol.dialect != "triton":
+        return found
+    shown = [each for each in found if each.kind not in ("json", "numbers") and each.path not in _TENSORS]
+    return [each for each in shown if not each.path.startswith(_FAMILIES_OF_TENSORS)]
+
+
+def _option(document: Json, path: str, member: Json, defaults: Mapping[str, float]) -> Option:
+    accepted = [each for each in alternatives(document, member) if not _is_scalar_in_brackets(each)]
+    first = accepted[0] if accepted else {}
+    described = str(member.get("description", ""))
+    default = _default(path, member, described, defaults)
+    required = described.endswith(", required")
+    choices = tuple(choice for each in accepted for choice in _choices(each))
+    if path == "response_format":
+        return Option(path, "format", described)
+    if choices and all(_choices(each) for each in accepted):
+        return Option(path, "choice", described, choices=choices, default=default)
+    kind = _kind(accepted)
+    number = first if kind == "number" else {}
+    return Option(
+        path,
+        kind,
+        described,
+        integer=number.get("type") == "integer",
+        minimum=number.get("minimum", number.get("exclusiveMinimum")),
+        above="exclusiveMinimum" in number,
+        maximum=number.get("maximum"),
+        max_length=first.get("maxLength") if kind == "text" else None,
+        choices=tuple(json.loads(each) for each in choices) if kind == "json" and choices else (),
+        default=default,
+        required=required,
+    )
+
+
+def _is_scalar_in_brackets(schema: Json) -> bool:
+    """Whether it is a list of one, as Triton accepts for every scalar."""
+    return schema.get("type") == "array" and schema.get("maxItems") == 1
+
+
+def _choices(schema: Json) -> list[str]:
+    if schema.get("type") == "boolean":
+        return ["true", "false"]
+    if "const" in schema:
+        return [json.dumps(schema["const"])]
+    return [json.dumps(each) for each in schema.get("enum", [])]
+
+
+def _kind(accepted: Sequence[Json]) -> Kind:
+    types = [_type(each) for each in accepted]
+    if types and types[0] in ("integer", "number") and "boolean" not in types:
+        return "number"
+    if types == ["string"]:
+        return "text"
+    if "array of string" in types and set(types) <= {"string", "array of string", "array of array"}:
+        return "lines"
+    return "numbers" if types == ["array of integer"] else "json"
+
+
+def _type(schema: Json) -> str:
+    kind = str(schema.get("type", "object"))
+    if kind != "array":
+        return kind
+    items = schema.get("items", {})
+    return f"array of {items.get('type', 'object')}"
+
+
+def _default(path: str, member: Json, described: str, defaults: Mapping[str, float]) -> str | None:
+    name = path.rsplit(".", 1)[-1]
+    if name in defaults and described.startswith("default the model's"):
+        return f"{_written(defaults[name])}, the model's"
+    if member.get("default") is not None:
+        return _written(member["default"])
+    told = re.match(r"default ([^;.]+(?:\.\d+)?)", described)
+    return told[1] if told else None
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return json.dumps(value)
+    return str(int(value)) if value == int(value) and abs(value) < 1e18 else repr(value)

@@ -1,0 +1,78 @@
+"""The protocols in which the Playground asks: where a request goes, and where its prompt stands.
+
+Knows paths and names of members; not their ranges, which are the OpenAPI document's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from urllib.parse import quote
+
+Mode = Literal["chat", "text"]
+
+CHAT_TASK: Final = "llm/v1/chat"
+COMPLETIONS_TASK: Final = "llm/v1/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One protocol's way to ask for text.
+
+    `path` may have the place `{model}`; otherwise the body names the endpoint. `schema` names the body in
+    the OpenAPI document; None means the alternative that has both `text_input` and `max_tokens`.
+    """
+
+    id: str
+    title: str
+    mode: Mode
+    dialect: str
+    path: str
+    stream_path: str
+    schema: str | None
+    prompt: str
+    tasks: tuple[str, ...]
+
+    @property
+    def names_model(self) -> bool:
+        """Whether the body has the member `model`."""
+        return "{model}" not in self.path
+
+    def url(self, model: str, *, stream: bool) -> str:
+        """The path for requests to `model`, whose name may hold slashes."""
+        return (self.stream_path if stream else self.path).replace("{model}", quote(model, safe="/:"))
+
+
+def _chat(dialect: str, title: str, path: str, schema: str) -> Protocol:
+    return Protocol(f"{dialect}-chat", title, "chat", dialect, path, path, schema, "messages", (CHAT_TASK,))
+
+
+def _text(dialect: str, title: str, path: str, schema: str | None, prompt: str = "prompt") -> Protocol:
+    # Databricks' protocol alone holds a request to its endpoint's task.
+    tasks = (COMPLETIONS_TASK,) if dialect == "databricks" else (CHAT_TASK, COMPLETIONS_TASK)
+    streamed = f"{path}_stream" if path.endswith("/generate") else path
+    return Protocol(f"{dialect}-text", title, "text", dialect, path, streamed, schema, prompt, tasks)
+
+
+PROTOCOLS: Final = (
+    _chat("openai", "OpenAI", "/v1/chat/completions", "OpenAIChatBody"),
+    _chat("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksChatBody"),
+    _chat("mindie", "MindIE", "/v1/chat/completions", "MindIEChatBody"),
+    _chat("ovms", "OpenVINO Model Server", "/v3/chat/completions", "OpenVINOChatBody"),
+    _text("openai", "OpenAI", "/v1/completions", "OpenAICompletionBody"),
+    _text("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksCompletionBody"),
+    _text("ovms", "OpenVINO Model Server", "/v3/completions", "OpenVINOCompletionBody"),
+    _text("mindie", "MindIE generate", "/v2/models/{model}/generate", "TextBody", "text_input"),
+    _text("triton", "Triton generate", "/v2/models/{model}/generate", None, "text_input"),
+)
+
+
+def protocols_of(task: str) -> Sequence[Protocol]:
+    """The protocols that an endpoint with this task speaks; none for embeddings."""
+    return [each for each in PROTOCOLS if task in each.tasks]
+
+
+def protocol_named(name: str) -> Protocol | None:
+    """The protocol with this `id`."""
+    return next((each for each in PROTOCOLS if each.id == name), None)

@@ -1,0 +1,158 @@
+"""A request as text to copy: one command of curl, or one program in Python.
+
+The key is never part of a text; both read it from the environment. Knows how a protocol's usual client is
+called; not how a request becomes one of another protocol.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any, Final
+
+from serve_app.console.playground.schemas import Json
+from serve_app.console.playground.translate import Ask
+
+KEY: Final = "SERVE_APP_API_KEY"
+WIDTH: Final = 88  # columns of a line of Python
+
+# What `create` of the package `openai` has parameters for; anything else goes into `extra_body`.
+OPENAI_CHAT: Final = {
+    "model", "messages", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
+    "max_completion_tokens", "max_tokens", "metadata", "n", "parallel_tool_calls", "presence_penalty",
+    "reasoning_effort", "response_format", "seed", "stop", "stream", "stream_options", "temperature",
+    "tool_choice", "tools", "top_logprobs", "top_p", "user",
+}  # fmt: skip
+OPENAI_TEXT: Final = {
+    "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
+    "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p",
+    "user",
+}  # fmt: skip
+_BASES: Final = {"openai": "/v1", "mindie": "/v1", "databricks": "/serving-endpoints", "ovms": "/v3"}
+
+
+def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
+    """A command that asks `server`, such as `http://127.0.0.1:8000`; with a key if `keys`."""
+    url = shlex.quote(server + ask.protocol.url(ask.model, stream=ask.stream))
+    lines = [f"curl {'-N ' if ask.stream else ''}{url}"]
+    lines.append("-H 'Content-Type: application/json'")
+    if keys:
+        lines.append(f'-H "Authorization: Bearer ${KEY}"')
+    lines += [f"-H {shlex.quote(f'{name}: {value}')}" for name, value in _headers(document, ask).items()]
+    lines.append(f"-d {shlex.quote(json.dumps(ask.body, indent=2, ensure_ascii=False))}")
+    return " \\\n  ".join(lines) + "\n"
+
+
+def python(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
+    """A program that asks `server` and prints the answer: with `openai`, or with `requests`."""
+    if ask.protocol.dialect in _BASES and not ask.protocol.path.startswith("/v2"):
+        return _with_openai(document, ask, server, keys=keys)
+    return _with_requests(document, ask, server, keys=keys)
+
+
+def _with_openai(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
+    chat = ask.protocol.mode == "chat"
+    known = OPENAI_CHAT if chat else OPENAI_TEXT
+    named: dict[str, Any] = {"model": ask.model}
+    named |= {name: value for name, value in ask.body.items() if name in known}
+    if ask.stream:
+        named["stream"] = True
+    extra = {name: value for name, value in ask.body.items() if name not in known}
+    if extra:
+        named["extra_body"] = extra
+    headers = _headers(document, ask, of_client=True)
+    if headers:
+        named["extra_headers"] = headers
+    arguments = "".join(f"    {name}={literal(value, 1)},\n" for name, value in named.items())
+    key = f'os.environ["{KEY}"]' if keys else '"none"'
+    base = literal(server + _BASES[ask.protocol.dialect])
+    text = "import os\n\n" if keys else ""
+    text += f"from openai import OpenAI\n\nclient = OpenAI(base_url={base}, api_key={key})\n"
+    text += f"answer = client.{'chat.' if chat else ''}completions.create(\n{arguments})\n"
+    if ask.stream:
+        piece = "choice.delta.content or choice.delta.tool_calls" if chat else "choice.text"
+        return text + (
+            "for chunk in answer:\n    for choice in chunk.choices:\n"
+            f'        print({piece} or "", end="", flush=True)\nprint()\n'
+        )
+    whole = "choice.message.content or choice.message.tool_calls" if chat else "choice.text"
+    return f"{text}for choice in answer.choices:\n    print({whole})\n"
+
+
+def _with_requests(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
+    headers = "".join(
+        f"        {literal(name)}: {literal(value)},\n" for name, value in _headers(document, ask).items()
+    )
+    if keys:
+        headers += f'        "Authorization": f"Bearer {{os.environ[{KEY!r}]}}",\n'
+    imports = [*(["json"] if ask.stream else []), *(["os"] if keys else [])]
+    text = "".join(f"import {name}\n" for name in imports) + ("\n" if imports else "")
+    text += "import requests\n\nanswer = requests.post(\n"
+    text += f"    {literal(server + ask.protocol.url(ask.model, stream=ask.stream))},\n"
+    text += f"    json={literal(ask.body, 1)},\n"
+    if headers:
+        text += f"    headers={{\n{headers}    }},\n"
+    text += "    stream=True,\n" if ask.stream else ""
+    text += "    timeout=600,\n)\nanswer.raise_for_status()\n"
+    if not ask.stream:
+        return f'{text}print(answer.json()["text_output"])\n'
+    return text + (
+        'for line in answer.iter_lines():\n    if line.startswith(b"data:"):\n'
+        '        print(json.loads(line[5:]).get("text_output", ""), end="", flush=True)\nprint()\n'
+    )
+
+
+def _headers(document: Json, ask: Ask, *, of_client: bool = False) -> dict[str, str]:
+    """The headers that the request needs besides its key.
+
+    A path that several protocols share has one that needs no header, by the server's settings.
+    `of_client`: the path is what OpenAI's client asks for, which is not always the protocol's own.
+    """
+    path = ask.protocol.path
+    shared = path if not (of_client and ask.protocol.dialect == "databricks") else None
+    headers = {}
+    if shared is not None and _dialect_without_header(document, path) not in (None, ask.protocol.dialect):
+        headers["X-API-Dialect"] = ask.protocol.dialect
+    if ask.entity:
+        headers["X-Served-Entity"] = ask.entity
+    return headers
+
+
+def _dialect_without_header(document: Json, path: str) -> str | None:
+    operation = document["paths"].get(path, {}).get("post", {})
+    for each in operation.get("parameters", ()):
+        if each["name"] == "X-API-Dialect":
+            default: str | None = each["schema"].get("default")
+            return default
+    return None
+
+
+def literal(value: Any, depth: int = 0) -> str:
+    """JSON as Python writes it, on one line where it fits, else indented for `depth`."""
+    flat = repr(value) if not isinstance(value, str) else _quoted(value)
+    if not isinstance(value, Mapping | list) or len(flat) + 4 * depth + 12 <= WIDTH or not value:
+        return _flat(value)
+    inner, outer = "    " * (depth + 1), "    " * depth
+    if isinstance(value, Mapping):
+        items = [f"{_quoted(name)}: {literal(each, depth + 1)}" for name, each in value.items()]
+        return "{\n" + "".join(f"{inner}{item},\n" for item in items) + outer + "}"
+    return "[\n" + "".join(f"{inner}{literal(each, depth + 1)},\n" for each in value) + outer + "]"
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{_quoted(name)}: {_flat(each)}" for name, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_flat(each) for each in value) + "]"
+    return repr(value)
+
+
+def _quoted(text: str) -> str:
+    """A string in double quotes where that needs no more escapes."""
+    shown = repr(text)
+    if '"' in text or not shown.startswith("'"):
+        return shown
+    return f'"{shown[1:-1]}"'
