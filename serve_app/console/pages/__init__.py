@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.console.pages import home
+from serve_app.console.pages import home, playground
 
 # In the order of the menu; a page's line is all that the console knows of it.
 PAGES: Final = (
     home,
+    playground,
 )  # fmt: skip

@@ -1,0 +1,125 @@
+/**
+ * What an answer adds, whatever its protocol: text, thoughts, calls of tools, tokens, the end, the usage.
+ *
+ * One function reads pieces of a stream and whole answers alike, because a whole answer is one large piece.
+ * Knows no network and no page.
+ */
+
+/**
+ * @typedef {{text: string, logprob: number | null, alternatives: {text: string, logprob: number}[]}} Token
+ * @typedef {{index: number, id: string, name: string, arguments: string}} CallPiece
+ * @typedef {{choice: number, text: string, reasoning: string, calls: CallPiece[], tokens: Token[],
+ *   finish: string | null}} Delta
+ * @typedef {{prompt: number, completion: number, cached: number}} Usage
+ * @typedef {{message: string, kind: string, field: string}} Problem
+ */
+
+/**
+ * The deltas of one event or one whole answer.
+ *
+ * @param {any} piece
+ * @returns {Delta[]}
+ */
+export function deltasOf(piece) {
+  if (Array.isArray(piece?.choices)) return piece.choices.map(ofChoice);
+  if (piece?.text_output !== undefined) return ofTensors(piece);
+  return [];
+}
+
+/**
+ * The usage that a piece tells, if it tells any.
+ *
+ * @param {any} piece
+ * @returns {Usage | null}
+ */
+export function usageOf(piece) {
+  const usage = piece?.usage;
+  if (!usage || usage.completion_tokens === undefined) return null;
+  return {
+    prompt: usage.prompt_tokens ?? 0,
+    completion: usage.completion_tokens,
+    cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
+  };
+}
+
+/**
+ * The error that a body or an event tells, in the words of its protocol; null if it tells none.
+ *
+ * @param {any} body
+ * @returns {Problem | null}
+ */
+export function problemOf(body) {
+  if (body === null || typeof body !== "object") return null;
+  if (typeof body.error === "string") {
+    return { message: body.error, kind: body.error_type ?? "", field: "" };
+  }
+  if (body.error && typeof body.error === "object") {
+    const { message, type, code, param } = body.error;
+    return { message: String(message ?? JSON.stringify(body.error)), kind: String(type ?? code ?? ""), field: param ?? "" };
+  }
+  if (body.error_code !== undefined) {
+    return { message: String(body.message ?? ""), kind: String(body.error_code), field: "" };
+  }
+  return null;
+}
+
+function ofChoice(choice) {
+  const said = choice.delta ?? choice.message ?? {};
+  const calls = said.tool_calls ?? (said.function_call ? [{ index: 0, function: said.function_call }] : []);
+  return {
+    choice: choice.index ?? 0,
+    text: said.content ?? choice.text ?? "",
+    reasoning: said.reasoning_content ?? said.reasoning ?? "",
+    calls: (calls ?? []).map((call, position) => ({
+      index: call.index ?? position,
+      id: call.id ?? "",
+      name: call.function?.name ?? "",
+      arguments: asText(call.function?.arguments),
+    })),
+    tokens: tokensOf(choice.logprobs),
+    finish: choice.finish_reason ?? null,
+  };
+}
+
+function ofTensors(piece) {
+  const texts = [piece.text_output].flat();
+  return texts.map((text, position) => ({
+    choice: piece.sequence_index ?? position,
+    text,
+    reasoning: "",
+    calls: [],
+    // One event is one token; of a whole answer the texts of single tokens are not told.
+    tokens:
+      typeof piece.output_log_probs === "number"
+        ? [{ text, logprob: piece.output_log_probs, alternatives: [] }]
+        : [],
+    finish: piece.details?.finish_reason ?? null,
+  }));
+}
+
+/** Log-probabilities in the form of chats, or in the older one of completions. */
+function tokensOf(logprobs) {
+  if (Array.isArray(logprobs?.content)) {
+    return logprobs.content.map((token) => ({
+      text: token.token,
+      logprob: token.logprob,
+      alternatives: (token.top_logprobs ?? []).map((other) => ({ text: other.token, logprob: other.logprob })),
+    }));
+  }
+  if (Array.isArray(logprobs?.tokens)) {
+    return logprobs.tokens.map((text, position) => ({
+      text,
+      logprob: logprobs.token_logprobs?.[position] ?? null,
+      alternatives: Object.entries(logprobs.top_logprobs?.[position] ?? {}).map(([other, logprob]) => ({
+        text: other,
+        logprob,
+      })),
+    }));
+  }
+  return [];
+}
+
+function asText(value) {
+  if (value === undefined || value === null) return "";
+  return typeof value === "string" ? value : JSON.stringify(value);
+}

@@ -1,0 +1,67 @@
+/** The figures of one answer: time to the first token, pace, tokens. Times are milliseconds of one clock. */
+
+/** What is noted while an answer arrives. */
+export class Stopwatch {
+  #start;
+  #first = null;
+  #last = null;
+  #pieces = 0;
+  #now;
+
+  /** @param {() => number} [now] milliseconds */
+  constructor(now = () => performance.now()) {
+    this.#now = now;
+    this.#start = now();
+  }
+
+  /** @param {number} tokens that arrived together */
+  note(tokens) {
+    this.#last = this.#now();
+    this.#first ??= this.#last;
+    this.#pieces += tokens;
+  }
+
+  /**
+   * @param {import("./deltas.js").Usage | null} usage as the server tells it; without it pieces are counted
+   * @param {boolean} streamed a whole answer has no first token
+   */
+  figures(usage, streamed) {
+    const tokens = usage ? usage.completion : this.#pieces;
+    const lasted = (this.#last ?? 0) - (this.#first ?? 0);
+    return {
+      first: streamed && this.#first !== null ? this.#first - this.#start : null,
+      total: this.#now() - this.#start,
+      pace: streamed && lasted > 0 && tokens > 1 ? ((tokens - 1) * 1000) / lasted : null,
+      tokens,
+      counted: usage === null, // by pieces: about so many
+      prompt: usage?.prompt ?? null,
+      cached: usage?.cached ?? 0,
+    };
+  }
+}
+
+/** @param {number} ms */
+export function duration(ms) {
+  if (ms < 1000) return `${Math.round(ms)} ms`;
+  return ms < 60_000 ? `${(ms / 1000).toFixed(2)} s` : `${Math.floor(ms / 60_000)} min ${Math.round((ms % 60_000) / 1000)} s`;
+}
+
+/**
+ * Names and values for a person to read.
+ *
+ * @param {ReturnType<Stopwatch["figures"]>} figures
+ * @returns {[string, string][]}
+ */
+export function described(figures) {
+  const count = new Intl.NumberFormat("en");
+  const found = [];
+  if (figures.first !== null) found.push(["First token", duration(figures.first)]);
+  if (figures.pace !== null) found.push(["Pace", `${figures.pace.toFixed(1)} tokens/s`]);
+  found.push(["Answer", `${figures.counted ? "about " : ""}${count.format(figures.tokens)} tokens`]);
+  if (figures.prompt !== null) {
+    const cached = figures.cached > 0 ? `, ${count.format(figures.cached)} from the cache` : "";
+    found.push(["Prompt", `${count.format(figures.prompt)} tokens${cached}`]);
+  }
+  found.push(["Time", duration(figures.total)]);
+  return found;
+}

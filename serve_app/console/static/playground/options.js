@@ -1,0 +1,134 @@
+/**
+ * The form of options becomes members of a request's body.
+ *
+ * The server writes the form: a control has `data-kind`, and `data-path` says which member it is, with dots
+ * between names. An empty control adds nothing, so that the protocol's own default holds.
+ */
+
+import { wholeNumber } from "./json_text.js";
+
+/**
+ * Checks every control and says at each what is wrong with it.
+ *
+ * @param {HTMLElement} form
+ * @returns {{members: [string, any][], wrong: HTMLElement[]}}
+ */
+export function readOptions(form) {
+  const members = [];
+  const wrong = [];
+  for (const control of form.querySelectorAll("[data-kind]")) {
+    const told = form.querySelector(`#${CSS.escape(control.id)}-problem`);
+    try {
+      const value = readControl(control);
+      if (value !== undefined) members.push([control.dataset.path, value]);
+      say(control, told, "");
+    } catch (error) {
+      say(control, told, error.message);
+      wrong.push(control);
+    }
+  }
+  return { members, wrong };
+}
+
+/**
+ * @param {any} body
+ * @param {string} path such as `parameters.top_p`
+ * @param {any} value
+ */
+export function put(body, path, value) {
+  const names = path.split(".");
+  const last = names.pop();
+  let at = body;
+  for (const name of names) at = at[name] ??= {};
+  at[last] = value;
+}
+
+/**
+ * What a control says, as JSON; undefined if it says nothing.
+ *
+ * @param {any} control
+ * @throws {Error} with a sentence about what it should be
+ */
+export function readControl(control) {
+  if (control.dataset.kind === "format") return format(control);
+  const text = control.value;
+  if (text.trim() === "" && !(control.dataset.kind === "text" && text !== "")) {
+    if (control.validity?.badInput) throw new Error("must be a number");
+    if (control.dataset.required !== undefined) throw new Error("is required");
+    return undefined;
+  }
+  return READERS[control.dataset.kind](text, control);
+}
+
+const READERS = {
+  text: (text) => text,
+  choice: (text) => JSON.parse(text),
+  number(text, control) {
+    const { integer, above, minimum, maximum } = control.dataset;
+    const value = integer !== undefined && /^-?[0-9]+$/.test(text.trim()) ? wholeNumber(text.trim()) : Number(text);
+    const isWrong =
+      Number.isNaN(Number(value)) ||
+      (integer !== undefined && typeof value === "number" && !Number.isInteger(value)) ||
+      (minimum !== undefined && (Number(value) < Number(minimum) || (above !== undefined && Number(value) <= Number(minimum)))) ||
+      (maximum !== undefined && Number(value) > Number(maximum));
+    if (isWrong) throw new Error(`must be ${integer === undefined ? "a number" : "a whole number"}${bounds(control.dataset)}`);
+    return value;
+  },
+  lines(text) {
+    if (text.trim().startsWith("[")) return json(text);
+    return text.split("\n").filter((line) => line !== "");
+  },
+  numbers(text) {
+    const words = text.split(/[\s,]+/).filter((word) => word !== "");
+    if (!words.every((word) => /^-?[0-9]+$/.test(word))) throw new Error("must be whole numbers with commas between them");
+    return words.map(wholeNumber);
+  },
+  json(text, control) {
+    const words = (control.dataset.words ?? "").split(" ");
+    return words.includes(text.trim()) ? text.trim() : json(text);
+  },
+  tools(text) {
+    const tools = json(text);
+    if (!Array.isArray(tools)) throw new Error("must be a list of tools");
+    tools.forEach((tool, at) => {
+      if (tool?.type !== "function" || typeof tool.function?.name !== "string") {
+        throw new Error(`tool ${at + 1} must be {"type": "function", "function": {"name": ...}}`);
+      }
+    });
+    return tools.length > 0 ? tools : undefined;
+  },
+};
+
+/** The form of the answer: a group of controls, because a schema is more than a word. */
+function format(group) {
+  const type = group.querySelector("[data-part=type]").value;
+  const text = group.querySelector("[data-part=schema]").value;
+  if (type === "") return undefined;
+  if (type === "json_object") return { type };
+  if (text.trim() === "") throw new Error(type === "json_schema" ? "needs a JSON Schema" : "needs the form as JSON");
+  const value = json(text);
+  if (type !== "json_schema") return value;
+  const strict = group.querySelector("[data-part=strict]").checked;
+  return { type, json_schema: { name: "answer", schema: value, ...(strict ? { strict } : {}) } };
+}
+
+function json(text) {
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw new Error(`must be JSON: ${error.message}`);
+  }
+}
+
+function bounds({ minimum, maximum, above }) {
+  if (minimum === undefined && maximum === undefined) return "";
+  if (maximum === undefined) return above === undefined ? ` of at least ${minimum}` : ` above ${minimum}`;
+  if (minimum === undefined) return ` of up to ${maximum}`;
+  return above === undefined ? ` from ${minimum} to ${maximum}` : ` above ${minimum} and up to ${maximum}`;
+}
+
+function say(control, told, message) {
+  const name = control.dataset.path;
+  control.setAttribute("aria-invalid", String(message !== ""));
+  if (told) told.textContent = message && `${name}: ${message}`;
+}

@@ -1,0 +1,267 @@
+"""The Playground in a real Chromium: over the real engine, and over a backend that plays a part."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Final
+
+from playwright.async_api import Page, Request, expect
+
+from tests.console.playground.conftest import (
+    READER,
+    ROUTER,
+    SPLIT,
+    Demo,
+    Scripted,
+    ask,
+    choose,
+    open_playground,
+)
+from tests.support.browser import LOAD_MS
+from tests.support.fakes_backend import FakeBackend
+from tests.support.gateway import directory_of, fake_app, served
+
+CAPITAL: Final = "What is the capital of France?"
+PARIS: Final = "The capital of France is Paris."
+
+
+def sent(request: Request) -> dict[str, Any]:
+    """The body of a request, as JSON."""
+    found: dict[str, Any] = json.loads(request.post_data or "")
+    return found
+
+
+async def test_a_chat_streams_with_its_figures_and_goes_on(tab: Page, demo: Demo) -> None:
+    await open_playground(tab, demo.url)
+    await choose(tab, "Sampling", temperature="0")
+    await ask(tab, CAPITAL)
+    turn = tab.locator(".turn").first
+    await expect(turn.locator(".answer-text").first).to_have_text(PARIS)
+    figures = turn.locator(".turn-figures")
+    for name in ("First token", "Pace", "Answer", "Prompt", "Time", "End", "Entity"):
+        await expect(figures.locator("dt", has_text=name)).to_have_count(1)
+    await expect(figures).to_contain_text("10 tokens")  # the server's own count
+    async with tab.expect_request("**/console/api/v1/chat/completions") as asked:
+        await ask(tab, "2 + 2 =")
+    body = sent(await asked.value)
+    assert [each["role"] for each in body["messages"]] == ["user", "assistant", "user"]
+    assert body["messages"][1]["content"] == PARIS
+    assert body["temperature"] == 0
+    assert body["stream_options"] == {"include_usage": True}
+
+
+async def test_stop_frees_the_sequence(tab: Page, demo: Demo) -> None:
+    """Esc while the answer comes: the engine has no sequence and no block of it any more."""
+    await open_playground(tab, demo.url)
+    await choose(tab, "Length and end", max_tokens="450", ignore_eos="true")
+    for stop in (
+        lambda: tab.keyboard.press("Escape"),
+        lambda: tab.get_by_role("button", name="Stop").click(),
+    ):
+        await tab.locator("#prompt").fill("Tell me more")
+        await tab.get_by_role("button", name="Send").click()
+        await expect(tab.locator(".turn").last.locator(".answer-text").first).not_to_be_empty(timeout=LOAD_MS)
+        assert demo.stats.running == 1
+        generated = demo.stats.generated_tokens
+        await stop()
+        await expect(tab.locator("#status")).to_contain_text("Stopped")
+        await expect(tab.locator(".turn").last.locator(".turn-figures")).to_contain_text("stopped by you")
+        async with asyncio.timeout(60):
+            while demo.stats.running or demo.stats.blocks_used:
+                await asyncio.sleep(0.05)
+        assert demo.stats.generated_tokens < generated + 400, "it did not run to its end"
+        await tab.get_by_role("button", name="New conversation").click()
+        await expect(tab.locator(".turn")).to_have_count(0)
+
+
+async def test_two_entities_answer_beside_each_other(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, ROUTER)
+    await tab.get_by_role("button", name="Compare").click()
+    assert await tab.get_by_label("Served entity of column 1").input_value() == "old"
+    assert await tab.get_by_label("Served entity of column 2").input_value() == "new"
+    await ask(tab, "Hello!")
+    for column, entity in (("1", "old"), ("2", "new")):
+        log = tab.get_by_role("log", name=f"Conversation of column {column}")
+        await expect(log.locator(".answer-text").first).to_contain_text("Grüße")
+        await expect(log.locator(".turn-figures div", has_text="Entity")).to_contain_text(entity)
+    await tab.get_by_role("button", name="Remove column").last.click()
+    await expect(tab.locator(".pane")).to_have_count(1)
+
+
+async def test_a_key_without_routing_may_not_choose_an_entity(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER)
+    await expect(tab.get_by_label("Served entity")).to_be_disabled()
+    await ask(tab, "Hello!")
+    await expect(tab.locator(".answer-text").first).to_contain_text("Grüße")
+
+
+async def test_the_endpoints_task_decides_over_the_protocols(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER, "?endpoint=writer")
+    offered = tab.locator("#protocol option:not([disabled])")
+    assert await offered.evaluate_all("(all) => all.map((each) => each.value)") == [
+        "openai-text", "databricks-text", "ovms-text", "mindie-text", "triton-text",
+    ]  # fmt: skip
+    assert await tab.get_by_label("Endpoint").locator("option").all_text_contents() == ["assistant", "writer"]
+    await expect(tab.locator("#prompt-label")).to_have_text("Prompt, as the model gets it")
+    await expect(tab.locator("#system")).to_be_hidden()
+    for protocol in ("databricks-text", "mindie-text", "triton-text"):
+        await tab.locator("#protocol").select_option(protocol)
+        await expect(tab.locator("#options")).to_have_attribute("data-protocol", protocol)
+        await ask(tab, "Once")
+        await expect(tab.locator(".answer-text.plain").last).to_contain_text("Grüße")
+
+
+async def test_log_probabilities_are_shown_on_the_tokens(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER)
+    await choose(tab, "Log-probabilities", logprobs="true", top_logprobs="2")
+    await ask(tab, "Hello!")
+    await tab.get_by_role("button", name="Tokens", exact=True).click()
+    tokens = tab.get_by_role("group", name="Tokens by probability").get_by_role("button")
+    await expect(tokens.first).to_have_attribute("title", '"Grüße", 60.7 %')
+    await tokens.first.focus()
+    await expect(tab.locator(".token-panel tbody tr")).to_have_count(2)
+    await expect(tab.locator(".token-panel")).to_contain_text('"Grüße~1"')
+    await tab.keyboard.press("ArrowRight")
+    await expect(tokens.nth(1)).to_be_focused()
+    await expect(tab.locator(".token-panel .chosen")).to_contain_text('" aus"')
+
+
+async def test_errors_are_the_apis_own_words(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER)
+    await choose(tab, "Log-probabilities", top_logprobs="3")
+    await tab.locator("#prompt").fill("Hello!")
+    async with tab.expect_response("**/console/api/v1/chat/completions") as refused:
+        await tab.keyboard.press("Control+Enter")
+    message = (await (await refused.value).json())["error"]["message"]
+    problem = tab.get_by_role("alert")
+    await expect(problem).to_contain_text(message)
+    await expect(problem).to_contain_text("HTTP 400")
+    # The question that failed leaves no trace in the conversation.
+    await choose(tab, "Log-probabilities", top_logprobs="")
+    async with tab.expect_request("**/console/api/v1/chat/completions") as asked:
+        await ask(tab, "Again")
+    assert [each["content"] for each in sent(await asked.value)["messages"]] == ["Again"]
+
+
+async def test_an_option_out_of_its_range_is_said_before_it_is_sent(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER)
+    await choose(tab, "Sampling", top_p="0", temperature="3")
+    await tab.locator("#prompt").fill("Hello!")
+    await tab.keyboard.press("Control+Enter")
+    await expect(tab.locator("#option-temperature-problem")).to_have_text(
+        "temperature: must be a number from 0 to 2"
+    )
+    await expect(tab.locator("#option-top_p-problem")).to_have_text(
+        "top_p: must be a number above 0 and up to 1"
+    )
+    await expect(tab.locator("#option-temperature")).to_be_focused()
+    await expect(tab.locator(".turn")).to_have_count(0)
+
+
+async def test_tools_are_called_and_answered(tab: Page, demo: Demo) -> None:
+    await open_playground(tab, demo.url)
+    await choose(tab, "Sampling", temperature="0")
+    await choose(tab, "Tools", tool_choice="required")
+    await tab.locator("[data-for=option-tools]").click()
+    await ask(tab, "What is the weather in Paris?")
+    call = tab.locator(".call")
+    await expect(call.locator(".call-name")).to_have_text("get_weather")
+    assert set(json.loads(await call.locator("pre").inner_text())) == {"city"}
+    await call.get_by_label("Result").fill('{"celsius": 12}')
+    await choose(tab, "Tools", tool_choice="none")
+    async with tab.expect_request("**/console/api/v1/chat/completions") as asked:
+        await ask(tab, "")
+    *_, called, result = sent(await asked.value)["messages"]
+    assert called["tool_calls"][0]["function"]["name"] == "get_weather"
+    assert result == {
+        "role": "tool",
+        "tool_call_id": called["tool_calls"][0]["id"],
+        "content": '{"celsius": 12}',
+    }
+
+
+YES_OR_NO: Final = {
+    "type": "object",
+    "properties": {"answer": {"enum": ["yes", "no"]}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
+
+
+async def test_an_answer_has_the_form_that_was_asked_for(tab: Page, demo: Demo) -> None:
+    await open_playground(tab, demo.url)
+    await choose(tab, "Sampling", temperature="0")
+    await choose(tab, "Form of the answer", response_format="json_schema")
+    await tab.locator("[data-for=format-schema]").click()
+    assert json.loads(await tab.locator("#format-schema").input_value())["type"] == "object"
+    await tab.locator("#format-schema").fill(json.dumps(YES_OR_NO))
+    await ask(tab, "Is Paris the capital of France?")
+    answer = tab.locator(".answer-text.plain").first
+    assert json.loads(await answer.inner_text())["answer"] in ("yes", "no")
+    await tab.locator("#format-schema").fill("{")
+    await tab.locator("#prompt").fill("again")
+    await tab.keyboard.press("Control+Enter")
+    await expect(tab.locator("#option-response_format-problem")).to_contain_text("must be JSON")
+
+
+async def test_the_tab_keeps_the_conversation_and_no_other_tab_has_it(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, ROUTER)
+    await tab.get_by_role("button", name="Compare").click()
+    await tab.locator("summary", has_text="System prompt").click()
+    await tab.locator("#system").fill("Be brief")
+    await choose(tab, "Sampling", temperature="0.5")
+    await tab.locator("#protocol").select_option("mindie-chat")
+    await expect(tab.locator("#options")).to_have_attribute("data-protocol", "mindie-chat")
+    await ask(tab, "Hello!")
+    await tab.locator("#prompt").fill("half a thou")
+    await tab.reload()
+    await tab.wait_for_selector("#playground[data-ready]")
+    await expect(tab.locator(".turn")).to_have_count(2)
+    await expect(tab.locator(".answer-text").first).to_contain_text("Grüße")
+    await expect(tab.locator("#system")).to_have_value("Be brief")
+    await expect(tab.locator("#prompt")).to_have_value("half a thou")
+    await expect(tab.locator("#option-temperature")).to_have_value("0.5")
+    await expect(tab.locator("#protocol")).to_have_value("mindie-chat")
+    await expect(tab.get_by_label("Served entity of column 2")).to_have_value("new")
+    other = await tab.context.new_page()
+    await other.goto(f"{scripted.url}/console/playground")
+    await other.wait_for_selector("#playground[data-ready]")
+    await expect(other.locator(".turn")).to_have_count(0)
+
+
+HOSTILE: Final = (
+    "<img src=x onerror=alert(1)>", "<script>alert(1)</script>", "[a](javascript:alert(1))", "![i](https://x.test/i.png)",
+    "<svg/onload=alert(1)>", "`<b>`", "**<iframe src=//x.test>**", "</textarea><script>alert(1)</script>",
+)  # fmt: skip
+
+
+async def test_what_a_model_writes_is_text(tab: Page, scripted: Scripted) -> None:
+    words = scripted.backend.words
+    scripted.backend.words = tuple(f"{each}\n\n" for each in HOSTILE)
+    dialogs: list[str] = []
+    tab.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    try:
+        await open_playground(tab, scripted.url, READER)
+        await choose(tab, "Log-probabilities", logprobs="true")
+        await ask(tab, HOSTILE[0])
+        await tab.get_by_role("button", name="Tokens", exact=True).click()
+        await tab.get_by_role("button", name="Plain text").click()
+        await tab.reload()
+        await tab.wait_for_selector("#playground[data-ready]")
+    finally:
+        scripted.backend.words = words
+    inside = tab.locator(
+        ".turn img, .turn script, .turn iframe, .turn svg, .turn [onerror], .turn a[href^=javascript]"
+    )
+    await expect(inside).to_have_count(0)
+    await expect(tab.locator(".turn").first).to_contain_text("<svg/onload=alert(1)>")
+    assert dialogs == []
+
+
+async def test_without_an_endpoint_that_generates_the_page_says_what_to_do(tab: Page) -> None:
+    backend = FakeBackend()
+    app = fake_app(backend, directory=directory_of(backend, SPLIT[2:]))
+    async with served(app) as (host, port):
+        await tab.goto(f"http://{host}:{port}/console/playground")
+        await expect(tab.locator(".empty")).to_contain_text("Name one in the deploy file")
