@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,7 +133,7 @@ async def ask(page: Page, text: str) -> None:
     """Asks, and waits for every answer to end."""
     await page.locator("#prompt").fill(text)
     await page.keyboard.press("Control+Enter")
-    await expect(page.locator("#status")).to_contain_text("tokens.")
+    await expect(page.locator("#status")).to_have_text(re.compile("^Answered"))
     await expect(page.locator("#send")).to_be_visible(timeout=LOAD_MS)
 
 

@@ -155,6 +155,13 @@ async def test_usage_is_read_where_it_is_told(modules: Modules) -> None:
         "cached": 2,
     }
     assert await modules.run("deltas.js", "return m.usageOf(v)", {"usage": None}) is None
+    mindie = {"text_output": "a", "details": {"generated_tokens": 4}}
+    assert await modules.run("deltas.js", "return m.usageOf(v).completion", mindie) == 4
+    triton = {"text_output": ["a", "b"], "sequence_length": [3, 2]}
+    assert await modules.run("deltas.js", "return [m.usageOf(v), m.usageOf(v, true).completion]", triton) == [
+        None,
+        5,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -329,6 +336,8 @@ async def test_figures_of_a_stream_and_of_a_whole_answer(modules: Modules) -> No
     assert counted[:3] == [100, 10, 3]
     assert ["Answer", "about 3 tokens"] in counted[3]
     assert whole[:2] == [None, None]
+    unknown = "return m.described(new m.Stopwatch().figures(null, false)).map(([name]) => name)"
+    assert await modules.run("figures.js", unknown) == ["Time"]
 
 
 async def test_a_call_of_a_tool_comes_in_pieces(modules: Modules) -> None:

@@ -105,11 +105,39 @@ async def test_the_endpoints_task_decides_over_the_protocols(tab: Page, scripted
     assert await tab.get_by_label("Endpoint").locator("option").all_text_contents() == ["assistant", "writer"]
     await expect(tab.locator("#prompt-label")).to_have_text("Prompt, as the model gets it")
     await expect(tab.locator("#system")).to_be_hidden()
-    for protocol in ("databricks-text", "mindie-text", "triton-text"):
+
+
+async def test_every_protocol_answers_streamed_or_whole(tab: Page, scripted: Scripted) -> None:
+    """The same words, and the header of the protocol that was chosen."""
+    await open_playground(tab, scripted.url, READER)
+    spoken = tab.locator("#protocol option:not([disabled])")
+    for protocol in await spoken.evaluate_all("(all) => all.map((each) => each.value)"):
         await tab.locator("#protocol").select_option(protocol)
         await expect(tab.locator("#options")).to_have_attribute("data-protocol", protocol)
-        await ask(tab, "Once")
-        await expect(tab.locator(".answer-text.plain").last).to_contain_text("Grüße")
+        for stream in (True, False):
+            await tab.locator("#stream").set_checked(stream)
+            async with tab.expect_request("**/console/api/**") as asked:
+                await ask(tab, "Once")
+            request = await asked.value
+            assert request.headers["x-api-dialect"] == protocol.partition("-")[0]
+            turn = tab.locator(".turn").last
+            form = ".plain" if protocol.endswith("text") else ":not(.plain)"
+            await expect(turn.locator(f".answer-text{form}")).to_contain_text('Grüße aus "Köln" 😀')
+            await expect(turn.locator(".turn-figures dt", has_text="First token")).to_have_count(int(stream))
+            await expect(turn.locator(".turn-figures div", has_text="Answer")).to_have_count(
+                int(stream or protocol != "mindie-text")
+            )
+
+
+async def test_keys_in_the_dialog_of_code_send_and_stop_nothing(tab: Page, scripted: Scripted) -> None:
+    await open_playground(tab, scripted.url, READER)
+    await tab.locator("#prompt").fill("Hello!")
+    await tab.get_by_role("button", name="Code").click()
+    await expect(tab.get_by_role("dialog")).to_be_visible()
+    await tab.keyboard.press("Control+Enter")
+    await tab.keyboard.press("Escape")
+    await expect(tab.get_by_role("dialog")).to_be_hidden()
+    await expect(tab.locator(".turn")).to_have_count(0)
 
 
 async def test_log_probabilities_are_shown_on_the_tokens(tab: Page, scripted: Scripted) -> None:

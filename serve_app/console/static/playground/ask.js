@@ -50,20 +50,20 @@ export async function ask(request, told, signal) {
     ignored: answer.headers.get("x-ignored-fields") ?? "",
   });
   if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) {
-    tell(await answer.json(), told);
+    tell(await answer.json(), told, true);
     return;
   }
   for await (const event of eventsOf(answer.body)) {
     if (event.data === "[DONE]") return;
-    tell(parsed(event.data), told);
+    tell(parsed(event.data), told, false);
   }
 }
 
-function tell(piece, told) {
+function tell(piece, told, isWhole) {
   const problem = problemOf(piece);
   if (problem) throw new Refused(problem, 0);
   for (const delta of deltasOf(piece)) told.delta(delta);
-  const usage = usageOf(piece);
+  const usage = usageOf(piece, isWhole);
   if (usage) told.usage(usage);
 }
 

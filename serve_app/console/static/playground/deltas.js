@@ -10,7 +10,7 @@
  * @typedef {{index: number, id: string, name: string, arguments: string}} CallPiece
  * @typedef {{choice: number, text: string, reasoning: string, calls: CallPiece[], tokens: Token[],
  *   finish: string | null}} Delta
- * @typedef {{prompt: number, completion: number, cached: number}} Usage
+ * @typedef {{prompt: number | null, completion: number, cached: number}} Usage
  * @typedef {{message: string, kind: string, field: string}} Problem
  */
 
@@ -30,16 +30,20 @@ export function deltasOf(piece) {
  * The usage that a piece tells, if it tells any.
  *
  * @param {any} piece
+ * @param {boolean} [isWhole] whether it is a whole answer, not an event of a stream
  * @returns {Usage | null}
  */
-export function usageOf(piece) {
-  const usage = piece?.usage;
-  if (!usage || usage.completion_tokens === undefined) return null;
-  return {
-    prompt: usage.prompt_tokens ?? 0,
-    completion: usage.completion_tokens,
-    cached: usage.prompt_tokens_details?.cached_tokens ?? 0,
-  };
+export function usageOf(piece, isWhole = false) {
+  const { usage, details } = piece ?? {};
+  if (usage?.completion_tokens !== undefined) {
+    const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
+    return { prompt: usage.prompt_tokens ?? null, completion: usage.completion_tokens, cached };
+  }
+  if (details?.generated_tokens !== undefined) return { prompt: null, completion: details.generated_tokens, cached: 0 };
+  // In a stream this tensor is the length of one piece.
+  if (!isWhole || piece?.sequence_length === undefined) return null;
+  const lengths = [piece.sequence_length].flat(Infinity);
+  return { prompt: null, completion: lengths.reduce((sum, each) => sum + each, 0), cached: 0 };
 }
 
 /**

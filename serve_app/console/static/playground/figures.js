@@ -26,7 +26,8 @@ export class Stopwatch {
    * @param {boolean} streamed a whole answer has no first token
    */
   figures(usage, streamed) {
-    const tokens = usage ? usage.completion : this.#pieces;
+    const counted = streamed ? this.#pieces : null; // a whole answer is one piece, of any length
+    const tokens = usage ? usage.completion : counted;
     const lasted = (this.#last ?? 0) - (this.#first ?? 0);
     return {
       first: streamed && this.#first !== null ? this.#first - this.#start : null,
@@ -57,7 +58,9 @@ export function described(figures) {
   const found = [];
   if (figures.first !== null) found.push(["First token", duration(figures.first)]);
   if (figures.pace !== null) found.push(["Pace", `${figures.pace.toFixed(1)} tokens/s`]);
-  found.push(["Answer", `${figures.counted ? "about " : ""}${count.format(figures.tokens)} tokens`]);
+  if (figures.tokens !== null) {
+    found.push(["Answer", `${figures.counted ? "about " : ""}${count.format(figures.tokens)} tokens`]);
+  }
   if (figures.prompt !== null) {
     const cached = figures.cached > 0 ? `, ${count.format(figures.cached)} from the cache` : "";
     found.push(["Prompt", `${count.format(figures.prompt)} tokens${cached}`]);

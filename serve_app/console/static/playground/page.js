@@ -54,6 +54,7 @@ class Playground {
   }
 
   #key(event) {
+    if (document.querySelector("dialog[open]")) return; // its keys are its own
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
       event.preventDefault();
       this.#send();

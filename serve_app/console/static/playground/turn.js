@@ -76,7 +76,8 @@ export class Turn {
     this.node.removeAttribute("aria-busy");
     this.draw();
     if (this.#problem) return `Error: ${this.#problem.message}`;
-    return `${this.#stopped ? "Stopped" : "Answered"}: ${this.#figures.tokens} tokens.`;
+    const { tokens } = this.#figures;
+    return `${this.#stopped ? "Stopped" : "Answered"}${tokens === null ? "" : `, ${tokens} tokens`}.`;
   }
 
   /** Draws everything now. */
