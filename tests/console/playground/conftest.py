@@ -87,7 +87,7 @@ class Demo:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def demo() -> AsyncIterator[Demo]:
-    async with demo_app() as app, served(app) as (host, port):
+    async with demo_app(window=None) as app, served(app) as (host, port):
         yield Demo(f"http://{host}:{port}", app.state.services)
 
 

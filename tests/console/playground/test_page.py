@@ -54,7 +54,7 @@ async def test_a_chat_streams_with_its_figures_and_goes_on(tab: Page, demo: Demo
 async def test_stop_frees_the_sequence(tab: Page, demo: Demo) -> None:
     """Esc while the answer comes: the engine has no sequence and no block of it any more."""
     await open_playground(tab, demo.url)
-    await choose(tab, "Length and end", max_tokens="450", ignore_eos="true")
+    await choose(tab, "Length and end", max_tokens="950", ignore_eos="true")
     for stop in (
         lambda: tab.keyboard.press("Escape"),
         lambda: tab.get_by_role("button", name="Stop").click(),
@@ -70,7 +70,7 @@ async def test_stop_frees_the_sequence(tab: Page, demo: Demo) -> None:
         async with asyncio.timeout(60):
             while demo.stats.running or demo.stats.blocks_used:
                 await asyncio.sleep(0.05)
-        assert demo.stats.generated_tokens < generated + 400, "it did not run to its end"
+        assert demo.stats.generated_tokens < generated + 900, "it did not run to its end"
         await tab.get_by_role("button", name="New conversation").click()
         await expect(tab.locator(".turn")).to_have_count(0)
 
@@ -228,8 +228,7 @@ async def test_an_answer_has_the_form_that_was_asked_for(tab: Page, demo: Demo) 
     answer = tab.locator(".answer-text.plain").first
     assert json.loads(await answer.inner_text())["answer"] in ("yes", "no")
     await tab.locator("#format-schema").fill("{")
-    await tab.locator("#prompt").fill("again")
-    await tab.keyboard.press("Control+Enter")
+    await tab.locator("#prompt").focus()  # whoever leaves a field learns what is wrong in it
     await expect(tab.locator("#option-response_format-problem")).to_contain_text("must be JSON")
 
 

@@ -17,17 +17,31 @@ export function readOptions(form) {
   const members = [];
   const wrong = [];
   for (const control of form.querySelectorAll("[data-kind]")) {
-    const told = form.querySelector(`#${CSS.escape(control.id)}-problem`);
-    try {
-      const value = readControl(control);
-      if (value !== undefined) members.push([control.dataset.path, value]);
-      say(control, told, "");
-    } catch (error) {
-      say(control, told, error.message);
-      wrong.push(control);
-    }
+    const { value, isRight } = checkControl(control);
+    if (!isRight) wrong.push(control);
+    else if (value !== undefined) members.push([control.dataset.path, value]);
   }
   return { members, wrong };
+}
+
+/**
+ * Checks one control and says beside it what is wrong.
+ *
+ * @param {HTMLElement} control
+ * @returns {{value: any, isRight: boolean}} `value` is undefined if the control says nothing
+ */
+export function checkControl(control) {
+  const told = control.closest("form").querySelector(`#${CSS.escape(control.id)}-problem`);
+  let value;
+  let message = "";
+  try {
+    value = readControl(control);
+  } catch (error) {
+    message = error.message;
+  }
+  control.setAttribute("aria-invalid", String(message !== ""));
+  if (told) told.textContent = message && `${control.dataset.path}: ${message}`;
+  return { value, isRight: message === "" };
 }
 
 /**
@@ -125,10 +139,4 @@ function bounds({ minimum, maximum, above }) {
   if (maximum === undefined) return above === undefined ? ` of at least ${minimum}` : ` above ${minimum}`;
   if (minimum === undefined) return ` of up to ${maximum}`;
   return above === undefined ? ` from ${minimum} to ${maximum}` : ` above ${minimum} and up to ${maximum}`;
-}
-
-function say(control, told, message) {
-  const name = control.dataset.path;
-  control.setAttribute("aria-invalid", String(message !== ""));
-  if (told) told.textContent = message && `${name}: ${message}`;
 }

@@ -3,7 +3,7 @@
 import { CodeDialog } from "./code.js";
 import { Pane } from "./pane.js";
 import { protocolOf, requestFor } from "./request.js";
-import { readOptions } from "./options.js";
+import { checkControl, readOptions } from "./options.js";
 import { load, save } from "./store.js";
 import { Turn } from "./turn.js";
 
@@ -50,6 +50,10 @@ class Playground {
     document.addEventListener("keydown", (event) => this.#key(event));
     for (const name of ["input", "change", "playground-changed"]) page.addEventListener(name, () => this.#keepSoon());
     page.addEventListener("click", (event) => insertExample(event.target));
+    page.addEventListener("change", (event) => {
+      const control = event.target.closest("#options [data-kind]");
+      if (control) checkControl(control);
+    });
     addEventListener("pagehide", () => this.#keep());
   }
 
