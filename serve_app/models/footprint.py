@@ -51,7 +51,7 @@ def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int)
         return 0
     kv_heads = found.get("num_key_value_heads") or heads
     head_dim = found.get("head_dim") or found["hidden_size"] // heads
-    token_bytes = 2 * found["num_hidden_layers"] * kv_heads * head_dim * item_bytes
+    token_bytes: int = 2 * found["num_hidden_layers"] * kv_heads * head_dim * item_bytes
     if engine.num_blocks is not None:
         return engine.num_blocks * engine.block_size * token_bytes
     return max(2 * engine.block_size, engine.max_model_len or 0) * token_bytes
@@ -91,6 +91,6 @@ def _is_float(tensor: Mapping[str, Any]) -> bool:
 def _tensor_bytes(tensor: Mapping[str, Any], item_bytes: int | None) -> int:
     """Bytes in memory; floats in the type that was asked for, if one was."""
     if item_bytes is not None and _is_float(tensor):
-        return math.prod(tensor["shape"]) * item_bytes
+        return int(math.prod(tensor["shape"])) * item_bytes
     begin, end = tensor["data_offsets"]
     return int(end - begin)
