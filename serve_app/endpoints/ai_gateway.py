@@ -119,7 +119,7 @@ class Guardrails(ConfigModel):
 class InferenceTable(ConfigModel):
     """Every request and its answer, written to Parquet files."""
 
-    enabled: bool = False
+    enabled: bool = Field(False, description="Write rows. Needs the extra `tables`.")
     catalog_name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,255}$", description="First folder.")
     schema_name: str | None = Field(None, pattern=r"^[A-Za-z0-9_-]{1,255}$", description="Second folder.")
     table_name_prefix: str | None = Field(
@@ -144,7 +144,9 @@ class Switch(ConfigModel):
 class AiGateway(ConfigModel):
     """All of them; what is not set does nothing."""
 
-    rate_limits: tuple[RateLimit, ...] = Field((), max_length=100)
+    rate_limits: tuple[RateLimit, ...] = Field(
+        (), max_length=100, description="All of them hold; the first that is used up refuses."
+    )
     guardrails: Guardrails | None = None
     usage_tracking_config: Switch | None = Field(
         None, description="Usage is recorded in any case; off keeps its rows out of usage reports."

@@ -62,9 +62,13 @@ class Kind(StrEnum):
 class Limits(ConfigModel):
     """What one API key may use of a pay-per-token endpoint in a minute; none: unlimited."""
 
-    requests_per_minute: int | None = Field(None, ge=1, le=10**9)
-    input_tokens_per_minute: int | None = Field(None, ge=1, le=10**12)
-    output_tokens_per_minute: int | None = Field(None, ge=1, le=10**12)
+    requests_per_minute: int | None = Field(None, ge=1, le=10**9, description="Requests in a minute.")
+    input_tokens_per_minute: int | None = Field(
+        None, ge=1, le=10**12, description="Tokens of prompts in a minute, cached ones included."
+    )
+    output_tokens_per_minute: int | None = Field(
+        None, ge=1, le=10**12, description="Tokens of answers in a minute."
+    )
     default_output_tokens: int = Field(
         1024, ge=1, le=10**9, description="Reserved for a request that sets no limit on its output."
     )
@@ -73,12 +77,20 @@ class Limits(ConfigModel):
 class Price(ConfigModel):
     """What a million tokens cost. Recorded with every use; nothing is charged here."""
 
-    input_per_million: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
-    cached_input_per_million: float | None = Field(
-        None, ge=0, le=1e9, allow_inf_nan=False, description="None: as other input."
+    input_per_million: float = Field(
+        0.0, ge=0, le=1e9, allow_inf_nan=False, description="Of tokens of prompts."
     )
-    output_per_million: float = Field(0.0, ge=0, le=1e9, allow_inf_nan=False)
-    currency: str = Field("USD", pattern="^[A-Z]{3}$")
+    cached_input_per_million: float | None = Field(
+        None,
+        ge=0,
+        le=1e9,
+        allow_inf_nan=False,
+        description="Of those that were not computed again; none: as other input.",
+    )
+    output_per_million: float = Field(
+        0.0, ge=0, le=1e9, allow_inf_nan=False, description="Of tokens of answers."
+    )
+    currency: str = Field("USD", pattern="^[A-Z]{3}$", description="By ISO 4217. Nothing is converted.")
 
 
 class Databricks(ConfigModel):
@@ -101,14 +113,18 @@ class Databricks(ConfigModel):
 class ServedEntity(ConfigModel):
     """A version of a model behind an endpoint."""
 
-    model: Name
-    version: Version = ""
+    model: Annotated[Name, Field(description="Name of the model, as its application has it.")]
+    version: Version = Field("", description="Which of several versions of the model; none: the only one.")
     name: str = Field("", description="Unique in the endpoint; none: MODEL-VERSION, or MODEL.")
     app: Annotated[str, AfterValidator(_app)] = Field(
         "", description="The Serve application with its replicas; none: the model's shared one."
     )
-    min_provisioned_throughput: int | None = Field(None, ge=0, le=10**9, description="Tokens a second.")
-    max_provisioned_throughput: int | None = Field(None, ge=1, le=10**9, description="Tokens a second.")
+    min_provisioned_throughput: int | None = Field(
+        None, ge=0, le=10**9, description="Tokens a second that are always there. Needs the maximum."
+    )
+    max_provisioned_throughput: int | None = Field(
+        None, ge=1, le=10**9, description="Tokens a second that were bought: more is refused. None: no limit."
+    )
 
     @model_validator(mode="after")
     def _fill(self) -> ServedEntity:
@@ -126,9 +142,11 @@ class ServedEntity(ConfigModel):
 class Endpoint(ConfigModel):
     """One name that clients call, and what answers under it."""
 
-    name: Name
-    task: Task = Task.CHAT
-    kind: Kind = Kind.PAY_PER_TOKEN
+    name: Annotated[Name, Field(description="What clients send as `model`, or have in the path.")]
+    task: Task = Field(Task.CHAT, description="What all its entities do.")
+    kind: Kind = Field(
+        Kind.PAY_PER_TOKEN, description="Shared replicas with limits for each key, or bought throughput."
+    )
     served_entities: tuple[ServedEntity, ...] = Field(
         (), max_length=MAX_ENTITIES, description="None: one, the model of the endpoint's name."
     )

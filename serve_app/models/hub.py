@@ -95,6 +95,14 @@ def wanted_weights(names: list[str]) -> list[str]:
     return [name for name in found if not name.startswith("consolidated")] or found
 
 
+def cached(repo: str, revision: str | None) -> Path | None:
+    """The folder of `repo` in the local cache; None where it is not there as a whole. Asks nobody."""
+    try:
+        return _cached(repo, revision, lambda line: None)[0]
+    except (LocalEntryNotFoundError, HFValidationError, OSError, ValueError, KeyError):
+        return None
+
+
 def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
     folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
     index = folder / "model.safetensors.index.json"

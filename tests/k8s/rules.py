@@ -12,6 +12,7 @@ import yaml
 
 from serve_app.accounts.key_file import ENVIRONMENT, ENVIRONMENT_FILE
 from serve_app.deployments import build, environment
+from serve_app.deployments.control.replica import DATABASE_URL
 from serve_app.deployments.deploy_file.file import problems
 from tests.k8s.manifests import Object, every, groups, only
 
@@ -129,6 +130,23 @@ def _worker(name: str, group: Object) -> Iterator[str]:
         yield (
             f"{where}: env: without keys nobody is served; write {ENVIRONMENT_FILE} with a path below "
             f"where a secret is mounted ({sorted(mounts)})"
+        )
+    yield from _database(where, spec)
+
+
+def _database(where: str, spec: Object) -> Iterator[str]:
+    """The control plane may run on any worker, and what it keeps must outlive each of them."""
+    (container,) = spec["containers"]
+    found = next((each for each in container["env"] if each["name"] == DATABASE_URL), {})
+    if "secretKeyRef" in found.get("valueFrom", {}):
+        return
+    url = str(found.get("value") or "")
+    claimed = [each["mountPath"] for each in _mounted(spec, "persistentVolumeClaim")]
+    folder = url.removeprefix("sqlite:///").rpartition("/")[0]
+    if not url.startswith("sqlite:////") or folder not in claimed:
+        yield (
+            f"{where}: env: what is made at run time would be lost with a pod; write {DATABASE_URL} from a "
+            f"secret, or sqlite with a file below where a claim is mounted ({sorted(claimed)})"
         )
 
 

@@ -48,6 +48,12 @@ MISTAKES = {
         "write the labels of group head",
     ),
     "no budget for the GPUs": (BUDGET, "component: gpu", "component: cpu", "write the labels of group"),
+    "a database in a pod": (
+        "components/postgres/kustomization.yaml",
+        "valueFrom: {secretKeyRef: {name: serve-app-database, key: url}}",
+        'value: "sqlite:////home/serve/control.db"',
+        "lost with a pod; write SERVE_APP_DATABASE_URL from a secret",
+    ),
     "keys that are not mounted": (
         SERVICE,
         "mountPath: /etc/serve-app/keys",

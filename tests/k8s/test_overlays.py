@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy import make_url as parse_url
 
 from serve_app.config import default_usage_dir
+from serve_app.deployments.control.replica import DATABASE_URL
 from tests.k8s.manifests import K8S, OVERLAYS, ROOT, every, groups, kubectl, only, render
 from tests.k8s.rules import broken
 from tests.k8s.schemas import kuberay, wrong_shapes
@@ -41,8 +43,8 @@ def test_kuberay_knows_every_key(overlay: str) -> None:
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_an_overlay_may_keep_weights_and_usage_on_volumes(overlay: str, tmp_path: Path) -> None:
     k8s = shutil.copytree(K8S, tmp_path / "k8s")
-    with (k8s / "overlays" / overlay / "kustomization.yaml").open("a") as file:
-        file.write("components: [../../components/volumes]\n")
+    file = k8s / "overlays" / overlay / "kustomization.yaml"
+    file.write_text(file.read_text().replace("components:\n", "components:\n- ../../components/volumes\n"))
     objects = render(overlay, k8s)
     assert list(wrong_shapes(objects)) == []
     assert list(broken(objects)) == []
@@ -60,7 +62,27 @@ def test_an_overlay_may_keep_weights_and_usage_on_volumes(overlay: str, tmp_path
             # Where the server writes them: below the home of the image's user.
             home = re.findall(r"^ENV HOME=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)[0]
             usage = default_usage_dir({"XDG_STATE_HOME": f"{home}/.local/state"})
-            assert {Path(mounts[each]) for each in claimed} == {usage, Path(home, ".cache/huggingface")}
+            database = {Path("/var/lib/serve-app")} if "serve-app-database" in claims else set()
+            assert {Path(mounts[each]) for each in claimed} == {
+                usage,
+                Path(home, ".cache/huggingface"),
+                *database,
+            }
+
+
+@needs_kubectl
+@pytest.mark.parametrize("overlay", OVERLAYS)
+def test_every_worker_knows_the_database(overlay: str) -> None:
+    """By a URL that the server opens; the smallest overlay needs nobody to make a secret for it."""
+    for name, group in groups(only(render(overlay), "RayService")).items():
+        variables = {each["name"]: each for each in group["template"]["spec"]["containers"][0]["env"]}
+        found = variables.get(DATABASE_URL)
+        if name == "head":
+            assert found is None
+        elif overlay == "local":
+            assert parse_url(found["value"]).database == "/var/lib/serve-app/control.db"
+        else:
+            assert found["valueFrom"] == {"secretKeyRef": {"name": "serve-app-database", "key": "url"}}
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -42,6 +42,7 @@ class FakeCluster:
         self.seen: dict[str, AppSeen] = {}
         self.specs: dict[str, AppSpec] = {}
         self.routes: frozenset[str] | None = frozenset()
+        self.memory: dict[str, int] = {}  # version of a model -> bytes of a replica
         self.failing: dict[str, str] = {}  # version of a model -> what the cluster says
         self.held: set[str] = set()  # versions of models that do not come up
         self.is_away = False
@@ -83,6 +84,9 @@ class FakeCluster:
     async def room(self) -> Room:
         self._answer()
         return self.free
+
+    def least_memory(self, config: ModelConfig) -> int | None:
+        return self.memory.get(config.version)
 
     async def logs(self, app: str) -> str:
         self._answer()

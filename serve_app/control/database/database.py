@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from serve_app.control.database.migrate import upgrade
-from serve_app.control.database.problem import has_collided, is_away
+from serve_app.control.database.problem import has_collided, is_away, is_bad_text
 from serve_app.control.database.url import open_engine
-from serve_app.errors import Unavailable
+from serve_app.errors import InvalidField, Unavailable
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +53,8 @@ class Database:
         transaction, so it changes nothing else.
 
         Raises Unavailable where the database is away or locked: then nothing was changed, unless the
-        connection broke during the commit. Raises DatabaseProblem where a newer version made the tables.
+        connection broke during the commit. Raises InvalidField for a text that PostgreSQL cannot hold, and
+        DatabaseProblem where a newer version made the tables.
         """
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._work, work)
 
@@ -71,6 +72,8 @@ class Database:
             except (DBAPIError, OSError) as error:
                 if has_collided(error) and attempt < TRIES - 1:
                     continue
+                if is_bad_text(error):  # a field that nobody checked; SQLite takes it
+                    raise InvalidField(None, "texts must not have the character NUL") from error
                 if not (is_away(error) or has_collided(error)):
                     raise
                 logger.warning("the database does not answer: %s", _reason(error))

@@ -10,6 +10,7 @@ from sqlalchemy.exc import DBAPIError, InterfaceError
 # SQLSTATE classes and codes: connections, resources, an operator's stop, a lock that did not come in time.
 _AWAY: Final = ("08", "53", "57P", "57014", "55P03", "25006")
 _COLLIDED: Final = ("40",)  # the transaction met another one, and may be tried again
+_BAD_TEXT: Final = "22021"
 # The lowest byte of SQLite's codes: busy, locked, read-only, input or output, full, cannot open.
 _SQLITE_AWAY: Final = frozenset({5, 6, 8, 10, 13, 14})
 
@@ -34,6 +35,11 @@ def is_away(error: Exception) -> bool:
 def has_collided(error: Exception) -> bool:
     """Whether the transaction lost against another one, so that it may be tried again at once."""
     return isinstance(error, DBAPIError) and _state(error).startswith(_COLLIDED)
+
+
+def is_bad_text(error: Exception) -> bool:
+    """Whether a text has the one character that PostgreSQL takes in none: NUL."""
+    return isinstance(error, DBAPIError) and _state(error) == _BAD_TEXT
 
 
 def _state(error: DBAPIError) -> str:

@@ -43,10 +43,19 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """Memory of one node, in bytes."""
+
+    memory: int  # that is free
+    gpu_memory: tuple[int, ...] = ()  # of each GPU, used or not
+
+
+@dataclass(frozen=True, slots=True)
 class Room:
     """What is free on the cluster, by Ray's names of resources: CPU, GPU."""
 
     free: Mapping[str, float] = field(default_factory=dict)
+    nodes: tuple[NodeRoom, ...] = ()  # none: nobody knows
 
 
 class Cluster(Protocol):
@@ -78,6 +87,10 @@ class Cluster(Protocol):
 
     async def room(self) -> Room:
         """What is free for new replicas."""
+        ...
+
+    def least_memory(self, config: ModelConfig) -> int | None:
+        """Bytes that a replica of this model takes at least; None: nobody knows. Reads small files alone."""
         ...
 
     async def logs(self, app: str) -> str:

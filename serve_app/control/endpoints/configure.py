@@ -13,6 +13,7 @@ from typing import Final
 from serve_app.config import ControlConfig
 from serve_app.control.endpoints.cluster import Offer, Room
 from serve_app.control.endpoints.offers import Offers
+from serve_app.control.endpoints.room import LeastMemory, check_room
 from serve_app.control.endpoints.sizing import size
 from serve_app.control.endpoints.state import RUN_TIME, AppSpec, Config, Entity
 from serve_app.endpoints.endpoint import MAX_ENTITIES
@@ -32,6 +33,7 @@ class Configurator:
     config: ControlConfig
     room: Room
     next_revision: Callable[[], int]
+    least_memory: LeastMemory = lambda config: None
 
     def configuration(
         self,
@@ -65,7 +67,8 @@ class Configurator:
         traffic = _traffic(wanted.traffic, names)
         made = Config(version=version, entities=entities, traffic=traffic, stored=wanted.stored)
         if self.config.check_resources:
-            self._check_room(made, former)
+            running = {spec.name: spec for spec in (former.specs if former is not None else ())}
+            check_room(made.specs, running, self.room, self.least_memory, ENTITIES)
         return made
 
     def _shared(self, endpoint: str, wanted: EntityWanted, field: str, reusable: list[Entity]) -> Entity:
@@ -103,24 +106,6 @@ class Configurator:
         """A name that no application had before."""
         slug = app_name(f"{endpoint}-{entity}").removeprefix("model-")[:SLUG_CHARS]
         return f"{RUN_TIME}{slug}-r{self.next_revision()}"
-
-    def _check_room(self, made: Config, former: Config | None) -> None:
-        running = {spec.name: spec for spec in (former.specs if former is not None else ())}
-        needs = {"CPU": 0.0, "GPU": 0.0}
-        for spec in made.specs:
-            before = running.get(spec.name)
-            more = max(0, spec.min_replicas - (0 if before is None else before.min_replicas))
-            needs["CPU"] += more * spec.num_cpus
-            needs["GPU"] += more * spec.num_gpus
-        for kind, need in needs.items():
-            free = self.room.free.get(kind, 0.0)
-            if need > free + 1e-6:
-                raise InvalidField(
-                    ENTITIES,
-                    f"the new replicas need {need:g} {kind}s and {free:g} are free; ask for less, delete an "
-                    "endpoint, or add a node (where the cluster grows by itself, set "
-                    "`control.check_resources: false`)",
-                )
 
 
 def _model(offer: Offer) -> dict[str, object]:

@@ -288,6 +288,7 @@ class Endpoints:
             self._config,
             ground.room,
             lambda: counters.advance(session, counters.REVISION),
+            self._cluster.least_memory,
         )
         return configurator.configuration(
             name,

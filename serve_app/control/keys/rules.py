@@ -90,8 +90,8 @@ def check_budgets(budget: float | None, soft_budget: float | None) -> None:
 
 
 def check_comment(comment: str) -> None:
-    if len(comment) > MAX_COMMENT_CHARS:
-        raise InvalidField("comment", f"must hold at most {MAX_COMMENT_CHARS} characters")
+    if len(comment) > MAX_COMMENT_CHARS or "\0" in comment:
+        raise InvalidField("comment", f"must hold at most {MAX_COMMENT_CHARS} characters, and no NUL")
 
 
 def check_grants(grants: Sequence[Grant]) -> None:

@@ -24,11 +24,13 @@ from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
 from serve_app.control.endpoints.state import AppSpec
 from serve_app.deployments.control import ray_calls
 from serve_app.deployments.control.log_lines import newest_lines
+from serve_app.deployments.control.node_room import rooms
 from serve_app.deployments.model.deployment import model_deployment, replicas
 from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason
 from serve_app.endpoints.endpoint import SYSTEM_APP
 from serve_app.errors import Unavailable
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
+from serve_app.models.footprint import least_memory
 from serve_app.types import ModelInfo
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,10 @@ class RayCluster:
         return await self._aside(lambda: (*_declared(ray_calls.details()), *_demos()))
 
     async def room(self) -> Room:
-        return await self._aside(lambda: Room(ray.available_resources()))
+        return await self._aside(lambda: Room(ray.available_resources(), rooms()))
+
+    def least_memory(self, config: ModelConfig) -> int | None:
+        return least_memory(config)
 
     async def logs(self, app: str) -> str:
         found = await self._aside(lambda: logged_replicas(app))

@@ -11,7 +11,7 @@ from serve_app.control.database.database import Database
 from serve_app.control.database.problem import DatabaseProblem
 from serve_app.control.database.url import open_engine
 from serve_app.control.ledger.tables import Spending
-from serve_app.errors import Unavailable
+from serve_app.errors import InvalidField, Unavailable
 from tests.support.databases import open_database
 
 
@@ -46,6 +46,14 @@ async def test_a_constraint_that_does_not_hold_is_the_callers_error(each_databas
 async def test_a_statement_that_is_wrong_is_not_taken_for_a_database_that_is_away(each_database):
     with pytest.raises(DBAPIError):
         await each_database.run(lambda session: session.execute(text("SELECT nothing FROM nowhere")))
+
+
+async def test_a_text_that_postgresql_cannot_hold_is_the_callers_error(postgres_url):
+    database = open_database(postgres_url)
+    with pytest.raises(InvalidField, match="NUL"):
+        await database.run(spend("a\0b"))
+    assert await database.run(count) == 0
+    database.close()
 
 
 async def test_two_processes_lose_no_update(each_url):

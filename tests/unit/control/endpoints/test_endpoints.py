@@ -13,7 +13,7 @@ import pytest
 
 from serve_app.config import ControlConfig, ModelConfig, ProvisionedConfig
 from serve_app.control.endpoints import reconciler
-from serve_app.control.endpoints.cluster import AppSeen, AppStatus, Offer, Room
+from serve_app.control.endpoints.cluster import AppSeen, AppStatus, NodeRoom, Offer, Room
 from serve_app.control.plane import ControlPlane
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, ServeError
 from serve_app.types import UsageRecord
@@ -282,6 +282,11 @@ async def test_what_the_deploy_file_declares_is_shown_and_not_changed(tmp_path: 
         (wanted(entity(units=99)), "takes 99 replicas; at most 32 are allowed"),
         (wanted(entity(units=40, workload_size="Small")), "say the size in one way"),
         (wanted(entity(units=20)), "need 20 CPUs and 16 are free"),
+        (
+            wanted(entity("2", units=2)),
+            "a replica of 'demo-chat' needs at least 3.0 GiB of memory for its weights and cache, 2 of them "
+            "are to start, and the node with the most has free 5.0 GiB; choose",
+        ),
         (wanted(), "must have 1 to 10 entries"),
     ],
 )
@@ -292,7 +297,8 @@ async def test_what_cannot_come_up_is_refused_at_once(
         Offer(config=ModelConfig(name=CHAT), app="model-demo-chat", is_shared=True, num_cpus=1),
         Offer(config=ModelConfig(name=CHAT, version="2")),
     )
-    cluster = FakeCluster(offers, Room({"CPU": 16.0}))
+    cluster = FakeCluster(offers, Room({"CPU": 16.0}, (NodeRoom(5 * 2**30), NodeRoom(2 * 2**30))))
+    cluster.memory = {"2": 3 * 2**30}
     async with plane_over(tmp_path, cluster) as (plane, _):
         is_provisioned = any(each.provisioned_model_units is not None for each in config.entities)
         command = CreateEndpoint(name="mine", config=config, is_provisioned=is_provisioned)

@@ -44,28 +44,34 @@ def case(database):
     return Case(database)
 
 
-async def test_put_replaces_all_and_patch_those_that_it_names(case):
-    assert await case.get() == ()
+@pytest.fixture
+def each_case(each_database):
+    """As `case`, once on each kind of database."""
+    return Case(each_database)
+
+
+async def test_put_replaces_all_and_patch_those_that_it_names(each_case):
+    assert await each_case.get() == ()
     lab = grant("lab", "CAN_VIEW", "group_name")
-    assert await case.put(grant("alice"), lab) == (lab, grant("alice"))
-    assert await case.put(grant("alice", "CAN_MANAGE"), replaces_all=False) == (
+    assert await each_case.put(grant("alice"), lab) == (lab, grant("alice"))
+    assert await each_case.put(grant("alice", "CAN_MANAGE"), replaces_all=False) == (
         lab,
         grant("alice", "CAN_MANAGE"),
     )
-    assert await case.put(grant("bob")) == (grant("bob"),) == await case.get()
-    assert await case.by_endpoint() == {"chat": (grant("bob"),)}
-    assert case.changes == 3
-    assert await case.put() == ()
-    assert await case.by_endpoint() == {}
+    assert await each_case.put(grant("bob")) == (grant("bob"),) == await each_case.get()
+    assert await each_case.by_endpoint() == {"chat": (grant("bob"),)}
+    assert each_case.changes == 3
+    assert await each_case.put() == ()
+    assert await each_case.by_endpoint() == {}
 
 
-async def test_grants_follow_the_id_and_not_the_name(case):
-    await case.put(grant("alice"))
-    case.names = {"id-3": "chat"}  # deleted, and another one made of that name
-    assert await case.by_endpoint() == {}
-    assert await case.get(id="id-3") == ()
+async def test_grants_follow_the_id_and_not_the_name(each_case):
+    await each_case.put(grant("alice"))
+    each_case.names = {"id-3": "chat"}  # deleted, and another one made of that name
+    assert await each_case.by_endpoint() == {}
+    assert await each_case.get(id="id-3") == ()
     with pytest.raises(ModelNotFound):
-        await case.get(id="id-1")
+        await each_case.get(id="id-1")
 
 
 async def test_only_who_manages_an_endpoint_changes_its_grants(case):

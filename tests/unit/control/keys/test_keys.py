@@ -46,15 +46,21 @@ def case(database):
     return Case(database)
 
 
-async def test_a_new_key_is_told_once_and_known_by_its_digest(case):
-    made = await case.do(CreateKey(name="alice", groups=("b", "a"), endpoints=("chat",), lifetime_s=60))
+@pytest.fixture
+def each_case(each_database):
+    """As `case`, once on each kind of database."""
+    return Case(each_database)
+
+
+async def test_a_new_key_is_told_once_and_known_by_its_digest(each_case):
+    made = await each_case.do(CreateKey(name="alice", groups=("b", "a"), endpoints=("chat",), lifetime_s=60))
     assert made.secret.startswith("sk-")
     assert made.shown.prefix == made.secret[:8]
     assert (made.shown.user, made.shown.groups) == ("alice", ("a", "b"))
-    (known,) = await case.in_force()
+    (known,) = await each_case.in_force()
     assert known.digest == digest_of(made.secret)
     assert (known.endpoints, known.expires) == (("chat",), 1_060.0)
-    assert case.changes == 1
+    assert each_case.changes == 1
 
 
 async def test_neither_the_database_nor_any_text_has_the_key(case, tmp_path):
@@ -72,40 +78,40 @@ async def test_neither_the_database_nor_any_text_has_the_key(case, tmp_path):
     assert rest.encode() not in files
 
 
-async def test_a_name_is_taken_as_long_as_its_key_is_in_force(case):
-    first = await case.do(CreateKey(name="alice", lifetime_s=10))
+async def test_a_name_is_taken_as_long_as_its_key_is_in_force(each_case):
+    first = await each_case.do(CreateKey(name="alice", lifetime_s=10))
     with pytest.raises(AlreadyExists):
-        await case.do(CreateKey(name="alice"))
-    case.time += 10
-    second = await case.do(CreateKey(name="alice"))
-    await case.do(RevokeKey(id="alice"))
-    third = await case.do(CreateKey(name="alice"))
+        await each_case.do(CreateKey(name="alice"))
+    each_case.time += 10
+    second = await each_case.do(CreateKey(name="alice"))
+    await each_case.do(RevokeKey(id="alice"))
+    third = await each_case.do(CreateKey(name="alice"))
     assert len({first.shown.id, second.shown.id, third.shown.id}) == 3
-    assert [key.id for key in (await case.do(ListKeys())).keys] == [third.shown.id]
-    assert len((await case.do(ListKeys(everything=True))).keys) == 3
+    assert [key.id for key in (await each_case.do(ListKeys())).keys] == [third.shown.id]
+    assert len((await each_case.do(ListKeys(everything=True))).keys) == 3
 
 
-async def test_a_key_ends_by_time_or_by_hand_and_cannot_come_back(case):
-    await case.do(CreateKey(name="short", lifetime_s=1))
-    made = await case.do(CreateKey(name="long"))
-    case.time += 1
-    assert await case.names() == ["long"]
-    await case.do(RevokeKey(id=made.shown.id))
-    assert await case.in_force() == ()
+async def test_a_key_ends_by_time_or_by_hand_and_cannot_come_back(each_case):
+    await each_case.do(CreateKey(name="short", lifetime_s=1))
+    made = await each_case.do(CreateKey(name="long"))
+    each_case.time += 1
+    assert await each_case.names() == ["long"]
+    await each_case.do(RevokeKey(id=made.shown.id))
+    assert await each_case.in_force() == ()
     for command in (RevokeKey(id=made.shown.id), UpdateKey(id="long", comment="x"), RevokeKey(id="none")):
         with pytest.raises(ModelNotFound):
-            await case.do(command)
+            await each_case.do(command)
 
 
-async def test_an_update_changes_what_it_names_alone(case):
-    made = await case.do(CreateKey(name="alice", budget=10, soft_budget=5, groups=("a",)))
-    changed = await case.do(UpdateKey(id="alice", scopes=MANAGE, budget=20))
+async def test_an_update_changes_what_it_names_alone(each_case):
+    made = await each_case.do(CreateKey(name="alice", budget=10, soft_budget=5, groups=("a",)))
+    changed = await each_case.do(UpdateKey(id="alice", scopes=MANAGE, budget=20))
     assert changed == replace(made.shown, scopes=MANAGE, budget=20)
-    cleared = await case.do(UpdateKey(id="alice", clear=("budget", "soft_budget")))
+    cleared = await each_case.do(UpdateKey(id="alice", clear=("budget", "soft_budget")))
     assert (cleared.budget, cleared.soft_budget) == (None, None)
     with pytest.raises(InvalidField, match="soft_budget"):
-        await case.do(UpdateKey(id="alice", budget=1, soft_budget=2))
-    assert (await case.do(ListKeys())).keys == (cleared,)
+        await each_case.do(UpdateKey(id="alice", budget=1, soft_budget=2))
+    assert (await each_case.do(ListKeys())).keys == (cleared,)
 
 
 @pytest.mark.parametrize(
@@ -136,19 +142,19 @@ async def test_the_first_key_of_a_server_without_keys_must_manage(case):
     assert await case.names() == ["a", "admin"]
 
 
-async def test_the_last_key_that_manages_stays_unless_the_key_file_has_one(case):
-    await case.do(CreateKey(name="admin", scopes=MANAGE), NOBODY)
-    await case.do(CreateKey(name="other", scopes=MANAGE, lifetime_s=60), AT_RUN_TIME)
+async def test_the_last_key_that_manages_stays_unless_the_key_file_has_one(each_case):
+    await each_case.do(CreateKey(name="admin", scopes=MANAGE), NOBODY)
+    await each_case.do(CreateKey(name="other", scopes=MANAGE, lifetime_s=60), AT_RUN_TIME)
     for command in (
         RevokeKey(id="admin"),
         UpdateKey(id="admin", scopes=("inference",)),
         UpdateKey(id="admin", endpoints=("chat",)),
     ):
         with pytest.raises(Conflict, match="last key"):
-            await case.do(command, AT_RUN_TIME)
-    assert [key.scopes for key in (await case.do(ListKeys())).keys] == [MANAGE, MANAGE]
-    await case.do(RevokeKey(id="admin"), OPERATOR)  # whose key is in the key file
-    assert await case.names() == ["other"]
+            await each_case.do(command, AT_RUN_TIME)
+    assert [key.scopes for key in (await each_case.do(ListKeys())).keys] == [MANAGE, MANAGE]
+    await each_case.do(RevokeKey(id="admin"), OPERATOR)  # whose key is in the key file
+    assert await each_case.names() == ["other"]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +180,7 @@ async def test_the_last_key_that_manages_stays_unless_the_key_file_has_one(case)
         ("soft_budget", {"budget": 1, "soft_budget": 2}),
         ("currency", {"currency": "dollars"}),
         ("comment", {"comment": "x" * 1025}),
+        ("comment", {"comment": "\0"}),
     ],
 )
 async def test_a_bad_field_is_named(case, field, fields):

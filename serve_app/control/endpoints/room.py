@@ -1,0 +1,91 @@
+"""Whether the cluster has room for new replicas: CPUs, GPUs and memory. Pure logic.
+
+Memory is a lower bound on one side, and what is free this moment on the other: what is refused could not have
+come up, and what is let through may still fail, which its update then says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from serve_app.config import ModelConfig
+from serve_app.control.endpoints.cluster import NodeRoom, Room
+from serve_app.control.endpoints.state import AppSpec
+from serve_app.errors import InvalidField
+
+LeastMemory = Callable[[ModelConfig], int | None]  # bytes that a replica takes at least; None: nobody knows
+
+_GROWS: Final = "(where the cluster grows by itself, set `control.check_resources: false`)"
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """New replicas of one application."""
+
+    spec: AppSpec
+    replicas: int
+    config: ModelConfig
+
+
+def check_room(
+    specs: Iterable[AppSpec],
+    running: Mapping[str, AppSpec],
+    room: Room,
+    least_memory: LeastMemory,
+    field: str,
+) -> None:
+    """Raises InvalidField of `field` unless there is room for what `specs` have more than `running`."""
+    needs = [
+        _Need(spec, more, ModelConfig.model_validate(spec.model))
+        for spec in specs
+        if (more := spec.min_replicas - _replicas(running.get(spec.name))) > 0
+    ]
+    _check_units(needs, room, field)
+    if room.nodes:
+        for need in needs:
+            _check_memory(need, room.nodes, least_memory(need.config), field)
+
+
+def _replicas(spec: AppSpec | None) -> int:
+    return 0 if spec is None else spec.min_replicas
+
+
+def _check_units(needs: list[_Need], room: Room, field: str) -> None:
+    wanted = {
+        "CPU": sum(need.replicas * need.spec.num_cpus for need in needs),
+        "GPU": sum(need.replicas * need.spec.num_gpus for need in needs),
+    }
+    for kind, count in wanted.items():
+        free = room.free.get(kind, 0.0)
+        if count > free + 1e-6:
+            raise InvalidField(
+                field,
+                f"the new replicas need {count:g} {kind}s and {free:g} are free; ask for less, delete an "
+                f"endpoint, or add a node {_GROWS}",
+            )
+
+
+def _check_memory(need: _Need, nodes: tuple[NodeRoom, ...], least: int | None, field: str) -> None:
+    if not least:
+        return
+    share = min(need.config.engine.gpu_share or need.spec.num_gpus, 1.0)
+    if need.spec.num_gpus:
+        frees = [int(total * share) for node in nodes for total in node.gpu_memory]
+        where, what = "GPU", "has" if share == 1.0 else f"leaves it {share:g} of its memory, which is"
+    else:
+        frees = [node.memory for node in nodes]
+        where, what = "node", "has free"
+    if frees and sum(free // least for free in frees) < need.replicas:
+        raise InvalidField(
+            field,
+            f"a replica of {need.config.name!r} needs at least {_shown(least)} of memory for its weights and "
+            f"cache, {need.replicas} of them are to start, and the {where} with the most {what} "
+            f"{_shown(max(frees))}; choose a smaller model or dtype, or fewer replicas, delete "
+            f"an endpoint, or add a node {_GROWS}",
+        )
+
+
+def _shown(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

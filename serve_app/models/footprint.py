@@ -1,0 +1,96 @@
+"""The least memory that a replica takes, read from a model's files without loading any.
+
+Weights count by their headers, the KV cache by config.json and the settings. The figure is never too large:
+activations, adapters, packed copies of weights, and a cache beyond what the settings insist on, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.models import hub
+from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
+from serve_app.models.errors import ModelLoadError
+from serve_app.models.files import INDEX, WEIGHTS, read_json
+
+_FLOATS: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes by safetensors' names
+_WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
+_MAX_HEADER_BYTES: Final = 100 * 2**20  # as safetensors bounds it
+
+
+def least_memory(config: ModelConfig) -> int | None:
+    """Bytes of weights and of the smallest KV cache; None where the files are not on this machine."""
+    folder = _folder(config)
+    if folder is None:
+        return None
+    try:
+        tensors = _tensors(folder)
+        item_bytes = _WANTED.get(config.dtype)
+        weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
+        smallest = item_bytes or min(
+            (_FLOATS[each["dtype"]] for each in tensors if _is_float(each)), default=2
+        )
+        return weights + cache_bytes(read_json(folder / "config.json"), config.engine, smallest)
+    except (OSError, ValueError, KeyError, TypeError, struct.error, ModelLoadError):
+        return None  # the start says what is wrong with the files
+
+
+def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int) -> int:
+    """Bytes of the KV cache that the settings insist on. `shape`: config.json."""
+    if engine.kv_cache_bytes is not None and engine.num_blocks is None:
+        return engine.kv_cache_bytes
+    found = shape.get("text_config") or shape
+    heads = found.get("num_attention_heads")
+    if not heads or "kv_lora_rank" in found:  # no cache, or one of another form
+        return 0
+    kv_heads = found.get("num_key_value_heads") or heads
+    head_dim = found.get("head_dim") or found["hidden_size"] // heads
+    token_bytes: int = 2 * found["num_hidden_layers"] * kv_heads * head_dim * item_bytes
+    if engine.num_blocks is not None:
+        return engine.num_blocks * engine.block_size * token_bytes
+    return max(2 * engine.block_size, engine.max_model_len or 0) * token_bytes
+
+
+def _folder(config: ModelConfig) -> Path | None:
+    source = config.source
+    if source.startswith(DEMO_PREFIX):
+        folder = DEMO_FOLDER / source.removeprefix(DEMO_PREFIX)
+    else:
+        folder = Path(source).expanduser()
+    return folder if folder.is_dir() else hub.cached(source, config.revision)
+
+
+def _tensors(folder: Path) -> list[dict[str, Any]]:
+    """What is said of each tensor of the model's weights. Raises OSError or ValueError."""
+    paths = [folder / WEIGHTS]
+    if not paths[0].is_file():
+        named = read_json(folder / INDEX)["weight_map"]
+        paths = [folder / name for name in sorted(set(named.values()))]
+    return [each for path in paths for name, each in _header(path).items() if name != "__metadata__"]
+
+
+def _header(path: Path) -> dict[str, Any]:
+    with path.open("rb") as file:
+        (size,) = struct.unpack("<Q", file.read(8))
+        if size > _MAX_HEADER_BYTES:
+            raise ValueError("this is no safetensors file")
+        found: dict[str, Any] = json.loads(file.read(size))
+        return found
+
+
+def _is_float(tensor: Mapping[str, Any]) -> bool:
+    return tensor["dtype"] in _FLOATS
+
+
+def _tensor_bytes(tensor: Mapping[str, Any], item_bytes: int | None) -> int:
+    """Bytes in memory; floats in the type that was asked for, if one was."""
+    if item_bytes is not None and _is_float(tensor):
+        return int(math.prod(tensor["shape"])) * item_bytes
+    begin, end = tensor["data_offsets"]
+    return int(end - begin)

@@ -1,0 +1,79 @@
+"""The least memory of a replica, told without loading: never more than the engine really takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.models.catalogue import demo_folder
+from serve_app.models.files import INDEX
+from serve_app.models.footprint import cache_bytes, least_memory
+from serve_app.models.loader import load_model
+
+SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
+TOKEN = 2 * 2 * 4 * 16  # keys and values, layers, heads, numbers of a head
+
+
+def folder_of(path: Path, **tensors: torch.Tensor) -> ModelConfig:
+    save_file(tensors, path / "model.safetensors")
+    (path / "config.json").write_text("{}")
+    return ModelConfig(name="m", source=str(path))
+
+
+@pytest.mark.parametrize("dtype", ["auto", "float32", "bfloat16"])
+def test_it_is_what_the_loaded_model_takes(dtype: str) -> None:
+    config = ModelConfig(name="demo-chat", dtype=dtype, engine={"num_blocks": 3})
+    module = load_model(config, lambda line: None).module
+    parameters = {each.data_ptr(): each for each in module.parameters()}
+    weights = sum(each.numel() * each.element_size() for each in parameters.values())
+    item = next(iter(parameters.values())).element_size()
+    shape = json.loads((demo_folder("demo-chat") / "config.json").read_text())
+    assert least_memory(config) == weights + cache_bytes(shape, config.engine, item)
+
+
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [
+        ({}, 2 * 32 * TOKEN * 2),
+        ({"max_model_len": 1000}, 1000 * TOKEN * 2),
+        ({"num_blocks": 10, "block_size": 16}, 160 * TOKEN * 2),
+        ({"kv_cache_bytes": 2**20, "max_model_len": 10**6}, 2**20),
+    ],
+)
+def test_the_cache_is_what_the_settings_insist_on(settings: dict[str, int], size: int) -> None:
+    engine = EngineConfig.model_validate(settings)
+    assert cache_bytes(SHAPE, engine, 2) == size
+    assert cache_bytes({"text_config": SHAPE}, engine, 2) == size
+
+
+def test_a_cache_of_another_form_counts_nothing() -> None:
+    assert cache_bytes(SHAPE | {"kv_lora_rank": 512}, EngineConfig(), 2) == 0
+    assert cache_bytes({}, EngineConfig(), 2) == 0
+
+
+def test_floats_count_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
+    config = folder_of(tmp_path, a=torch.zeros(10, 10), ids=torch.zeros(4, dtype=torch.int64))
+    assert least_memory(config) == 400 + 32
+    assert least_memory(config.model_copy(update={"dtype": "bfloat16"})) == 200 + 32
+
+
+def test_shards_count_by_their_index(tmp_path: Path) -> None:
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    for name in (*names, "consolidated.safetensors"):
+        save_file({name[6:11]: torch.zeros(25)}, tmp_path / name)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {name[6:11]: name for name in names}}))
+    (tmp_path / "config.json").write_text("{}")
+    assert least_memory(ModelConfig(name="m", source=str(tmp_path))) == 200
+
+
+def test_what_is_not_here_or_broken_is_not_known(tmp_path: Path) -> None:
+    assert least_memory(ModelConfig(name="m", source="somebody/not-downloaded")) is None
+    assert least_memory(ModelConfig(name="m", source=str(tmp_path))) is None
+    config = folder_of(tmp_path, a=torch.zeros(1))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
+    assert least_memory(config) is None
