@@ -124,7 +124,7 @@ def endpoint_view(endpoint: Json) -> EndpointView:
         description=endpoint.get("description", ""),
         tags=tuple((tag["key"], tag.get("value", "")) for tag in endpoint.get("tags", ())),
         ai_gateway=json.dumps(gateway, indent=2, ensure_ascii=False) if gateway else "",
-        shadow=gateway.get("shadow"),
+        shadow=endpoint.get("shadow"),
     )
 
 

@@ -44,12 +44,13 @@ async def show(
         query=request.query_params,
         form=form,
     )
-    shown = await TABS[tab](asked)
+    part = None if form is not None else PARTS.get(request.query_params.get("part", ""))
+    build, template = part or (TABS[tab], f"endpoints/{tab}.html")
+    shown = await build(asked)
     problem = problem or shown.refused
-    part = PARTS.get(request.query_params.get("part", "")) if form is None else None
     return render(
         request,
-        part or f"endpoints/{tab}.html",
+        template,
         200 if problem is None else problem.status,
         endpoint=asked.view,
         is_part=part is not None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -14,7 +15,9 @@ from serve_app.console.public_api import ApiError, PublicApi
 from serve_app.console.views import config_form, endpoint_form, rollouts
 from serve_app.console.views.comparison import METRICS, comparison_view, metrics_of
 from serve_app.console.views.endpoints import EndpointView, known_models
+from serve_app.console.views.loads import load_views
 
+LIVE: Final = "/api/2.0/live"
 LOGS: Final = {"build": "build-logs", "service": "logs"}  # as the page calls them -> as the API does
 
 
@@ -126,7 +129,15 @@ async def _settings(asked: TabRequest) -> Shown:
     )
 
 
-TABS: Final[Mapping[str, Callable[[TabRequest], Awaitable[Shown]]]] = {
+async def _load(asked: TabRequest) -> Shown:
+    """Nothing where the caller may not see metrics."""
+    live, _ = await asked.ask_at(LIVE, endpoint=asked.name, since=time.time())
+    return Shown(values={"loads": load_views(live or {}, asked.name)})
+
+
+Build = Callable[[TabRequest], Awaitable[Shown]]
+
+TABS: Final[Mapping[str, Build]] = {
     "overview": _overview,
     "config": _config,
     "rollout": _rollout,
@@ -142,9 +153,10 @@ TITLES: Final = {
     "logs": "Logs",
     "settings": "Settings",
 }
-# Parts of pages that pages ask for again -> their templates.
-PARTS: Final = {
-    "state": "endpoints/_state.html",
-    "rollout": "endpoints/_rollout.html",
-    "log": "endpoints/_log.html",
+# Parts of pages that pages ask for again.
+PARTS: Final[Mapping[str, tuple[Build, str]]] = {
+    "state": (_overview, "endpoints/_state.html"),
+    "load": (_load, "endpoints/_load.html"),
+    "rollout": (_rollout, "endpoints/_rollout.html"),
+    "log": (_logs, "endpoints/_log.html"),
 }

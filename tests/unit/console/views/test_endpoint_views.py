@@ -52,7 +52,7 @@ def test_what_serves_and_what_comes_up() -> None:
                 "start_time": 1_500,
             },
             state={"ready": "READY", "config_update": "IN_PROGRESS"},
-            ai_gateway={"shadow": {"entity": "new", "percentage": 5}},
+            shadow={"entity": "new", "percentage": 5},
         )
     )
     assert (view.status.word, view.status.tone, view.is_busy) == ("updating", Tone.BUSY, True)
