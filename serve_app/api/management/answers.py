@@ -93,6 +93,14 @@ class StateJson(TypedDict):
     message: NotRequired[str]
 
 
+class ShadowJson(TypedDict):
+    """Copies of a share of the requests, in percent, to a served entity."""
+
+    entity: str
+    percentage: int
+    max_concurrent: int
+
+
 class EndpointJson(TypedDict):
     """An endpoint. Times are in milliseconds."""
 
@@ -111,6 +119,7 @@ class EndpointJson(TypedDict):
     description: str
     tags: list[Tag]
     ai_gateway: SettingsJson
+    shadow: NotRequired[ShadowJson]
     permission_level: Literal["CAN_MANAGE", "CAN_QUERY"]
     budget_policy_id: NotRequired[str]
     email_notifications: NotRequired[dict[str, list[str]]]

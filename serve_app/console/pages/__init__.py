@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.console.pages import home, playground
+from serve_app.console.pages import endpoints, home, keys, playground, usage
 
 # In the order of the menu; a page's line is all that the console knows of it.
 PAGES: Final = (
     home,
     playground,
+    endpoints,
+    usage,
+    keys,
 )  # fmt: skip

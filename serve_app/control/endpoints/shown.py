@@ -72,6 +72,7 @@ def shown(row: EndpointRow, sights: Sights) -> EndpointShown:
         description=row.description,
         tags=dict(row.tags),
         ai_gateway=dict(row.ai_gateway),
+        shadow=row.shadow,
         stored=dict(row.stored),
     )
 
@@ -107,6 +108,7 @@ def declared(endpoint: Endpoint, sights: Sights) -> EndpointShown:
         update=UpdateState.NOT_UPDATING,
         config=config,
         ai_gateway=endpoint.ai_gateway.model_dump(mode="json", exclude_defaults=True),
+        shadow=None if endpoint.shadow is None else endpoint.shadow.model_dump(mode="json"),
         declared=True,
     )
 

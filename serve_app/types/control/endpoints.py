@@ -95,6 +95,7 @@ class EndpointShown:
     description: str = ""
     tags: dict[str, str] = field(default_factory=dict)  # key -> value
     ai_gateway: dict[str, Any] = field(default_factory=dict)  # see endpoints.ai_gateway.AiGateway
+    shadow: dict[str, Any] | None = None  # see endpoints.ai_gateway.Shadow; None: nothing is copied
     declared: bool = False
     stored: dict[str, Any] = field(default_factory=dict)
 

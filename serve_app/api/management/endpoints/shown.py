@@ -13,7 +13,7 @@ _UNSAID: Final = frozenset({"stored"})
 
 
 def endpoint_json(shown: EndpointShown, caller: Caller) -> dict[str, Any]:
-    """One endpoint. `kind` and `declared` are this server's own."""
+    """One endpoint. `kind`, `declared` and `shadow` are this server's own."""
     found: dict[str, Any] = {
         **shown.stored,
         "name": shown.name,
@@ -38,6 +38,8 @@ def endpoint_json(shown: EndpointShown, caller: Caller) -> dict[str, Any]:
         found["task"] = shown.task
     if shown.config is not None:
         found["config"] = _config(shown.config)
+    if shown.shadow is not None:
+        found["shadow"] = shown.shadow
     if shown.pending is not None:
         found["pending_config"] = {**_config(shown.pending), "start_time": milliseconds(shown.updated)}
     return found

@@ -117,6 +117,8 @@ async def test_a_shadow_reaches_gateways(tmp_path: Path) -> None:
     async with plane_over(tmp_path, FakeCluster()) as (plane, gateway):
         await make(plane)
         await plane.do(PutShadow(endpoint="talk", shadow={"entity": "new", "percentage": 30}), OPERATOR)
+        shadow = (await plane.do(GetEndpoint(name="talk"), OPERATOR)).shadow
+        assert shadow == {"entity": "new", "percentage": 30, "max_concurrent": 8}
         async with asyncio.timeout(10):
             while "shadow" not in gateway.endpoints["talk"]:
                 await asyncio.sleep(0.01)

@@ -1,0 +1,22 @@
+"""Endpoints: their list, a form that makes one, and the pages of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.routing import Route
+
+from serve_app.console.pages.endpoints import changes, creation, listing, one
+from serve_app.console.pages.endpoints.paths import LIST
+
+TITLE: Final = "Endpoints"
+PATH: Final = LIST
+
+
+def routes() -> Iterator[Route]:
+    """A name may hold slashes, so what is below it is in the query, and forms stand elsewhere."""
+    yield from listing.routes()
+    yield from creation.routes()
+    yield from changes.routes()
+    yield from one.routes()

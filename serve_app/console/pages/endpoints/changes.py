@@ -1,0 +1,136 @@
+"""The forms of one endpoint, each a call of the API or two. A refusal comes back on the form's page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serve_app.console.forms import Form
+from serve_app.console.pages.endpoints.one import show
+from serve_app.console.pages.endpoints.paths import FORM, LIST, api_path, page_path, to
+from serve_app.console.public_api import ApiError, PublicApi
+from serve_app.console.request import console_of
+from serve_app.console.views import config_form, endpoint_form, rollouts
+from serve_app.console.views.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One submitted form."""
+
+    api: PublicApi
+    name: str
+    form: Form
+
+    async def endpoint(self) -> dict[str, Any]:
+        """The endpoint as the API shows it."""
+        found: dict[str, Any] = (await self.api.get(api_path(self.name))).body
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class FormRoute:
+    """What a form does, the page that it is on, and what is said after it.
+
+    `do` raises ApiError or Problem.
+    """
+
+    do: Callable[[Change], Awaitable[Any]]
+    tab: str
+    done: str
+
+    async def __call__(self, request: Request) -> Response:
+        console, name = console_of(request), request.path_params["name"]
+        try:
+            await self.do(Change(console.api, name, console.form))
+        except (ApiError, Problem) as problem:
+            return await show(request, name, self.tab, problem, console.form)
+        if self.done == "deleted":
+            return to(f"{LIST}?done=deleted")
+        return to(page_path(name, tab=self.tab, done=self.done))
+
+
+def routes() -> Iterator[Route]:
+    for action, form in FORMS.items():
+        yield Route(f"{FORM}/{action}/{{name:path}}", form.__call__, methods=["POST"])
+
+
+async def _traffic(change: Change) -> None:
+    await change.api.put(api_path(change.name, "config"), config_form.traffic_body(change.form))
+
+
+async def _promote(change: Change) -> None:
+    config = (await change.endpoint()).get("config") or {}
+    body = config_form.promotion_body(config, change.form.text("entity"))
+    await change.api.put(api_path(change.name, "config"), body)
+
+
+async def _config(change: Change) -> None:
+    """Raises Problem where the configuration is not the one any more that the form was made from."""
+    endpoint = await change.endpoint()
+    config = endpoint.get("config") or endpoint.get("pending_config") or {}
+    version = str(config.get(config_form.CONFIG_VERSION, 0))
+    if change.form.text(config_form.CONFIG_VERSION) != version:
+        raise Problem(
+            f"version {version} has come into force since you opened this form; "
+            "check what you want below, and send it again",
+            status=409,
+        )
+    body = config_form.config_body(change.form, config)
+    await change.api.put(api_path(change.name, "config"), body)
+
+
+async def _start_rollout(change: Change) -> None:
+    await change.api.post(api_path(change.name, "rollout"), rollouts.rollout_body(change.form))
+
+
+async def _stop_rollout(change: Change) -> None:
+    await change.api.delete(api_path(change.name, "rollout"))
+
+
+async def _promote_rollout(change: Change) -> None:
+    await change.api.post(api_path(change.name, "rollout/promote"))
+
+
+async def _shadow(change: Change) -> None:
+    await change.api.put(api_path(change.name, "shadow"), rollouts.shadow_body(change.form))
+
+
+async def _end_shadow(change: Change) -> None:
+    await change.api.delete(api_path(change.name, "shadow"))
+
+
+async def _ai_gateway(change: Change) -> None:
+    await change.api.put(api_path(change.name, "ai-gateway"), endpoint_form.gateway_body(change.form))
+
+
+async def _tags(change: Change) -> None:
+    body = endpoint_form.tags_body(change.form, await change.endpoint())
+    await change.api.patch(api_path(change.name, "tags"), body)
+
+
+async def _delete(change: Change) -> None:
+    """Raises Problem unless the endpoint's name was typed."""
+    if change.form.text("confirmed") != change.name:
+        raise Problem(f"type the name of the endpoint, {change.name}, to delete it", "confirmed")
+    await change.api.delete(api_path(change.name))
+
+
+FORMS: Final = {
+    "traffic": FormRoute(_traffic, "overview", "moved"),
+    "promote": FormRoute(_promote, "overview", "moved"),
+    "config": FormRoute(_config, "config", "updated"),
+    "rollout": FormRoute(_start_rollout, "rollout", "rollout"),
+    "rollout-stop": FormRoute(_stop_rollout, "rollout", "stopped"),
+    "rollout-promote": FormRoute(_promote_rollout, "rollout", "promoted"),
+    "shadow": FormRoute(_shadow, "rollout", "shadowed"),
+    "shadow-end": FormRoute(_end_shadow, "rollout", "unshadowed"),
+    "ai-gateway": FormRoute(_ai_gateway, "settings", "settings"),
+    "tags": FormRoute(_tags, "settings", "tags"),
+    "delete": FormRoute(_delete, "settings", "deleted"),
+}

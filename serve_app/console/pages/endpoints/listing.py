@@ -1,0 +1,39 @@
+"""The list of endpoints that the caller may see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serve_app.console.pages.endpoints.paths import API, LIST, notice_of
+from serve_app.console.public_api import ApiError
+from serve_app.console.request import console_of
+from serve_app.console.templates import render
+from serve_app.console.views.endpoints import endpoint_views
+
+
+def routes() -> Iterator[Route]:
+    yield Route(LIST, _list, methods=["GET"])
+
+
+async def _list(request: Request) -> Response:
+    """The page; its table alone where the query says `part=table`, as the page asks while one comes up."""
+    api = console_of(request).api
+    problem, endpoints = None, []
+    try:
+        endpoints = endpoint_views((await api.get(API)).body)
+    except ApiError as error:
+        problem = error
+    is_part = request.query_params.get("part") == "table"
+    return render(
+        request,
+        "endpoints/_table.html" if is_part else "endpoints/list.html",
+        HTTPStatus.OK if problem is None else problem.status,
+        endpoints=endpoints,
+        problem=problem,
+        notice=notice_of(request),
+    )

@@ -1,0 +1,162 @@
+"""What each page of an endpoint shows: the API's answers as the values of its template. Knows no route."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from serve_app.console.forms import Form
+from serve_app.console.pages.endpoints.paths import API, api_path
+from serve_app.console.public_api import ApiError, PublicApi
+from serve_app.console.views import config_form, endpoint_form, rollouts
+from serve_app.console.views.comparison import METRICS, comparison_view, metrics_of
+from serve_app.console.views.endpoints import EndpointView, known_models
+from serve_app.console.views.loads import load_views
+
+LIVE: Final = "/api/2.0/live"
+LOGS: Final = {"build": "build-logs", "service": "logs"}  # as the page calls them -> as the API does
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """What a template is filled with, and what the API refused to tell."""
+
+    values: Mapping[str, Any]
+    refused: ApiError | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TabRequest:
+    """One look at a page of an endpoint."""
+
+    api: PublicApi
+    name: str
+    endpoint: Mapping[str, Any]  # as the API shows it
+    view: EndpointView
+    query: Mapping[str, str]
+    form: Form | None  # that was refused, to be shown as it was sent
+
+    @property
+    def config(self) -> Mapping[str, Any] | None:
+        """What serves, or what comes up where nothing serves yet."""
+        return self.endpoint.get("config") or self.endpoint.get("pending_config")
+
+    async def ask(self, below: str, **query: Any) -> tuple[Any, ApiError | None]:
+        """The JSON at a path below the endpoint's, or None and the refusal."""
+        return await self.ask_at(api_path(self.name, below), **query)
+
+    async def ask_at(self, path: str, **query: Any) -> tuple[Any, ApiError | None]:
+        try:
+            return (await self.api.get(path, **query)).body, None
+        except ApiError as error:
+            return None, error
+
+
+async def _overview(asked: TabRequest) -> Shown:
+    config = asked.config
+    if asked.form is not None:
+        return Shown(values={"shares": config_form.share_rows_in(asked.form)})
+    return Shown(values={"shares": [] if config is None else config_form.share_rows(config)})
+
+
+async def _config(asked: TabRequest) -> Shown:
+    listed, refused = await asked.ask_at(API)
+    config = asked.config or {}
+    rows = config_form.rows_of(config) if asked.form is None else config_form.rows_in(asked.form)
+    return Shown(
+        values={
+            "rows": rows,
+            "blank": config_form.blank_row(len(rows), share=0),
+            "models": known_models(listed or {}),
+            "config_version": config.get("config_version", 0),
+            "described": json.dumps(config, indent=2, ensure_ascii=False) if config else "",
+        },
+        refused=refused,
+    )
+
+
+async def _rollout(asked: TabRequest) -> Shown:
+    found, refused = await asked.ask("rollout")
+    if refused is not None and refused.status == HTTPStatus.NOT_FOUND:
+        refused = None  # there has been none
+    return Shown(
+        values={
+            "rollout": None if found is None else rollouts.rollout_view(found),
+            "fields": rollouts.fields_of(asked.form),
+        },
+        refused=refused,
+    )
+
+
+async def _comparison(asked: TabRequest) -> Shown:
+    metric = asked.query.get("metric") or next(iter(METRICS))
+    report, refused = await asked.ask("comparison", metric=metric)
+    return Shown(
+        values={
+            "comparison": None if report is None else comparison_view(report),
+            "metrics": metrics_of(report),
+            "metric": metric,
+        },
+        refused=refused,
+    )
+
+
+async def _logs(asked: TabRequest) -> Shown:
+    names = asked.view.entity_names
+    entity = asked.query.get("entity", "")
+    entity = entity if entity in names else next(iter(names), "")
+    log = asked.query.get("log", "")
+    log = log if log in LOGS else next(iter(LOGS))
+    values = {"entity": entity, "log": log, "lines": ""}
+    if not entity:
+        return Shown(values=values)
+    found, refused = await asked.ask(f"served-models/{entity}/{LOGS[log]}")
+    return Shown(values=values | {"lines": "" if found is None else found["logs"]}, refused=refused)
+
+
+async def _settings(asked: TabRequest) -> Shown:
+    form = asked.form or Form({})
+    gateway, tags = form.text("ai_gateway"), form.text("tags")
+    return Shown(
+        values={
+            "gateway_text": gateway or endpoint_form.gateway_text(asked.endpoint),
+            "tags_text": tags or endpoint_form.tags_text(asked.view.tags),
+        }
+    )
+
+
+async def _load(asked: TabRequest) -> Shown:
+    """Nothing where the caller may not see metrics."""
+    live, _ = await asked.ask_at(LIVE, endpoint=asked.name, since=time.time())
+    return Shown(values={"loads": load_views(live or {}, asked.name)})
+
+
+Build = Callable[[TabRequest], Awaitable[Shown]]
+
+TABS: Final[Mapping[str, Build]] = {
+    "overview": _overview,
+    "config": _config,
+    "rollout": _rollout,
+    "comparison": _comparison,
+    "logs": _logs,
+    "settings": _settings,
+}
+TITLES: Final = {
+    "overview": "Overview",
+    "config": "Configuration",
+    "rollout": "Rollout",
+    "comparison": "Comparison",
+    "logs": "Logs",
+    "settings": "Settings",
+}
+# Parts of pages that pages ask for again.
+PARTS: Final[Mapping[str, tuple[Build, str]]] = {
+    "state": (_overview, "endpoints/_state.html"),
+    "load": (_load, "endpoints/_load.html"),
+    "rollout": (_rollout, "endpoints/_rollout.html"),
+    "log": (_logs, "endpoints/_log.html"),
+}

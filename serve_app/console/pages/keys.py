@@ -1,0 +1,147 @@
+"""API keys: their list, a form that makes one and shows it once, and the form and the end of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from serve_app.console.public_api import ApiError, PublicApi
+from serve_app.console.request import console_of
+from serve_app.console.templates import render
+from serve_app.console.views import keys
+from serve_app.console.views.keys import KeyFields, KeyView
+from serve_app.console.views.problem import field_in
+from serve_app.errors import RouteNotFound
+
+TITLE: Final = "Keys"
+PATH: Final = "/console/keys"
+NEW: Final = "/console/key-new"
+ONE: Final = f"{PATH}/{{id}}"
+REVOKE: Final = "/console/key-revoke/{id}"
+API: Final = "/api/2.0/keys"
+ENDPOINTS: Final = "/api/2.0/serving-endpoints"
+
+_NOTICES: Final = {
+    "changed": "The key is changed, within seconds on every gateway.",
+    "revoked": "The key is revoked. It ends within seconds on every gateway; answers under way are finished.",
+}
+
+
+def routes() -> Iterator[Route]:
+    yield Route(PATH, _list, methods=["GET"])
+    yield Route(NEW, _new, methods=["GET"])
+    yield Route(NEW, _create, methods=["POST"])
+    yield Route(REVOKE, _revoke, methods=["POST"])
+    yield Route(ONE, _one, methods=["GET"])
+    yield Route(ONE, _change, methods=["POST"])
+
+
+async def _list(request: Request) -> Response:
+    return await _listed(request)
+
+
+async def _listed(request: Request, problem: ApiError | None = None) -> Response:
+    shows_all = request.query_params.get("all") == "on"
+    found: list[KeyView] = []
+    try:
+        found = await _keys(console_of(request).api, shows_all=shows_all)
+    except ApiError as error:
+        problem = problem or error
+    return render(
+        request,
+        "keys/list.html",
+        HTTPStatus.OK if problem is None else problem.status,
+        keys=found,
+        shows_all=shows_all,
+        problem=problem,
+        notice=_NOTICES.get(request.query_params.get("done", ""), ""),
+    )
+
+
+async def _new(request: Request) -> Response:
+    return await _form(request, keys.new_fields())
+
+
+async def _create(request: Request) -> Response:
+    """The key is in this answer alone, which no browser keeps."""
+    console = console_of(request)
+    try:
+        made = (await console.api.post(API, keys.creation_body(console.form))).body
+    except ApiError as error:
+        return await _form(request, keys.fields_in(console.form), problem=error)
+    return render(
+        request, "keys/created.html", secret=made["key"], key=keys.key_view(made["key_info"], _now_ms())
+    )
+
+
+async def _one(request: Request) -> Response:
+    key = await _found(request)
+    return await _form(request, keys.fields_of(key), key)
+
+
+async def _change(request: Request) -> Response:
+    console, key = console_of(request), await _found(request)
+    try:
+        await console.api.patch(f"{API}/{key.id}", keys.change_body(console.form))
+    except ApiError as error:
+        return await _form(request, keys.fields_in(console.form), key, error)
+    return RedirectResponse(f"{PATH}?done=changed", HTTPStatus.SEE_OTHER)
+
+
+async def _revoke(request: Request) -> Response:
+    try:
+        await console_of(request).api.delete(f"{API}/{request.path_params['id']}")
+    except ApiError as error:
+        return await _listed(request, error)
+    return RedirectResponse(f"{PATH}?done=revoked", HTTPStatus.SEE_OTHER)
+
+
+async def _form(
+    request: Request, fields: KeyFields, key: KeyView | None = None, problem: ApiError | None = None
+) -> Response:
+    """The form that makes a key, or changes `key`."""
+    known = await _endpoints(console_of(request).api)
+    return render(
+        request,
+        "keys/form.html",
+        HTTPStatus.OK if problem is None else problem.status,
+        key=key,
+        fields=fields,
+        scopes=keys.SCOPES,
+        endpoints=sorted({*known, *fields.endpoints}),
+        problem=problem,
+        wrong=None if problem is None else field_in(problem.message),
+    )
+
+
+async def _found(request: Request) -> KeyView:
+    """The key that the path names. Raises ApiError, or RouteNotFound where there is none."""
+    id = request.path_params["id"]
+    for key in await _keys(console_of(request).api, shows_all=True):
+        if key.id == id:
+            return key
+    raise RouteNotFound("there is no such key")
+
+
+async def _keys(api: PublicApi, *, shows_all: bool) -> list[KeyView]:
+    """Raises ApiError."""
+    return keys.key_views((await api.get(API, all=shows_all)).body, _now_ms())
+
+
+async def _endpoints(api: PublicApi) -> list[str]:
+    """The names that a key may be limited to; none where the API tells none."""
+    try:
+        listed: Any = (await api.get(ENDPOINTS)).body
+    except ApiError:
+        return []
+    return [each["name"] for each in listed["endpoints"]]
+
+
+def _now_ms() -> int:
+    return round(time.time() * 1000)

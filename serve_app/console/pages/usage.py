@@ -1,0 +1,61 @@
+"""Usage: sums over the ledger for a period, as totals, as a picture of days, as a table and as a CSV file."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serve_app.console.forms import Form
+from serve_app.console.public_api import ApiError
+from serve_app.console.request import console_of
+from serve_app.console.templates import render
+from serve_app.console.views.day_chart import day_chart
+from serve_app.console.views.usage import total_of, usage_rows
+from serve_app.console.views.usage_query import FIELDS, PERIODS, chosen_in
+
+TITLE: Final = "Usage"
+PATH: Final = "/console/usage"
+API: Final = "/api/2.0/usage"
+_NOTHING: Final[dict[str, Any]] = {"by": [], "rows": []}
+
+
+def routes() -> Iterator[Route]:
+    yield Route(PATH, _show, methods=["GET"])
+
+
+async def _show(request: Request) -> Response:
+    params = request.query_params
+    chosen = chosen_in(Form({name: params.getlist(name) for name in params}))
+    now = datetime.now(UTC)
+    api = console_of(request).api
+    problem = None
+    table, total, days = _NOTHING, _NOTHING, _NOTHING
+    try:
+        answers = await asyncio.gather(
+            *(api.get(API, **chosen.query(now, by)) for by in (None, (), ("day",)))
+        )
+        table, total, days = (answer.body for answer in answers)
+    except ApiError as error:
+        problem = error
+    return render(
+        request,
+        "usage/usage.html",
+        HTTPStatus.OK if problem is None else problem.status,
+        chosen=chosen,
+        periods=PERIODS,
+        fields=FIELDS,
+        by=table["by"],
+        rows=usage_rows(table),
+        total=total_of(total),
+        chart=day_chart(days, chosen.first_day(now), now.strftime("%Y-%m-%d")),
+        csv=f"/console/api{API}?{urlencode({**chosen.query(now), 'format': 'csv'})}",
+        problem=problem,
+    )

@@ -1,0 +1,178 @@
+"""The forms of an endpoint's configuration: rows of entities and shares, and the bodies that they ask for.
+
+A field has the name of its path in the API's body, such as `served_entities.0.entity_name`, so an error of
+the API names the field that it is about. Knows no route and no template.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from serve_app.console.forms import Form
+from serve_app.console.views.fields import number
+
+Json = Mapping[str, Any]
+
+TEXTS: Final = ("name", "entity_name", "entity_version", "workload_size")
+NUMBERS: Final = (
+    "provisioned_model_units",
+    *("min_provisioned_throughput", "max_provisioned_throughput"),
+    *("min_provisioned_concurrency", "max_provisioned_concurrency"),
+)
+FLAGS: Final = ("scale_to_zero_enabled", "burst_scaling_enabled")
+SHARE: Final = "traffic_percentage"
+WAS: Final = "was"  # the name of the entity that a row was made from
+CONFIG_VERSION: Final = "config_version"  # of the configuration that a form was made from
+WHOLE: Final = 100
+
+ENTITY_OF_SHARE: Final = "entity"  # of each line of a form that splits the traffic
+SHARE_OF_ENTITY: Final = "share"
+MAX_ROWS: Final = 100  # of one form, those that were taken away again included
+_UNASKED: Final = ("creator", "creation_timestamp", "state")  # of an entity as the API shows it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntityRow:
+    """The fields of one entity in a form, as texts."""
+
+    index: int
+    was: str = ""
+    share: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
+    flags: frozenset[str] = frozenset()
+
+    def field(self, name: str) -> str:
+        """The name of a field of this row."""
+        return f"served_entities.{self.index}.{name}"
+
+    @property
+    def is_sized_finely(self) -> bool:
+        """Whether the row says more of its size than a number of units."""
+        fine = (*NUMBERS[1:], "workload_size")
+        return any(self.values.get(name) for name in fine) or "burst_scaling_enabled" in self.flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareRow:
+    """One line of a form that splits the traffic."""
+
+    entity: str
+    share: str
+
+
+def rows_of(config: Json) -> list[EntityRow]:
+    """The rows of a form that changes `config`, a configuration as the API shows it."""
+    shares = _shares(config)
+    return [
+        EntityRow(
+            index=index,
+            was=entity.get("name", ""),
+            share=str(shares.get(entity.get("name", ""), 0)),
+            values={name: str(entity[name]) for name in (*TEXTS, *NUMBERS) if name in entity},
+            flags=frozenset(name for name in FLAGS if entity.get(name)),
+        )
+        for index, entity in enumerate(config.get("served_entities", ()))
+    ]
+
+
+def rows_in(form: Form) -> list[EntityRow]:
+    """The rows that a form had when it was sent, so that a refused one keeps what was typed.
+
+    They are numbered anew, as in the body: rows may have been taken away between two others.
+    """
+    found = []
+    for position, index in enumerate(_indices(form)):
+        sent = EntityRow(index=index)
+        found.append(
+            EntityRow(
+                index=position,
+                was=form.text(sent.field(WAS)),
+                share=form.text(sent.field(SHARE)),
+                values={name: form.text(sent.field(name)) for name in (*TEXTS, *NUMBERS)},
+                flags=frozenset(name for name in FLAGS if form.text(sent.field(name))),
+            )
+        )
+    return found
+
+
+def blank_row(index: int = 0, share: int = WHOLE) -> EntityRow:
+    return EntityRow(index=index, share=str(share), values={"provisioned_model_units": "1"})
+
+
+def config_body(form: Form, former: Json | None = None) -> dict[str, Any]:
+    """The configuration that a form asks for.
+
+    What the form has no field for stays as the entity of the row's former name has it in `former`.
+    """
+    known = {each.get("name"): each for each in (former or {}).get("served_entities", ())}
+    rows = rows_in(form)
+    entities = [_entity(row, known.get(row.was)) for row in rows]
+    if len(rows) < 2:
+        return {"served_entities": entities}
+    routes = [
+        {"served_entity_name": _name(entity), SHARE: number(row.share)}
+        for row, entity in zip(rows, entities, strict=True)
+    ]
+    return {"served_entities": entities, "traffic_config": {"routes": routes}}
+
+
+def share_rows(config: Json) -> list[ShareRow]:
+    """One for each entity of a configuration, with its share."""
+    shares = _shares(config)
+    names = [entity.get("name", "") for entity in config.get("served_entities", ())]
+    return [ShareRow(entity=name, share=str(shares.get(name, 0))) for name in names]
+
+
+def share_rows_in(form: Form) -> list[ShareRow]:
+    """The rows that a form had when it was sent."""
+    lines = zip(form.all(ENTITY_OF_SHARE), form.all(SHARE_OF_ENTITY), strict=False)
+    return [ShareRow(entity=entity, share=share) for entity, share in lines]
+
+
+def traffic_body(form: Form) -> dict[str, Any]:
+    """The split that a form asks for."""
+    routes = [{"served_entity_name": row.entity, SHARE: number(row.share)} for row in share_rows_in(form)]
+    return {"traffic_config": {"routes": routes}}
+
+
+def promotion_body(config: Json, entity: str) -> dict[str, Any]:
+    """The split in which one entity answers everything."""
+    routes = [
+        {"served_entity_name": row.entity, SHARE: WHOLE if row.entity == entity else 0}
+        for row in share_rows(config)
+    ]
+    return {"traffic_config": {"routes": routes}}
+
+
+def total(rows: list[ShareRow] | list[EntityRow]) -> int:
+    """The sum of the shares that are whole numbers."""
+    return sum(int(row.share) for row in rows if row.share.isascii() and row.share.isdigit())
+
+
+def _entity(row: EntityRow, former: Json | None) -> dict[str, Any]:
+    """A body's entity: what the form says, over what it has no field for."""
+    entity = {name: value for name, value in (former or {}).items() if name not in _UNASKED}
+    for name in (*TEXTS, *NUMBERS, *FLAGS):
+        entity.pop(name, None)
+    entity |= {name: text for name in TEXTS if (text := row.values.get(name))}
+    entity |= {name: value for name in NUMBERS if (value := number(row.values.get(name, ""))) is not None}
+    return entity | dict.fromkeys(row.flags, True)
+
+
+def _name(entity: Json) -> str:
+    """The name that the API gives an entity which has none: MODEL-VERSION, or MODEL."""
+    name: str = entity.get("name", "")
+    model, version = entity.get("entity_name", ""), entity.get("entity_version", "")
+    return name or (f"{model}-{version}" if version else model)
+
+
+def _shares(config: Json) -> dict[str, int]:
+    routes = config.get("traffic_config", {}).get("routes", ())
+    return {route["served_entity_name"]: route[SHARE] for route in routes}
+
+
+def _indices(form: Form) -> list[int]:
+    rows = (EntityRow(index=index) for index in range(MAX_ROWS))
+    return [row.index for row in rows if row.field("entity_name") in form]

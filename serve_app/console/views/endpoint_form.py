@@ -1,0 +1,65 @@
+"""The forms that make an endpoint and change what is noted beside it. Knows no route and no template."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from serve_app.console.forms import Form
+from serve_app.console.views.config_form import config_body
+from serve_app.console.views.fields import words
+from serve_app.console.views.problem import Problem
+
+Json = Mapping[str, Any]
+
+# The parts of an AI gateway that the API replaces as a whole; a shadow has a route of its own.
+PARTS: Final = (
+    *("rate_limits", "guardrails", "usage_tracking_config", "fallback_config", "inference_table_config"),
+)
+
+
+def creation_body(form: Form) -> dict[str, Any]:
+    """The endpoint that a form asks for."""
+    body: dict[str, Any] = {"name": form.text("name"), "config": config_body(form)}
+    body |= {name: text for name in ("description", "task") if (text := form.text(name))}
+    if tags := tags_in(form.text("tags")):
+        body["tags"] = [{"key": key, "value": value} for key, value in tags.items()]
+    return body
+
+
+def tags_in(text: str) -> dict[str, str]:
+    """`team=sea, spare` as tags by key."""
+    pairs = (word.partition("=") for word in words(text))
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def tags_text(tags: tuple[tuple[str, str], ...]) -> str:
+    """Tags as a form shows them."""
+    return ", ".join(f"{key}={value}" if value else key for key, value in tags)
+
+
+def tags_body(form: Form, former: Json) -> dict[str, Any]:
+    """The change that makes a form's tags of those of the endpoint `former`."""
+    wanted = tags_in(form.text("tags"))
+    there = {tag["key"]: tag.get("value", "") for tag in former.get("tags", ())}
+    added = [{"key": key, "value": value} for key, value in wanted.items() if there.get(key) != value]
+    deleted = [key for key in there if key not in wanted]
+    return {"add_tags": added, "delete_tags": deleted}
+
+
+def gateway_text(endpoint: Json) -> str:
+    """The settings of an endpoint's AI gateway as JSON for people."""
+    gateway = endpoint.get("ai_gateway") or {}
+    shown = {name: gateway[name] for name in PARTS if name in gateway}
+    return json.dumps(shown, indent=2, ensure_ascii=False)
+
+
+def gateway_body(form: Form) -> Any:
+    """What a form says of the AI gateway. Raises Problem for a text that is no JSON."""
+    text = form.text("ai_gateway") or "{}"
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        why = f" ({error.msg}, line {error.lineno})" if isinstance(error, json.JSONDecodeError) else ""
+        raise Problem(f"this is no JSON{why}", "ai_gateway") from None

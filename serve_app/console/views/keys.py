@@ -1,0 +1,169 @@
+"""A key as the console shows it, and the bodies that make and change one. Knows no route and no template."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from serve_app.console.forms import Form
+from serve_app.console.views.fields import number, words
+from serve_app.console.views.status import Status, Tone
+
+Json = Mapping[str, Any]
+
+# scope -> what it allows
+SCOPES: Final[Mapping[str, str]] = {
+    "inference": "generate, embed, list models; see its own usage",
+    "routing": "choose the served entity of a request",
+    "metrics": "read the metrics",
+    "manage": "make, change and remove endpoints and keys; see everybody's usage",
+}
+BUDGETS: Final = ("budget", "soft_budget")
+_DAY_S: Final = 86_400
+_SOON_MS: Final = 7 * _DAY_S * 1000
+_EVERY_ENDPOINT: Final = "every endpoint"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyView:
+    """What is kept of a key. Times are milliseconds since 1970; None: never."""
+
+    id: str
+    name: str
+    prefix: str
+    user: str
+    is_service_principal: bool
+    groups: tuple[str, ...]
+    scopes: tuple[str, ...]
+    endpoints: tuple[str, ...]
+    reach: str  # the endpoints in words
+    creator: str
+    created: int
+    expires: int | None
+    revoked: int | None
+    budget: float | None
+    soft_budget: float | None
+    currency: str
+    comment: str
+    status: Status
+
+    @property
+    def is_in_force(self) -> bool:
+        return self.status.tone is not Tone.IDLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyFields:
+    """What the fields of a key's form say."""
+
+    texts: Mapping[str, str]
+    scopes: frozenset[str]
+    endpoints: frozenset[str]
+    is_service_principal: bool = False
+
+    def text(self, name: str) -> str:
+        return self.texts.get(name, "")
+
+
+_TEXTS: Final = ("name", "user", "groups", "days", "budget", "soft_budget", "currency", "comment")
+
+
+def key_view(key: Json, now_ms: int) -> KeyView:
+    """Of the JSON of one key."""
+    expires, revoked = key.get("expiry_time"), key.get("revocation_time")
+    endpoints = tuple(key.get("endpoints", ()))
+    return KeyView(
+        id=key["id"],
+        name=key["name"],
+        prefix=key.get("prefix", ""),
+        user=key.get("user", ""),
+        is_service_principal=bool(key.get("is_service_principal")),
+        groups=tuple(key.get("groups", ())),
+        scopes=tuple(scope for scope in SCOPES if scope in key.get("scopes", ())),
+        endpoints=endpoints,
+        reach=", ".join(endpoints) or _EVERY_ENDPOINT,
+        creator=key.get("creator", ""),
+        created=key.get("creation_time", 0),
+        expires=expires,
+        revoked=revoked,
+        budget=key.get("budget"),
+        soft_budget=key.get("soft_budget"),
+        currency=key.get("currency", ""),
+        comment=key.get("comment", ""),
+        status=_status(expires, revoked, now_ms),
+    )
+
+
+def key_views(answer: Json, now_ms: int) -> list[KeyView]:
+    """Of the JSON of the list: those in force before those that ended, each by name."""
+    found = [key_view(key, now_ms) for key in answer.get("keys", ())]
+    return sorted(found, key=lambda key: (not key.is_in_force, key.name, -key.created))
+
+
+def new_fields() -> KeyFields:
+    """Of a form that makes a key, at first."""
+    return KeyFields(texts={"currency": "USD"}, scopes=frozenset({"inference"}), endpoints=frozenset())
+
+
+def fields_of(key: KeyView) -> KeyFields:
+    """Of a form that changes `key`, at first."""
+    budgets = {name: value for name in BUDGETS if (value := getattr(key, name)) is not None}
+    return KeyFields(
+        texts={
+            "groups": ", ".join(key.groups),
+            "comment": key.comment,
+            "currency": key.currency,
+            **{name: f"{value:.15g}" for name, value in budgets.items()},
+        },
+        scopes=frozenset(key.scopes),
+        endpoints=frozenset(key.endpoints),
+    )
+
+
+def fields_in(form: Form) -> KeyFields:
+    """Of a form as it was sent."""
+    return KeyFields(
+        texts={name: form.text(name) for name in _TEXTS},
+        scopes=frozenset(form.all("scopes")),
+        endpoints=frozenset(form.all("endpoints")),
+        is_service_principal=bool(form.text("is_service_principal")),
+    )
+
+
+def creation_body(form: Form) -> dict[str, Any]:
+    """The key that a form asks for."""
+    body: dict[str, Any] = {"name": form.text("name"), **_shared(form)}
+    body |= {name: text for name in ("user", "currency") if (text := form.text(name))}
+    if bool(form.text("is_service_principal")):
+        body["is_service_principal"] = True
+    days = number(form.text("days"))
+    if days is not None:
+        body["lifetime_seconds"] = round(days * _DAY_S) if isinstance(days, int | float) else days
+    return body
+
+
+def change_body(form: Form) -> dict[str, Any]:
+    """What a form says of a key that there is. An empty budget is taken away."""
+    body = _shared(form)
+    cleared = [name for name in BUDGETS if name not in body]
+    return {**body, "clear": cleared} if cleared else body
+
+
+def _shared(form: Form) -> dict[str, Any]:
+    budgets = {name: number(form.text(name)) for name in BUDGETS}
+    return {
+        "scopes": form.all("scopes"),
+        "groups": words(form.text("groups")),
+        "endpoints": form.all("endpoints"),
+        "comment": form.text("comment"),
+        **{name: value for name, value in budgets.items() if value is not None},
+    }
+
+
+def _status(expires: int | None, revoked: int | None, now_ms: int) -> Status:
+    if revoked is not None:
+        return Status("revoked", Tone.IDLE)
+    if expires is None or expires - now_ms > _SOON_MS:
+        return Status("in force", Tone.GOOD)
+    return Status("ends soon", Tone.BUSY) if expires > now_ms else Status("expired", Tone.IDLE)

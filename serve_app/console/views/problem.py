@@ -1,0 +1,24 @@
+"""What is wrong with a form, where the console finds it out itself, and the field that a refusal is about."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+_FIELD: Final = re.compile(r"(?:config\.)?([a-z_]+(?:\.[a-z_]+|\.[0-9]+)*): ")
+
+
+@dataclass(frozen=True, slots=True)
+class Problem(Exception):
+    """A form that is not worth a call of the API. Templates show it as they show an error of the API."""
+
+    message: str
+    field: str | None = None
+    status: int = 400
+
+
+def field_in(message: str) -> str | None:
+    """The field that an error of the management API begins with, as forms call it; None: it names none."""
+    found = _FIELD.match(message)
+    return None if found is None else found[1]

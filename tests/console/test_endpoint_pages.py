@@ -1,0 +1,260 @@
+"""The pages of endpoints in a real Chromium, over a real control plane whose cluster runs nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from playwright.async_api import Locator, Page, expect
+
+from serve_app.types.control import (
+    ConfigWanted,
+    CreateEndpoint,
+    DeleteEndpoint,
+    EntityWanted,
+    ListEndpoints,
+)
+from tests.console.conftest import Server
+from tests.support.browser import LOAD_MS, Visit
+from tests.support.fake_cluster import OPERATOR
+
+expect.set_options(timeout=LOAD_MS)
+
+NAME = "harbor"
+REFUSED = "the server responded with a status of 400"
+
+
+@pytest_asyncio.fixture(loop_scope="session", autouse=True)
+async def nothing_left(server: Server) -> AsyncIterator[None]:
+    """Endpoints of one test are gone before the next, and the cluster does as it is told again."""
+    yield
+    server.service.cluster.held.clear()
+    server.service.cluster.failing.clear()
+    for shown in (await server.service.plane.do(ListEndpoints(), OPERATOR)).endpoints:
+        if not shown.declared:
+            await server.service.plane.do(DeleteEndpoint(name=shown.name), OPERATOR)
+
+
+def forgive(visit: Visit, words: str) -> None:
+    """Browsers note every answer that is an error. Fails unless that is what this one complained of."""
+    assert visit.complaints
+    assert all(words in complaint for complaint in visit.complaints), visit.complaints
+    visit.complaints.clear()
+
+
+def entity(page: Page, number: int) -> Locator:
+    """The fields of the served entity `number`, from 1."""
+    return page.get_by_role("group", name=f"Served entity {number}")
+
+
+async def create(visit: Visit, *shares: int) -> None:
+    """Make NAME with the versions 1, 2, ... of the model `demo`, by the form."""
+    page = visit.page
+    await visit.goto("/console/endpoint-new")
+    await page.get_by_label("Name", exact=True).fill(NAME)
+    for number, share in enumerate(shares, 1):
+        if number > 1:
+            await page.get_by_role("button", name="Add an entity").click()
+        fields = entity(page, number)
+        await fields.get_by_label("Model", exact=True).fill("demo")
+        if number > 1:
+            await fields.get_by_label("Version").fill(str(number))
+        await fields.get_by_label("Name in the endpoint").fill(f"v{number}")
+        await fields.get_by_label("Traffic, %").fill(str(share))
+    await page.get_by_role("button", name="Create endpoint").click()
+
+
+def row(page: Page, name: str) -> Locator:
+    return page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=name))
+
+
+def served_row(page: Page, name: str) -> Locator:
+    """The row of an entity of the configuration that serves."""
+    return page.get_by_role("region", name="Serves: entities").get_by_role("row").filter(has_text=name)
+
+
+async def serves(page: Page) -> None:
+    await expect(page.get_by_role("heading", name="Serves")).to_be_visible()
+
+
+async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: Visit, server: Server) -> None:
+    page, cluster = visit.page, server.service.cluster
+    cluster.held.add("2")
+    await create(visit, 90, 10)
+    await expect(page).to_have_url(f"{server.url}/console/endpoints/{NAME}?done=created")
+    await expect(page.get_by_text("1 of 2 entities are ready")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Move traffic")).to_have_count(0)
+    await visit.goto("/console/endpoints")
+    await expect(row(page, NAME)).to_contain_text("coming up")
+    cluster.held.clear()
+    for spec in list(cluster.specs.values()):
+        await cluster.deploy(spec)
+    await expect(row(page, NAME)).to_contain_text("serving")
+    await expect(row(page, NAME)).to_contain_text("v1 90 %")
+    await page.get_by_role("link", name=NAME).click()
+    await serves(page)
+    await expect(served_row(page, "v2")).to_contain_text("10 %")
+
+    await page.get_by_label("v1, %").fill("50")
+    await expect(page.get_by_text("they must add up to 100 %")).to_be_visible()
+    await expect(page.get_by_role("button", name="Move traffic")).to_be_disabled()
+    await page.get_by_label("v2, %").fill("50")
+    await page.get_by_role("button", name="Move traffic").click()
+    await expect(page.get_by_text("The traffic is moved.")).to_be_visible()
+    await expect(served_row(page, "v2")).to_contain_text("50 %")
+
+    await page.get_by_label("Or send everything to").select_option("v2")
+    await page.get_by_role("button", name="Promote").click()
+    await expect(served_row(page, "v2")).to_contain_text("100 %")
+    await expect(served_row(page, "v1")).to_contain_text("0 %")
+
+
+async def test_what_is_not_feasible_is_refused_in_the_words_of_the_api(visit: Visit) -> None:
+    page = visit.page
+    await visit.goto("/console/endpoint-new")
+    await page.get_by_label("Name", exact=True).fill(NAME)
+    await page.get_by_label("Tags").fill("team=sea")
+    await page.get_by_label("Model", exact=True).fill("demo")
+    await page.get_by_label("Units").fill("999")
+    await page.get_by_role("button", name="Create endpoint").click()
+    await expect(page.get_by_role("alert")).to_contain_text("takes 999 replicas; at most")
+    units = page.get_by_label("Units")
+    await expect(units).to_have_value("999")
+    await expect(units).to_have_attribute("aria-invalid", "true")
+    await expect(page.get_by_label("Tags")).to_have_value("team=sea")
+    await page.get_by_label("Name", exact=True).fill("chat")
+    await units.fill("1")
+    await page.get_by_role("button", name="Create endpoint").click()
+    await expect(page.get_by_role("alert")).to_contain_text("chat")
+    forgive(visit, REFUSED)
+
+
+async def test_a_configuration_that_does_not_come_up_says_why(visit: Visit, server: Server) -> None:
+    page = visit.page
+    server.service.cluster.failing["2"] = "the weights are not there"
+    await create(visit, 50, 50)
+    await expect(page.get_by_text("the weights are not there").first).to_be_visible()
+    await expect(page.get_by_text("failed", exact=True).first).to_be_visible()
+
+
+async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Server) -> None:
+    page = visit.page
+    await create(visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Configuration").click()
+    await entity(page, 1).get_by_label("Units").fill("2")
+    await page.get_by_role("button", name="Add an entity").click()
+    second = entity(page, 2)
+    await second.get_by_label("Model", exact=True).fill("demo")
+    await second.get_by_label("Version").fill("2")
+    await page.get_by_role("button", name="Update configuration").click()
+    await expect(page.get_by_text("The configuration is accepted.")).to_be_visible()
+    await page.get_by_role("link", name="Overview").click()
+    await expect(served_row(page, "demo-2")).to_contain_text("0 %")
+    await expect(served_row(page, "v1")).to_contain_text("2 units")
+    await expect(page.get_by_role("heading", name="Move traffic")).to_be_visible()
+
+    await page.get_by_role("link", name="Configuration").click()
+    await entity(page, 1).get_by_role("button", name="Remove this entity").click()
+    assert await page.get_by_role("button", name="Remove this entity").count() == 0, "one must stay"
+    await page.get_by_role("button", name="Update configuration").click()
+    await expect(page.get_by_text("The configuration is accepted.")).to_be_visible()
+    await page.get_by_role("link", name="Overview").click()
+    await expect(served_row(page, "demo-2")).to_contain_text("100 %")
+
+
+async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
+    page = visit.page
+    await create(visit, 100, 0)
+    await serves(page)
+    await page.get_by_role("link", name="Rollout").click()
+    await page.get_by_label("Entity", exact=True).first.select_option("v2")
+    await page.get_by_label("Steps, %").fill("10, 5")
+    await page.get_by_role("button", name="Start rollout").click()
+    await expect(page.get_by_role("alert")).to_contain_text("steps")
+    await expect(page.get_by_label("Steps, %")).to_have_value("10, 5")
+    forgive(visit, REFUSED)
+    await page.get_by_label("Steps, %").fill("10, 50, 100")
+    await page.get_by_role("button", name="Start rollout").click()
+    await expect(page.get_by_role("heading", name="Rollout to v2 running")).to_be_visible()
+    await expect(page.get_by_role("list", name="Steps").get_by_text("10 %")).to_have_attribute(
+        "aria-current", "step"
+    )
+    await page.get_by_role("button", name="Stop, and go back").click()
+    await expect(page.get_by_role("heading", name="Rollout to v2 stopped")).to_be_visible()
+    await page.get_by_label("Entity", exact=True).last.select_option("v2")
+    await page.get_by_role("button", name="Copy requests").click()
+    await expect(page.get_by_text("are copied to v2")).to_be_visible()
+    await page.get_by_role("button", name="Copy nothing any more").click()
+    await expect(page.get_by_text("No request is copied any more.")).to_be_visible()
+
+
+async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None:
+    page = visit.page
+    await create(visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Logs").click()
+    await expect(page.locator("pre.log")).to_contain_text("v1")
+    await page.get_by_label("Log", exact=True).select_option("service")
+    await page.get_by_role("button", name="Show").click()
+    await expect(page.locator("pre.log")).to_contain_text("log of rt-")
+
+    await page.get_by_role("link", name="Settings").click()
+    await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": 5, "renewal_period": "minute"}]')
+    await page.get_by_role("button", name="Replace settings").click()
+    await expect(page.get_by_role("alert")).to_contain_text("this is no JSON")
+    await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": -5, "renewal_period": "minute"}]}')
+    await page.get_by_role("button", name="Replace settings").click()
+    await expect(page.get_by_role("alert")).to_contain_text("rate_limits.0.calls")
+    await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": 5, "renewal_period": "minute"}]}')
+    await page.get_by_role("button", name="Replace settings").click()
+    await expect(page.get_by_text("The settings are in force.")).to_be_visible()
+    await expect(page.get_by_label("as JSON")).to_have_value(re.compile('"calls": 5'))
+    await page.get_by_label("key=value").fill("team=sea, spare")
+    await page.get_by_role("button", name="Save tags").click()
+    await page.get_by_label("key=value").fill("team=land")
+    await page.get_by_role("button", name="Save tags").click()
+    await expect(page.get_by_label("key=value")).to_have_value("team=land")
+
+    await page.get_by_label(f"Type {NAME} to confirm").fill("something else")
+    await page.get_by_role("button", name="Delete endpoint").click()
+    await expect(page.get_by_role("alert")).to_contain_text("type the name of the endpoint")
+    await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
+    await page.get_by_role("button", name="Delete endpoint").click()
+    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
+    await expect(row(page, NAME)).to_have_count(0)
+    forgive(visit, REFUSED)
+
+
+async def test_a_declared_endpoint_is_read_only_and_says_so(visit: Visit) -> None:
+    page = visit.page
+    for tab in ("overview", "config", "rollout", "logs", "settings"):
+        await visit.goto(f"/console/endpoints/org/other?tab={tab}")
+        await expect(page.get_by_text("The deploy file declares this endpoint")).to_be_visible()
+        assert await page.locator('main form[method="post"]').count() == 0
+    await visit.goto("/console/endpoints")
+    await expect(row(page, "org/other")).to_contain_text("declared")
+
+
+async def test_a_key_without_the_scope_changes_nothing(reader: Visit, server: Server) -> None:
+    page = reader.page
+    config = ConfigWanted(entities=(EntityWanted(entity_name="demo", name="v1"),), traffic={"v1": 100})
+    await server.service.plane.do(CreateEndpoint(name=NAME, config=config, is_provisioned=False), OPERATOR)
+    for path in (
+        "/console/endpoints",
+        "/console/endpoint-new",
+        f"/console/endpoints/{NAME}",
+        "/console/key-new",
+    ):
+        await reader.goto(path)
+        await expect(page.get_by_text("lacks the scope manage")).to_be_visible()
+        assert await page.locator('main form[method="post"]').count() == 0
+    token = await page.locator('meta[name="csrf-token"]').get_attribute("content")
+    answer = await page.request.post(
+        f"{reader.url}/console/endpoint/delete/{NAME}",
+        form={"csrf": token or "", "confirmed": NAME},
+        headers={"origin": reader.url},
+    )
+    assert answer.status == 403
+    assert "manage" in await answer.text()

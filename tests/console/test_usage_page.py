@@ -1,0 +1,83 @@
+"""The page of usage in a real Chromium, over a real ledger: totals, the picture, the table, the file."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from playwright.async_api import expect
+
+from tests.console.conftest import MANAGER, READER, Server
+from tests.support.browser import LOAD_MS, Visit
+from tests.support.gateway import CHAT, bearer, chat_body
+from tests.support.waiting import eventually
+
+expect.set_options(timeout=8000)
+
+REQUESTS = 3
+
+
+async def spend(server: Server, key: str = MANAGER) -> None:
+    """Some chats, and the time that their records take to the ledger."""
+    async with httpx.AsyncClient(base_url=server.url, headers=bearer(key)) as client:
+
+        async def count() -> int:
+            report = (await client.get("/api/2.0/usage?by=")).raise_for_status().json()
+            return sum(sum(row["requests"].values()) for row in report["rows"])
+
+        before = await count()
+        for _ in range(REQUESTS):
+            answer = await client.post(CHAT, json=chat_body())
+            assert answer.status_code == 200, answer.text
+        await eventually(count, before + REQUESTS)
+
+
+async def test_totals_a_picture_a_table_and_a_file(visit: Visit, server: Server) -> None:
+    page, today = visit.page, datetime.now(UTC).strftime("%Y-%m-%d")
+    await spend(server)
+    await visit.goto("/console/usage")
+    await page.get_by_label("key", exact=True).check()
+    await page.get_by_label("day", exact=True).check()
+    await page.get_by_role("button", name="Show").click()
+    table = page.get_by_role("region", name="Sums")
+    rows = table.get_by_role("row").filter(has_text="manager").filter(has_text="demo")
+    await expect(rows.last).to_contain_text(today)
+    await expect(page.get_by_role("img", name="Tokens of each day")).to_be_visible()
+    assert await page.locator("svg rect").count() == 2 * 7, "two parts for each day of a week"
+    async with page.expect_download() as started:
+        await page.get_by_role("link", name="Download CSV").click()
+    download = await started.value
+    assert download.suggested_filename == "usage.csv"
+    text = await asyncio.to_thread(Path(await download.path()).read_text, "utf-8")
+    found = list(csv.DictReader(io.StringIO(text)))
+    assert list(found[0])[:4] == ["endpoint", "entity", "key", "day"]
+    shown = sum(int(text) for text in await table.locator("tbody td:nth-child(5)").all_inner_texts())
+    assert shown == sum(int(each["requests"]) for each in found)
+    assert shown >= REQUESTS
+    await page.get_by_role("textbox", name="Endpoint").fill("org/other")
+    await page.get_by_label("From", exact=True).fill("2020-01-01")
+    await page.get_by_label("to", exact=True).fill("2020-01-02")
+    await page.get_by_role("button", name="Show").click()
+    await expect(page.get_by_text("No request was recorded in this time.")).to_be_visible()
+    await page.get_by_role("link", name="24 hours").click()
+    await expect(page.get_by_role("textbox", name="Endpoint")).to_have_value("org/other")
+
+
+async def test_the_api_refuses_in_its_own_words(visit: Visit) -> None:
+    answer = await visit.goto("/console/usage?since=yesterday")
+    assert answer.status == 400
+    await expect(visit.page.get_by_role("alert")).to_contain_text("since: must be an ISO date")
+    visit.complaints.clear()
+
+
+async def test_another_key_sees_its_own_usage_alone(reader: Visit, server: Server) -> None:
+    await spend(server)
+    await spend(server, READER)
+    await reader.goto("/console/usage?by=key")
+    await expect(reader.page.get_by_text("You see the usage of your own key.")).to_be_visible()
+    table = reader.page.get_by_role("region", name="Sums")
+    await expect(table.get_by_role("rowheader")).to_have_text(["reader"])
