@@ -10,7 +10,7 @@ from playwright.async_api import Locator, Page, expect
 
 from serve_app.types.control import ListKeys, RevokeKey
 from tests.console.conftest import Server
-from tests.support.browser import LOAD_MS, Visit
+from tests.support.browser import Visit
 from tests.support.fake_cluster import OPERATOR
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually

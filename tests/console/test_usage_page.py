@@ -12,7 +12,7 @@ import httpx
 from playwright.async_api import expect
 
 from tests.console.conftest import MANAGER, READER, Server
-from tests.support.browser import LOAD_MS, Visit
+from tests.support.browser import Visit
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
 
