@@ -137,7 +137,7 @@ def _worker(name: str, group: Object) -> Iterator[str]:
 def _database(where: str, spec: Object) -> Iterator[str]:
     """The control plane may run on any worker, and what it keeps must outlive each of them."""
     (container,) = spec["containers"]
-    found = next((each for each in container["env"] if each["name"] == DATABASE_URL), {})
+    found: Object = next((each for each in container["env"] if each["name"] == DATABASE_URL), {})
     if "secretKeyRef" in found.get("valueFrom", {}):
         return
     url = str(found.get("value") or "")

@@ -10,7 +10,8 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from dataclasses import fields
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import ColumnElement, and_, or_, select
 from sqlalchemy.orm import Session
@@ -36,6 +37,8 @@ from serve_app.types.control import (
     RevokeKey,
     UpdateKey,
 )
+
+ToldT = TypeVar("ToldT", KnownKey, KeyShown)
 
 FIRST_KEY: Final = (
     "the first key must have the scope 'manage', every endpoint and no end: from then on each request needs "
@@ -69,7 +72,7 @@ class Keys:
     def in_force(self, session: Session) -> tuple[KnownKey, ...]:
         """For snapshots: the keys that gateways let in, without what they spent."""
         found = session.scalars(select(ApiKey).where(_is_in_force(self._now())).order_by(ApiKey.name))
-        return tuple(_known(key) for key in found)
+        return tuple(_told(KnownKey, key) for key in found)
 
     def budgets(self, session: Session) -> Iterable[KeyBudget]:
         """For the ledger: the keys in force that have a bound."""
@@ -116,7 +119,7 @@ class Keys:
         )
         session.add(key)
         self._check_way_in(session, caller, FIRST_KEY)
-        return _shown(key)
+        return _told(KeyShown, key)
 
     async def _update(self, command: UpdateKey, caller: Caller) -> KeyShown:
         """Raises InvalidField, PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
@@ -138,7 +141,7 @@ class Keys:
         key.soft_budget = key.soft_budget if command.soft_budget is None else command.soft_budget
         check_budgets(key.budget, key.soft_budget)
         self._check_way_in(session, caller, LAST_KEY)
-        return _shown(key)
+        return _told(KeyShown, key)
 
     async def _list(self, command: ListKeys, caller: Caller) -> KeyList:
         check_administrator(caller)
@@ -148,7 +151,7 @@ class Keys:
         query = select(ApiKey).order_by(ApiKey.created, ApiKey.name, ApiKey.id)
         if not command.everything:
             query = query.where(_is_in_force(self._now()))
-        return KeyList(keys=tuple(_shown(key) for key in session.scalars(query)))
+        return KeyList(keys=tuple(_told(KeyShown, key) for key in session.scalars(query)))
 
     async def _revoke(self, command: RevokeKey, caller: Caller) -> Done:
         """Raises PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
@@ -192,35 +195,9 @@ def _sorted(names: tuple[str, ...]) -> list[str]:
     return sorted(set(names))
 
 
-def _known(key: ApiKey) -> KnownKey:
-    return KnownKey(
-        digest=key.digest,
-        name=key.name,
-        user=key.user,
-        is_service_principal=key.is_service_principal,
-        groups=tuple(key.groups),
-        scopes=tuple(key.scopes),
-        endpoints=tuple(key.endpoints),
-        expires=key.expires,
-    )
-
-
-def _shown(key: ApiKey) -> KeyShown:
-    return KeyShown(
-        id=key.id,
-        name=key.name,
-        prefix=key.prefix,
-        user=key.user,
-        is_service_principal=key.is_service_principal,
-        groups=tuple(key.groups),
-        scopes=tuple(key.scopes),
-        endpoints=tuple(key.endpoints),
-        creator=key.creator,
-        created=key.created,
-        expires=key.expires,
-        revoked=key.revoked,
-        budget=key.budget,
-        soft_budget=key.soft_budget,
-        currency=key.currency,
-        comment=key.comment,
-    )
+def _told(kind: type[ToldT], key: ApiKey) -> ToldT:
+    """What `kind` has fields for, of the columns of the same names."""
+    columns = [each.name for each in fields(kind) if each.name in ApiKey.__table__.c]
+    values: dict[str, Any] = {name: getattr(key, name) for name in columns}
+    values |= {name: tuple(each) for name, each in values.items() if isinstance(each, list)}
+    return kind(**values)

@@ -3,8 +3,10 @@
 import logging
 
 from serve_app.accounts.keys import new_key
+from serve_app.types.control import Snapshot
 from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import gateway
+from tests.support.gateway import CHAT, bearer, chat_body, gateway
+from tests.support.run_time_keys import run_time_key, take
 
 
 async def test_live_and_ready():
@@ -24,6 +26,27 @@ async def test_not_ready_is_503_and_tells_the_reasons_to_callers_only():
         (reason,) = known.json()["reasons"]
         assert reason == "endpoint demo has nobody who can answer: model-demo: loading"
         assert (await g.client.get("/livez")).status_code == 200
+
+
+async def test_keys_that_nobody_confirms_are_refused_with_503_and_the_gateway_says_so():
+    key, line = new_key("operator", ("inference", "metrics"))
+    secret, known = run_time_key("alice")
+    async with gateway(keys=line, at_run_time=True, control={"max_snapshot_age_s": 60}) as g:
+        take(g.app.state.services, Snapshot(version=1, keys=(known,)))
+        assert (await g.post(CHAT, chat_body(), headers=bearer(secret))).status_code == 200
+        g.app.state.services.accounts.snapshot_age_s = lambda: 61.0
+        refused = await g.post(CHAT, chat_body(), headers=bearer(secret))
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "2")
+        assert "control plane" in refused.json()["error"]["message"]
+        assert (await g.post(CHAT, chat_body(), headers=bearer(key))).status_code == 200
+        health = await g.client.get("/readyz", headers=bearer(key))
+        assert (health.status_code, health.json()["status"]) == (200, "degraded")
+        assert "control.max_snapshot_age_s" in health.json()["reasons"][0]
+        assert "serve_app_bad_keys_total 0.0" in (await g.client.get("/metrics", headers=bearer(key))).text
+        await g.post(CHAT, chat_body(), headers=bearer("sk-nobody"))
+        g.app.state.services.accounts.snapshot_age_s = lambda: 0.0
+        await g.post(CHAT, chat_body(), headers=bearer("sk-nobody"))
+        assert "serve_app_bad_keys_total 1.0" in (await g.client.get("/metrics", headers=bearer(key))).text
 
 
 SPLIT = {
