@@ -40,7 +40,8 @@ from serve_app.errors import RouteNotFound
 
 logger = logging.getLogger(__name__)
 
-API: Final = "/console/api/"
+PREFIX: Final = "/console"
+API: Final = f"{PREFIX}/api/"
 
 
 class SignInNeeded(Exception):
@@ -68,7 +69,8 @@ class Site:
         self._templates = Templates(self._assets, tuple((page.TITLE, page.PATH) for page in PAGES))
         routes = [route for page in PAGES for route in page.routes()]
         entrance = sign_in.routes(self._sessions)
-        self._pages = Router([*entrance, *routes], redirect_slashes=False, default=_not_found)
+        first = Route(PREFIX, _first, methods=["GET"])
+        self._pages = Router([first, *entrance, *routes], redirect_slashes=False, default=_not_found)
         self._open = frozenset(route.path for route in entrance)
 
     @property
@@ -189,6 +191,10 @@ def _with_cookie(send: Send, cookie: str | None) -> Send:
         await send(message)
 
     return send_with_cookie
+
+
+async def _first(request: Request) -> Response:
+    return RedirectResponse(PAGES[0].PATH, HTTPStatus.SEE_OTHER)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import httpx
 import pytest
 
@@ -36,9 +38,10 @@ def pages() -> list[tuple[str, str]]:
 
 
 def api() -> list[tuple[str, str, Scope]]:
+    routes: list[Any] = fake_app(FakeBackend()).routes
     return [
         (method, filled(route.path), route.app.needed)
-        for route in fake_app(FakeBackend()).routes
+        for route in routes
         for method in sorted(route.methods)
         if route.path not in OPEN_PATHS
     ]

@@ -8,7 +8,7 @@ After each test, a tab may have complained of nothing (unless the test forgave i
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import httpx
@@ -43,20 +43,24 @@ class Server:
 
     url: str
     service: WholeService
+    cookies: dict[str, str] = field(default_factory=dict)  # of sessions, by key: one serves all tests
 
     @property
     def backend(self) -> ClusterBackend:
         return self.service.backend
 
     async def sign_in(self, key: str) -> str:
-        """The cookie of a new session, as the form of the sign-in page makes it."""
+        """The cookie of a session, as the form of the sign-in page makes it."""
+        if key in self.cookies:
+            return self.cookies[key]
         async with httpx.AsyncClient(base_url=self.url) as client:
             page = await client.get("/console/sign-in")
             token = page.text.partition('name="csrf-token" content="')[2].partition('"')[0]
             answer = await client.post("/console/sign-in", data={"csrf": token, "key": key})
             if answer.status_code != 303:
                 raise AssertionError(f"{answer.status_code}: {answer.text}")
-            return client.cookies[COOKIE]
+            self.cookies[key] = client.cookies[COOKIE]
+        return self.cookies[key]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

@@ -8,6 +8,9 @@ from serve_app.console.pages import PAGES
 
 PLACES: Final = (
     *(page.PATH for page in PAGES),
+    "/console/endpoint-new",
+    "/console/endpoints/demo",
+    "/console/key-new",
     "/console/sign-in",
     "/console/none",  # what every refusal looks like
 )

@@ -8,14 +8,15 @@ from tests.console.conftest import MANAGER, Server
 from tests.support.browser import Visit
 
 
-async def test_a_stranger_signs_in_sees_the_models_and_signs_out(stranger: Visit, server: Server) -> None:
+async def test_a_stranger_signs_in_gets_to_the_playground_and_signs_out(
+    stranger: Visit, server: Server
+) -> None:
     page = stranger.page
     await stranger.goto("/console")
     await expect(page).to_have_url(f"{server.url}/console/sign-in?next=/console")
     await page.get_by_label("API key").fill(MANAGER)
     await page.get_by_role("button", name="Sign in").click()
-    await expect(page).to_have_url(f"{server.url}/console")
-    await expect(page.get_by_role("rowheader", name="demo", exact=True)).to_be_visible()
+    await expect(page).to_have_url(f"{server.url}/console/playground")
     await page.get_by_role("button", name="Sign out").click()
     await expect(page).to_have_url(f"{server.url}/console/sign-in")
     await stranger.goto("/console")

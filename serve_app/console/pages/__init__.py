@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.console.pages import endpoints, home, keys, playground, usage
+from serve_app.console.pages import endpoints, keys, playground, usage
 
-# In the order of the menu; a page's line is all that the console knows of it.
+# In the order of the menu; `/console` leads to the first. A page's line is all that the console knows of it.
 PAGES: Final = (
-    home,
     playground,
     endpoints,
     usage,

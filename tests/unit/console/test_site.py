@@ -34,7 +34,7 @@ async def signed_in(client: httpx.AsyncClient, key: str = KEY) -> str:
     page = await client.get("/console/sign-in")
     answer = await client.post("/console/sign-in", data={"csrf": token_of(page), "key": key})
     assert answer.status_code == 303
-    return token_of(await client.get("/console"))
+    return token_of(await client.get("/console/playground"))
 
 
 def test_what_others_wrote_is_what_they_published() -> None:
@@ -115,8 +115,8 @@ async def test_a_change_needs_the_token_and_its_own_origin(headers: dict[str, st
 async def test_without_keys_only_this_machine_by_its_own_name() -> None:
     async with gateway() as g:
         for base, status in ((LOCAL, 200), ("http://localhost:8000", 200), ("http://rebound.example", 403)):
-            assert (await g.client.get(f"{base}/console")).status_code == status
-        token = token_of(await g.client.get(f"{LOCAL}/console"))
+            assert (await g.client.get(f"{base}/console/playground")).status_code == status
+        token = token_of(await g.client.get(f"{LOCAL}/console/playground"))
         path = f"{LOCAL}/console/api{CHAT}"
         assert (await g.post(path, chat_body())).status_code == 403
         assert (await g.post(path, chat_body(), headers={"x-csrf-token": token})).status_code == 200
@@ -152,7 +152,7 @@ async def test_signing_in_leads_back_to_the_page_that_was_asked_for() -> None:
 async def test_a_link_of_another_site_leads_to_a_page_and_changes_nothing() -> None:
     linked = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
     async with gateway() as g:
-        assert (await g.client.get(f"{LOCAL}/console", headers=linked)).status_code == 200
+        assert (await g.client.get(f"{LOCAL}/console/playground", headers=linked)).status_code == 200
         path = f"{LOCAL}/console/api/api/2.0/keys"
         assert (await g.client.get(path, headers=linked)).status_code == 403
 
@@ -169,13 +169,13 @@ async def test_a_refusal_of_the_api_is_shown_in_its_own_words() -> None:
 async def test_what_fails_inside_tells_nothing_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def fail(self: PublicApi, path: str) -> None:
+    async def fail(self: PublicApi, path: str, **query: object) -> None:
         raise RuntimeError("a secret of the inside")
 
     async with gateway(keys=LINE) as g:
         await signed_in(g.client)
         monkeypatch.setattr(PublicApi, "get", fail)
-        answer = await g.client.get("/console")
+        answer = await g.client.get("/console/playground")
     assert answer.status_code == 500
     assert "a secret of the inside" not in answer.text
     assert "a secret of the inside" in caplog.text
