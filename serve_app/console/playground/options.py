@@ -30,6 +30,8 @@ _FAMILIES_OF_TENSORS: Final = (
     "lookahead_", "retention_",
 )  # fmt: skip
 
+_WIDE: Final = 2**31 - 1  # a bound as large as this is the width of a number, and means none
+
 MORE: Final = "More"
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Sampling": (
@@ -88,10 +90,16 @@ class Option:
 
     @property
     def range(self) -> str:
-        """The bounds in words, or nothing."""
-        return (
-            f"{'above ' if self.above else ''}{self.least} to {self.most}" if self.least and self.most else ""
-        )
+        """The bounds in words. A bound that is only the width of a number is not said."""
+        if self.kind != "number":
+            return ""
+        least = "" if self.minimum is None or self.minimum <= -_WIDE else self.least
+        most = "" if self.maximum is None or self.maximum >= _WIDE else self.most
+        if least and most:
+            return f"{'above ' if self.above else ''}{least} to {most}"
+        if least:
+            return f"above {least}" if self.above else f"{least} or more"
+        return f"up to {most}" if most else f"any {'whole ' if self.integer else ''}number"
 
 
 @dataclass(frozen=True, slots=True)

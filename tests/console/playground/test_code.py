@@ -39,7 +39,7 @@ async def test_the_same_request_in_every_protocol_answers_the_same_when_copied(t
 
 async def run_codes(page: Page) -> dict[tuple[str, str], str]:
     """The text of every answer, by protocol and language."""
-    await page.get_by_role("button", name="Code").click()
+    await page.get_by_role("button", name="Code", exact=True).click()
     dialog = page.get_by_role("dialog")
     await expect(dialog.locator("[data-part=text]")).not_to_be_empty()
     found = {}

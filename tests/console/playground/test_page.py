@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any, Final
+from typing import Any, Final, Literal
 
+import pytest
+from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Request, expect
 
 from tests.console.playground.conftest import (
@@ -132,7 +134,7 @@ async def test_every_protocol_answers_streamed_or_whole(tab: Page, scripted: Scr
 async def test_keys_in_the_dialog_of_code_send_and_stop_nothing(tab: Page, scripted: Scripted) -> None:
     await open_playground(tab, scripted.url, READER)
     await tab.locator("#prompt").fill("Hello!")
-    await tab.get_by_role("button", name="Code").click()
+    await tab.get_by_role("button", name="Code", exact=True).click()
     await expect(tab.get_by_role("dialog")).to_be_visible()
     await tab.keyboard.press("Control+Enter")
     await tab.keyboard.press("Escape")
@@ -292,3 +294,47 @@ async def test_without_an_endpoint_that_generates_the_page_says_what_to_do(tab: 
     async with served(app) as (host, port):
         await tab.goto(f"http://{host}:{port}/console/playground")
         await expect(tab.locator(".empty")).to_contain_text("Name one in the deploy file")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+async def test_axe_finds_nothing_grave_in_a_page_that_is_used(
+    tab: Page, scripted: Scripted, theme: Literal["light", "dark"]
+) -> None:
+    """Two columns with answers, tokens, an error, every option unfolded, and the dialog of code."""
+    await tab.emulate_media(color_scheme=theme)
+    words = scripted.backend.words
+    scripted.backend.words = (
+        "# A\n\n",
+        "| a | b |\n|---|---|\n| 1 | 2 |\n\n",
+        "```py\nx\n```\n\n> q [l](https://x.test)",
+    )
+    try:
+        await open_playground(tab, scripted.url, ROUTER)
+        await tab.get_by_role("button", name="Compare").click()
+        await choose(tab, "Log-probabilities", logprobs="true", top_logprobs="2")
+        await ask(tab, "Hello!")
+        await tab.get_by_role("button", name="Tokens", exact=True).last.click()
+        await tab.get_by_role("group", name="Tokens by probability").get_by_role("button").first.focus()
+        await choose(tab, "Log-probabilities", logprobs="")
+        await tab.locator("#prompt").fill("Hello!")
+        await tab.keyboard.press("Control+Enter")
+        await expect(tab.get_by_role("alert")).to_have_count(2)
+        await choose(tab, "Sampling", temperature="hot")
+        await tab.locator("details").evaluate_all("(all) => all.forEach((each) => (each.open = true))")
+        assert await grave(tab) == []
+        await choose(tab, "Sampling", temperature="")
+        await tab.get_by_role("button", name="Code", exact=True).click()
+        await expect(tab.get_by_role("dialog").locator("[data-part=text]")).not_to_be_empty()
+        assert await grave(tab) == []
+    finally:
+        scripted.backend.words = words
+
+
+async def grave(page: Page) -> list[tuple[str, list[str]]]:
+    """The serious and critical violations, with the elements that they are of."""
+    found = (await Axe().run(page)).response["violations"]
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]])
+        for each in found
+        if each["impact"] in ("serious", "critical")
+    ]

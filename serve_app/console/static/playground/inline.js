@@ -50,6 +50,7 @@ class Scan {
   #at = 0;
   #out = [];
   #open = []; // {mark, index of its text in #out}
+  #closed = -1; // where the next angle bracket closes
   #unclosed = new Set(); // lengths of backtick runs that no later run closes
 
   constructor(text, links) {
@@ -161,13 +162,16 @@ class Scan {
   }
 
   #angle() {
-    const near = this.#text.slice(this.#at + 1, this.#at + URL_LENGTH);
-    const end = this.#links ? near.indexOf(">") : -1;
-    const address = near.slice(0, Math.max(end, 0));
+    if (this.#closed < this.#at) {
+      const next = this.#text.indexOf(">", this.#at);
+      this.#closed = next < 0 ? Infinity : next;
+    }
+    if (!this.#links || this.#closed - this.#at > URL_LENGTH) return false;
+    const address = this.#text.slice(this.#at + 1, this.#closed);
     const href = /\s/.test(address) ? null : safeAddress(address);
     if (href === null) return false;
     this.#out.push({ type: "link", href, children: [{ type: "text", text: address }] });
-    this.#at += end + 2;
+    this.#at = this.#closed + 1;
     return true;
   }
 

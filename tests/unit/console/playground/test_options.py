@@ -64,7 +64,10 @@ def test_no_name_of_a_group_is_unknown_to_all_protocols() -> None:
 def test_bounds_in_words() -> None:
     assert option("openai-chat", "temperature").range == "0 to 2"
     assert option("openai-chat", "top_p").range == "above 0 to 1"
-    assert option("mindie-text", "parameters.max_new_tokens").range == "1 to 2147483647"
+    assert option("mindie-text", "parameters.max_new_tokens").range == "1 or more"
+    assert option("mindie-text", "parameters.temperature").range == "above 0"
+    assert option("openai-chat", "top_k").range == "-1 or more"
+    assert option("openai-chat", "seed").range == "any whole number"
     assert option("openai-chat", "stop").range == ""
 
 
