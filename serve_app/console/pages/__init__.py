@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.console.pages import endpoints, home, keys, playground, usage
+from serve_app.console.pages import endpoints, home, keys, live, playground, usage
 
 # In the order of the menu; a page's line is all that the console knows of it.
 PAGES: Final = (
     home,
     playground,
     endpoints,
+    live,
     usage,
     keys,
 )  # fmt: skip
