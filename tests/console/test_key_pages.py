@@ -15,7 +15,7 @@ from tests.support.fake_cluster import OPERATOR
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
 
-expect.set_options(timeout=8000)
+expect.set_options(timeout=LOAD_MS)
 
 NAME = "search"
 

@@ -16,7 +16,7 @@ from tests.support.browser import Visit
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
 
-expect.set_options(timeout=8000)
+expect.set_options(timeout=LOAD_MS)
 
 REQUESTS = 3
 
