@@ -8,6 +8,14 @@ from serve_app.console.pages import PAGES
 
 PLACES: Final = (
     *(page.PATH for page in PAGES),
+    "/console/endpoint-new",
+    "/console/endpoints/org/other",
+    *(
+        f"/console/endpoints/org/other?tab={tab}"
+        for tab in ("config", "rollout", "comparison", "logs", "settings")
+    ),
+    "/console/key-new",
+    "/console/usage?by=key&by=day",
     "/console/sign-in",
     "/console/none",  # what every refusal looks like
 )
