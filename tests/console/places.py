@@ -10,7 +10,13 @@ PLACES: Final = (
     *(page.PATH for page in PAGES),
     "/console/endpoint-new",
     "/console/endpoints/demo",
+    "/console/endpoints/org/other",
+    *(
+        f"/console/endpoints/org/other?tab={tab}"
+        for tab in ("config", "rollout", "comparison", "logs", "settings")
+    ),
     "/console/key-new",
+    "/console/usage?by=key&by=day",
     "/console/sign-in",
     "/console/none",  # what every refusal looks like
 )

@@ -10,12 +10,12 @@ from playwright.async_api import Locator, Page, expect
 
 from serve_app.types.control import ListKeys, RevokeKey
 from tests.console.conftest import Server
-from tests.support.browser import Visit
+from tests.support.browser import LOAD_MS, Visit
 from tests.support.fake_cluster import OPERATOR
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
 
-expect.set_options(timeout=8000)
+expect.set_options(timeout=LOAD_MS)
 
 NAME = "search"
 

@@ -12,11 +12,11 @@ import httpx
 from playwright.async_api import expect
 
 from tests.console.conftest import MANAGER, READER, Server
-from tests.support.browser import Visit
+from tests.support.browser import LOAD_MS, Visit
 from tests.support.gateway import CHAT, bearer, chat_body
 from tests.support.waiting import eventually
 
-expect.set_options(timeout=8000)
+expect.set_options(timeout=LOAD_MS)
 
 REQUESTS = 3
 
@@ -40,6 +40,7 @@ async def test_totals_a_picture_a_table_and_a_file(visit: Visit, server: Server)
     page, today = visit.page, datetime.now(UTC).strftime("%Y-%m-%d")
     await spend(server)
     await visit.goto("/console/usage")
+    await page.locator("summary").click()
     await page.get_by_label("key", exact=True).check()
     await page.get_by_label("day", exact=True).check()
     await page.get_by_role("button", name="Show").click()

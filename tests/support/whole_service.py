@@ -22,13 +22,14 @@ from serve_app.api.services import Services
 from serve_app.config import ControlConfig, ModelConfig
 from serve_app.control.endpoints.cluster import AppStatus, Offer
 from serve_app.control.plane import ControlPlane
+from serve_app.deployments.gateway.control.live import RemoteLive
 from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.endpoints.beside import beside
 from serve_app.endpoints.catalogue import Catalogue, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint
 from serve_app.errors import Unavailable
-from serve_app.types import ModelInfo
-from serve_app.types.control import GatewayReport, Snapshot, WatchSnapshot
+from serve_app.types import Caller, ModelInfo
+from serve_app.types.control import Command, GatewayReport, ReplyT, Snapshot, WatchSnapshot
 from tests.support.databases import open_database
 from tests.support.fake_cluster import OPERATOR, FakeCluster
 from tests.support.fakes_backend import FakeBackend, model_info
@@ -77,6 +78,8 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
     shipper = Shipper(folder / "usage", plane, keep_days=30, every_s=SHIPPED_EVERY_S)
     directory = Directory(parse_catalogue(DECLARED))
     app = fake_app(backend, keys, directory, journal, management=plane, at_run_time=True)
+    live = app.state.services.live
+    live.join(RemoteLive("whole", live.pulse, _Reached(plane)))  # type: ignore[arg-type]  # what it needs of it
     plane.start()
     shipper.start()
     first = asyncio.Event()
@@ -87,9 +90,25 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
         yield WholeService(app, backend, plane)
     finally:
         following.cancel()
+        live.pulse.close()
         await shipper.close()
         await plane.close()
         journal.close()
+
+
+@dataclass(frozen=True)
+class _Reached:
+    """The control plane as `RemoteLive` reaches it; never away."""
+
+    plane: ControlPlane
+    is_connected: bool = True
+
+    @property
+    def feed(self) -> _Reached:
+        return self
+
+    async def call(self, command: Command[ReplyT], caller: Caller, within_s: float) -> ReplyT:
+        return await self.plane.do(command, caller)
 
 
 async def _follow(

@@ -23,7 +23,7 @@ from serve_app.api.openapi.operation import Answer, Operation, Parameter
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, PermissionDenied
-from serve_app.types import Scope
+from serve_app.types import Caller, Scope
 from serve_app.types.control import ReportUsage, UsageReport, UsageRow
 
 PATH: Final = f"{BASE}/usage"
@@ -119,7 +119,7 @@ async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
         since=_time(query, "since"),
         until=_time(query, "until"),
         endpoint=query.get("endpoint"),
-        key=query.get("key"),
+        key=query.get("key", _only_key(asked.caller)),
         shadow=_FLAGS[shadow],
         **({"by": _fields(query["by"])} if "by" in query else {}),
     )
@@ -128,6 +128,12 @@ async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
         return Page(body=_csv(report).encode(), media=f"{CSV}; charset=utf-8", headers=headers)
     return {"by": report.by, "rows": [_row(report, row) for row in report.rows]}
+
+
+def _only_key(caller: Caller) -> str | None:
+    """The key whose usage a caller sees who names none; None: all keys, for an administrator."""
+    sees_all = Scope.MANAGE in caller.scopes and not caller.endpoints
+    return None if sees_all else caller.key_id
 
 
 def _fields(text: str) -> tuple[str, ...]:

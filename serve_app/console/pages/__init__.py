@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from serve_app.console.pages import endpoints, keys, playground, usage
+from serve_app.console.pages import endpoints, keys, live, playground, usage
 
 # In the order of the menu; `/console` leads to the first. A page's line is all that the console knows of it.
 PAGES: Final = (
     playground,
     endpoints,
+    live,
     usage,
     keys,
 )  # fmt: skip

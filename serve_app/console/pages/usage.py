@@ -50,6 +50,7 @@ async def _show(request: Request) -> Response:
         "usage/usage.html",
         HTTPStatus.OK if problem is None else problem.status,
         chosen=chosen,
+        is_chosen="by" in params,
         periods=PERIODS,
         fields=FIELDS,
         by=table["by"],

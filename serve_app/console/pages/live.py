@@ -1,0 +1,60 @@
+"""What happens now: pictures and tables of rates, latencies and loads, which a script keeps up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serve_app.console.public_api import ApiError
+from serve_app.console.request import console_of
+from serve_app.console.templates import render
+
+TITLE: Final = "Live"
+PATH: Final = "/console/live"
+API: Final = "/api/2.0/live"
+
+# (figure of the API, what it is, how a value is written); latencies are of the chosen quantile
+PICTURES: Final = (
+    ("requests_per_s", "Requests a second", "number"),
+    ("tokens_per_s", "Tokens a second", "number"),
+    ("first_token_s", "Time to first token", "seconds"),
+    ("inter_token_s", "Time between tokens", "seconds"),
+    ("in_flight", "Requests under way", "number"),
+    ("errors_per_s", "Errors a second", "number"),
+)
+PICTURES_OF_APPLICATIONS: Final = (
+    ("waiting", "Sequences that wait", "number"),
+    ("kv_use", "Use of the KV cache", "share"),
+)
+
+
+def routes() -> Iterator[Route]:
+    """The page."""
+    yield Route(PATH, _live, methods=["GET"])
+
+
+async def _live(request: Request) -> Response:
+    console = console_of(request)
+    problem: ApiError | None = None
+    names: list[str] = []
+    try:
+        seen = await console.api.get(API, since=time.time(), window=2)  # names alone, and no points
+        names = [each["endpoint"] for each in seen.body["endpoints"]]
+    except ApiError as error:
+        problem = error
+    chosen = request.query_params.get("endpoint", "")
+    return render(
+        request,
+        "live.html",
+        200 if problem is None else problem.status,
+        problem=problem,
+        names=names,
+        chosen=chosen if chosen in names else "",
+        pictures=PICTURES,
+        pictures_of_applications=PICTURES_OF_APPLICATIONS,
+    )

@@ -1,0 +1,199 @@
+"""The console in a real Chromium over a server on Ray: an endpoint's whole life, watched on the page Live."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+from playwright.async_api import Locator, Page, async_playwright, expect
+
+from tests.control.server import MODEL, Controlled, controlled, small_file
+from tests.support.browser import CHROMIUM, LOAD_MS, Visit, launch
+from tests.support.gateway import CHAT, bearer, chat_body
+from tests.support.ray_cluster import Cluster
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.ray,
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine"),
+]
+
+NAME: Final = "harbor"
+BEFORE: Final = 60  # requests at 90:10
+AFTER: Final = 120  # requests at 50:50
+AT_ONCE: Final = 6
+FEW: Final = 0.3  # of 60 requests at 10 %: more go there once in 100,000 times; of all 180 it is near 0.37
+WINDOW_S: Final = 300
+
+
+@asynccontextmanager
+async def tab(made: Controlled) -> AsyncIterator[Visit]:
+    """A tab at the server, which complains of nothing and asks nobody else."""
+    async with async_playwright() as playwright:
+        browser = await launch(playwright)
+        context = await browser.new_context()
+        visit = Visit(await context.new_page(), str(made.server.client.base_url).rstrip("/"))
+        yield visit
+        await browser.close()
+    assert visit.complaints == []
+    assert visit.hosts() <= {"127.0.0.1", "localhost"}
+
+
+async def create(visit: Visit, versions: tuple[str, str], units: str) -> None:
+    """Make NAME with the entities `old` and `new`, at 90:10, and wait until it serves."""
+    page = visit.page
+    await visit.goto("/console/endpoint-new")
+    await page.get_by_label("Name", exact=True).fill(NAME)
+    await page.get_by_role("button", name="Add an entity").click()
+    for number, (name, version, share) in enumerate(
+        zip(("old", "new"), versions, ("90", "10"), strict=True), 1
+    ):
+        fields = page.get_by_role("group", name=f"Served entity {number}")
+        await fields.get_by_label("Model", exact=True).fill(MODEL)
+        await fields.get_by_label("Version").fill(version)
+        await fields.get_by_label("Name in the endpoint").fill(name)
+        await fields.get_by_label("Units").fill(units)
+        await fields.get_by_label("Traffic, %").fill(share)
+    await page.get_by_role("button", name="Create endpoint").click()
+    await expect(page.get_by_role("heading", name="Move traffic")).to_be_visible(timeout=2 * LOAD_MS)
+    await expect(served(page, "new")).to_contain_text("10 %", timeout=LOAD_MS)
+
+
+async def move_to_half(visit: Visit) -> None:
+    page = visit.page
+    await visit.goto(f"/console/endpoints/{NAME}")
+    await page.get_by_label("old, %").fill("50")
+    await page.get_by_label("new, %").fill("50")
+    await page.get_by_role("button", name="Move traffic").click()
+    await expect(page.get_by_text("The traffic is moved.")).to_be_visible(timeout=LOAD_MS)
+    await expect(served(page, "new")).to_contain_text("50 %", timeout=LOAD_MS)
+    await expect(page.locator("#state")).not_to_have_attribute("hx-trigger", "every 2s", timeout=LOAD_MS)
+
+
+def served(page: Page, entity: str) -> Locator:
+    return page.get_by_role("region", name="Serves: entities").get_by_role("row").filter(has_text=entity)
+
+
+async def ask(made: Controlled, count: int, headers: dict[str, str]) -> Counter[int]:
+    """Short chats, a few at once. How many got which status."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def one() -> int:
+        async with gate:
+            body = chat_body(model=NAME, max_tokens=1)
+            return (await made.server.client.post(CHAT, json=body, headers=headers)).status_code
+
+    return Counter(await asyncio.gather(*(one() for _ in range(count))))
+
+
+async def rate(page: Page, entity: str) -> float:
+    """Requests a second of an entity over five minutes, as the page Live shows them."""
+    row = page.locator("#figures tbody tr").filter(has=page.get_by_text(entity, exact=True))
+    if not await row.count():
+        return 0.0
+    text = await row.locator("td").first.inner_text()
+    return float(text) if text.replace(".", "", 1).isdigit() else 0.0
+
+
+async def share_in_live(visit: Visit, requests: int) -> float:
+    """The share of `new` once Live shows all requests but those that rounding hides."""
+    page = visit.page
+    await visit.goto(f"/console/live?endpoint={NAME}")
+    await page.get_by_label("Last").select_option(str(WINDOW_S))
+
+    async def has_all() -> bool:
+        return await rate(page, "old") + await rate(page, "new") > 0.9 * requests / WINDOW_S
+
+    await eventually(has_all, True)
+    old, new = await rate(page, "old"), await rate(page, "new")
+    return new / (old + new)
+
+
+async def story(visit: Visit, made: Controlled, headers: dict[str, str]) -> None:
+    """Requests at 90:10, the traffic moved to 50:50, more requests; and what Live shows of both."""
+    assert await ask(made, BEFORE, headers) == {200: BEFORE}
+    assert await share_in_live(visit, BEFORE) < FEW
+    await move_to_half(visit)
+    assert await ask(made, AFTER, headers) == {200: AFTER}
+    assert await share_in_live(visit, BEFORE + AFTER) > FEW
+
+
+async def exported(visit: Visit) -> Counter[str]:
+    """Requests by entity of NAME, in the file that the page of usage gives."""
+    page = visit.page
+    await visit.goto(f"/console/usage?period=1d&endpoint={NAME}&by=entity")
+    async with page.expect_download() as started:
+        await page.get_by_role("link", name="Download CSV").click()
+    text = await asyncio.to_thread(Path(await (await started.value).path()).read_text, "utf-8")
+    return Counter({row["entity"]: int(row["requests"]) for row in csv.DictReader(io.StringIO(text))})
+
+
+async def delete(visit: Visit) -> None:
+    page = visit.page
+    await visit.goto(f"/console/endpoints/{NAME}?tab=settings")
+    await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
+    await page.get_by_role("button", name="Delete endpoint").click()
+    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible(timeout=LOAD_MS)
+
+
+async def test_an_endpoint_is_made_split_watched_and_counted(controlled_server: Controlled) -> None:
+    """On the operator's replicas, without keys."""
+    async with tab(controlled_server) as visit:
+        await create(visit, ("1", "1"), "")
+        await story(visit, controlled_server, {})
+
+        async def total() -> int:
+            return (await exported(visit)).total()
+
+        await eventually(total, BEFORE + AFTER)
+        assert set(await exported(visit)) == {"old", "new"}
+        await delete(visit)
+
+
+@pytest.mark.full
+async def test_two_versions_and_keys_in_one_session(ray_cluster: Cluster, tmp_path: Path) -> None:
+    """The first key closes the server; the rest is done signed in with it, on replicas of the endpoint's own."""
+    async with controlled(ray_cluster, small_file(), tmp_path) as made, tab(made) as visit:
+        page = visit.page
+        admin = await new_key(visit, "admin", "manage")
+        await page.get_by_role("link", name="Sign in").click()
+        await page.get_by_label("API key").fill(admin)
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.get_by_role("button", name="Sign out")).to_be_visible(timeout=LOAD_MS)
+        await create(visit, ("1", "2"), "1")
+        client = await new_key(visit, "client")
+
+        async def status() -> int:
+            (code,) = await ask(made, 1, bearer(client))
+            return code
+
+        await eventually(status, 200)
+        await story(visit, made, bearer(client))
+        await visit.goto("/console/keys")
+        await page.get_by_role("button", name="Revoke client").click()
+        await page.get_by_role("button", name="Revoke this key").click()
+        await expect(page.get_by_text("The key is revoked.")).to_be_visible(timeout=LOAD_MS)
+        await eventually(status, 401)
+        assert set(await exported(visit)) == {"old", "new"}
+        await delete(visit)
+
+
+async def new_key(visit: Visit, name: str, *scopes: str) -> str:
+    """Make a key by the form. Returns what is shown of it."""
+    page = visit.page
+    await visit.goto("/console/key-new")
+    await page.get_by_label("Name", exact=True).fill(name)
+    for scope in scopes:
+        await page.get_by_label(scope, exact=True).check()
+    await page.get_by_role("button", name="Create key").click()
+    secret: str = await page.locator("#secret").inner_text()
+    return secret
