@@ -161,7 +161,7 @@ async def test_an_endpoint_is_made_split_watched_and_counted(controlled_server: 
 
 @pytest.mark.full
 async def test_two_versions_and_keys_in_one_session(ray_cluster: Cluster, tmp_path: Path) -> None:
-    """The first key closes the server; the rest is done signed in with it, on replicas of the endpoint's own."""
+    """The first key closes the server; the rest is done with it, on replicas of the endpoint's own."""
     async with controlled(ray_cluster, small_file(), tmp_path) as made, tab(made) as visit:
         page = visit.page
         admin = await new_key(visit, "admin", "manage")
