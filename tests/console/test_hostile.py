@@ -43,8 +43,8 @@ async def store(client: httpx.AsyncClient, server: Server) -> None:
     cluster.failing["2"] = ALL
     tags = [{"key": f"t{number}", "value": string} for number, string in enumerate(STRINGS)]
     for name, version in ((GOOD, ""), (BROKEN, "2")):
-        body = {"name": name, "description": ALL[:200], "tags": tags}
-        body["config"] = {"served_entities": [entity(version)]}
+        config = {"served_entities": [entity(version)]}
+        body = {"name": name, "description": ALL[:200], "tags": tags, "config": config}
         made = await client.post(ENDPOINTS, json=body)
         assert made.status_code == 200, made.text
     for number, string in enumerate(STRINGS):
@@ -112,7 +112,7 @@ async def test_what_is_stored_is_text_on_every_page(hostile: Visit) -> None:
 async def test_what_a_link_brings_is_text(visit: Visit) -> None:
     page = visit.page
     await visit.context.add_init_script(WATCH)
-    for place in PLACES:
+    for place in (each for each in PLACES if "?" not in each):
         fields = ("next", "tab", "q", "by", "period", "since", "until", "endpoint", "key", "model", "all")
         await visit.goto(place + "?" + "&".join(f"{field}={quote(ALL)}" for field in fields))
         await check(page)
