@@ -15,6 +15,7 @@ from serve_app.types.control import (
     EntityWanted,
     ListEndpoints,
 )
+from tests.console import everybody
 from tests.console.conftest import Server
 from tests.support.browser import LOAD_MS, Visit
 from tests.support.fake_cluster import OPERATOR
@@ -168,7 +169,9 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     page = visit.page
     await create(visit, 100, 0)
     await serves(page)
-    await page.get_by_role("link", name="Rollout").click()
+    for tab in ("Overview", "Configuration", "Comparison", "Logs", "Settings", "Rollout"):
+        await page.get_by_role("link", name=tab, exact=True).click()
+        await everybody.check(visit)
     await page.get_by_label("Entity", exact=True).first.select_option("v2")
     await page.get_by_label("Steps, %").fill("10, 5")
     await page.get_by_role("button", name="Start rollout").click()
@@ -178,6 +181,7 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     await page.get_by_label("Steps, %").fill("10, 50, 100")
     await page.get_by_role("button", name="Start rollout").click()
     await expect(page.get_by_role("heading", name="Rollout to v2 running")).to_be_visible()
+    await everybody.check(visit)
     await expect(page.get_by_role("list", name="Steps").get_by_text("10 %")).to_have_attribute(
         "aria-current", "step"
     )
