@@ -231,6 +231,17 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     forgive(visit, REFUSED)
 
 
+async def test_without_keys_this_machine_makes_and_deletes_endpoints(open_visit: Visit) -> None:
+    """The API lets no page of another site do that: a form of the console's own says where it comes from."""
+    page = open_visit.page
+    await create(open_visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Settings").click()
+    await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
+    await page.get_by_role("button", name="Delete endpoint").click()
+    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
+
+
 async def test_a_declared_endpoint_is_read_only_and_says_so(visit: Visit) -> None:
     page = visit.page
     for tab in ("overview", "config", "rollout", "logs", "settings"):
