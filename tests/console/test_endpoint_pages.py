@@ -96,6 +96,8 @@ async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: V
     await page.get_by_role("link", name=NAME).click()
     await serves(page)
     await expect(served_row(page, "v2")).to_contain_text("10 %")
+    now = page.get_by_role("region", name="Replicas and queue")
+    await expect(now.get_by_role("rowheader", name="v2")).to_be_visible()
 
     await page.get_by_label("v1, %").fill("50")
     await expect(page.get_by_text("they must add up to 100 %")).to_be_visible()
