@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
@@ -133,6 +134,7 @@ async def test_what_is_not_feasible_is_refused_in_the_words_of_the_api(visit: Vi
     forgive(visit, REFUSED)
 
 
+@pytest.mark.full
 async def test_a_configuration_that_does_not_come_up_says_why(visit: Visit, server: Server) -> None:
     page = visit.page
     server.service.cluster.failing["2"] = "the weights are not there"
@@ -165,6 +167,12 @@ async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Se
     await expect(page.get_by_text("The configuration is accepted.")).to_be_visible()
     await page.get_by_role("link", name="Overview").click()
     await expect(served_row(page, "demo-2")).to_contain_text("100 %")
+
+    await page.get_by_role("link", name="Configuration").click()
+    await page.locator('[name="config_version"]').evaluate("field => { field.value = '1' }")
+    await page.get_by_role("button", name="Update configuration").click()
+    await expect(page.get_by_role("alert")).to_contain_text("has come into force since you opened this form")
+    forgive(visit, "the server responded with a status of 409")
 
 
 async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
