@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
@@ -15,6 +16,7 @@ from serve_app.types.control import (
     EntityWanted,
     ListEndpoints,
 )
+from tests.console import everybody
 from tests.console.conftest import Server
 from tests.support.browser import LOAD_MS, Visit
 from tests.support.fake_cluster import OPERATOR
@@ -95,6 +97,8 @@ async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: V
     await page.get_by_role("link", name=NAME).click()
     await serves(page)
     await expect(served_row(page, "v2")).to_contain_text("10 %")
+    now = page.get_by_role("region", name="Replicas and queue")
+    await expect(now.get_by_role("rowheader", name="v2")).to_be_visible()
 
     await page.get_by_label("v1, %").fill("50")
     await expect(page.get_by_text("they must add up to 100 %")).to_be_visible()
@@ -130,6 +134,7 @@ async def test_what_is_not_feasible_is_refused_in_the_words_of_the_api(visit: Vi
     forgive(visit, REFUSED)
 
 
+@pytest.mark.full
 async def test_a_configuration_that_does_not_come_up_says_why(visit: Visit, server: Server) -> None:
     page = visit.page
     server.service.cluster.failing["2"] = "the weights are not there"
@@ -163,12 +168,20 @@ async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Se
     await page.get_by_role("link", name="Overview").click()
     await expect(served_row(page, "demo-2")).to_contain_text("100 %")
 
+    await page.get_by_role("link", name="Configuration").click()
+    await page.locator('[name="config_version"]').evaluate("field => { field.value = '1' }")
+    await page.get_by_role("button", name="Update configuration").click()
+    await expect(page.get_by_role("alert")).to_contain_text("has come into force since you opened this form")
+    forgive(visit, "the server responded with a status of 409")
+
 
 async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     page = visit.page
     await create(visit, 100, 0)
     await serves(page)
-    await page.get_by_role("link", name="Rollout").click()
+    for tab in ("Overview", "Configuration", "Comparison", "Logs", "Settings", "Rollout"):
+        await page.get_by_role("link", name=tab, exact=True).click()
+        await everybody.check(visit)
     await page.get_by_label("Entity", exact=True).first.select_option("v2")
     await page.get_by_label("Steps, %").fill("10, 5")
     await page.get_by_role("button", name="Start rollout").click()
@@ -178,6 +191,7 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     await page.get_by_label("Steps, %").fill("10, 50, 100")
     await page.get_by_role("button", name="Start rollout").click()
     await expect(page.get_by_role("heading", name="Rollout to v2 running")).to_be_visible()
+    await everybody.check(visit)
     await expect(page.get_by_role("list", name="Steps").get_by_text("10 %")).to_have_attribute(
         "aria-current", "step"
     )
@@ -225,6 +239,17 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
     await expect(row(page, NAME)).to_have_count(0)
     forgive(visit, REFUSED)
+
+
+async def test_without_keys_this_machine_makes_and_deletes_endpoints(open_visit: Visit) -> None:
+    """The API lets no page of another site do that: a form of the console's own says where it comes from."""
+    page = open_visit.page
+    await create(open_visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Settings").click()
+    await page.get_by_label(f"Type {NAME} to confirm").fill(NAME)
+    await page.get_by_role("button", name="Delete endpoint").click()
+    await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
 
 
 async def test_a_declared_endpoint_is_read_only_and_says_so(visit: Visit) -> None:

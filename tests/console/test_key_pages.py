@@ -9,6 +9,7 @@ import pytest_asyncio
 from playwright.async_api import Locator, Page, expect
 
 from serve_app.types.control import ListKeys, RevokeKey
+from tests.console import everybody
 from tests.console.conftest import Server
 from tests.support.browser import LOAD_MS, Visit
 from tests.support.fake_cluster import OPERATOR
@@ -67,6 +68,7 @@ async def test_a_key_is_made_shown_once_and_revoked(visit: Visit, server: Server
         await expect(row(page)).to_contain_text(words)
 
     await page.get_by_role("button", name=f"Revoke {NAME}").click()
+    await everybody.check(visit)
     await page.get_by_role("button", name="Keep it").click()
     await expect(page.get_by_role("button", name="Revoke this key")).to_have_count(0)
     assert await status(server, secret) == 200

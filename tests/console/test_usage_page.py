@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from playwright.async_api import expect
 
+from tests.console import everybody
 from tests.console.conftest import MANAGER, READER, Server
 from tests.support.browser import LOAD_MS, Visit
 from tests.support.gateway import CHAT, bearer, chat_body
@@ -48,6 +49,7 @@ async def test_totals_a_picture_a_table_and_a_file(visit: Visit, server: Server)
     rows = table.get_by_role("row").filter(has_text="manager").filter(has_text="demo")
     await expect(rows.last).to_contain_text(today)
     await expect(page.get_by_role("img", name="Tokens of each day")).to_be_visible()
+    await everybody.check(visit)
     assert await page.locator("svg rect").count() == 2 * 7, "two parts for each day of a week"
     async with page.expect_download() as started:
         await page.get_by_role("link", name="Download CSV").click()
