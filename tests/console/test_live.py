@@ -137,6 +137,44 @@ async def test_a_request_shows_within_seconds_beside_the_other_endpoints(visit: 
     await expect(page.locator("#figures tbody tr")).to_have_count(3)
 
 
+async def test_points_are_put_together_from_answers(visit: Visit, busy: Server) -> None:
+    """Entities come and go, old points leave, and what does not continue is refused."""
+    await visit.goto(PATH)
+    found = await visit.page.evaluate(
+        """async () => {
+            const script = document.querySelector('script[src$="live/page.js"]').src;
+            const { History } = await import(script.replace("page.js", "history.js"));
+            const series = (...values) => ({ requests_per_s: values, first_token_s: { p50: values } });
+            const answer = (times, entities, gateways = "all") => ({
+                gateways, slot_s: 2, times, applications: [],
+                endpoints: [{
+                    endpoint: "e", series: series(...times),
+                    entities: Object.keys(entities).map((entity) => ({
+                        entity, series: series(...entities[entity]),
+                    })),
+                }],
+            });
+            const history = new History();
+            const taken = [
+                history.take(answer([2, 4], { a: [1, 2] })),
+                history.take(answer([6], { a: [3], b: [7] })),
+                history.take(answer([], { b: [] })),
+                history.take(answer([100], { b: [1] })),
+                history.take(answer([8], { b: [1] }, "one")),
+            ];
+            const first = (name) => [...history.values(`entity/e/${name}`, "first_token_s.p50")];
+            const values = [first("a"), first("b")];
+            const times = Array.from({ length: 160 }, (_, place) => 8 + 2 * place);
+            history.take(answer(times, { b: times }));
+            const last = history.values("entity/e/b", "requests_per_s");
+            return { taken, values, kept: history.times.length, same: last.join() === history.times.join() };
+        }"""
+    )
+    assert found["taken"] == [True, True, True, False, False]
+    assert found["values"] == [[None, None, None], [None, None, 7]]
+    assert (found["kept"], found["same"]) == (150, True)
+
+
 async def test_a_key_without_the_scope_is_told_which_it_needs(reader: Visit) -> None:
     await reader.goto(PATH)
     await expect(reader.page.get_by_role("alert")).to_be_visible()

@@ -24,6 +24,7 @@ from serve_app.console.views.usage_query import FIELDS, PERIODS, chosen_in
 TITLE: Final = "Usage"
 PATH: Final = "/console/usage"
 API: Final = "/api/2.0/usage"
+MOST_ROWS: Final = 500  # of the table; the CSV has all
 _NOTHING: Final[dict[str, Any]] = {"by": [], "rows": []}
 
 
@@ -54,7 +55,8 @@ async def _show(request: Request) -> Response:
         periods=PERIODS,
         fields=FIELDS,
         by=table["by"],
-        rows=usage_rows(table),
+        rows=usage_rows({**table, "rows": table["rows"][:MOST_ROWS]}),
+        left_out=max(0, len(table["rows"]) - MOST_ROWS),
         total=total_of(total),
         chart=day_chart(days, chosen.first_day(now), now.strftime("%Y-%m-%d")),
         csv=f"/console/api{API}?{urlencode({**chosen.query(now), 'format': 'csv'})}",
