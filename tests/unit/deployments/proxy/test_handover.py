@@ -23,7 +23,7 @@ def old() -> Iterator[Replica]:
 
 @pytest.fixture
 def server(old: Replica) -> Iterator[Front]:
-    with front(servers=[old.port]) as made:
+    with front({"wait_s": 60}, servers=[old.port]) as made:  # longer than a reload takes on a loaded machine
         yield made
 
 
