@@ -1,4 +1,7 @@
-"""`python -m docs.site stage FOLDER` writes all pages; `... check FOLDER` checks a built site."""
+"""`python -m docs.site stage FOLDER` writes all pages; `... check FOLDER` checks a built site.
+
+`... screenshots FOLDER` takes pictures of the console; see docs/site/screenshots.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,10 @@ def main(arguments: list[str]) -> int:
             found = stage(Path(folder))
         case ["check", folder]:
             found = problems(Path(folder))
+        case ["screenshots", folder]:
+            from docs.site.screenshots import take  # it alone needs a browser
+
+            found = take(Path(folder))
         case _:
             found = [__doc__ or ""]
     for line in found:

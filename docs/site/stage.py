@@ -36,7 +36,7 @@ def stage(folder: Path) -> list[str]:
         str(path.relative_to(DOCS)): path
         for path in DOCS.rglob("*")
         if path.is_file()
-        and path.suffix in {".md", ".svg", ".css"}
+        and path.suffix in {".md", ".svg", ".png", ".css"}
         and "site" not in path.relative_to(DOCS).parts
     }
     texts = {name: make() for name, make in GENERATED.items()}
@@ -47,7 +47,7 @@ def stage(folder: Path) -> list[str]:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         source = sources.get(name)
-        if source is not None and source.suffix in {".svg", ".css"}:
+        if source is not None and source.suffix in {".svg", ".png", ".css"}:
             shutil.copyfile(source, target)
             continue
         if source is None or name in texts:
