@@ -52,7 +52,7 @@ def take(folder: Path) -> list[str]:
             with ThreadPoolExecutor(1) as pool:
                 talking = pool.submit(_talk, keys, TRAFFIC_S)
                 _shoot(page, f"/console/endpoints/{ENDPOINT}", folder / "console-endpoint.png")
-                _shoot(page, "/console/live", folder / "console-live.png", wait_s=20.0)
+                _shoot(page, f"/console/live?endpoint={ENDPOINT}", folder / "console-live.png", wait_s=20.0)
                 talking.result()
             _shoot(page, "/console/usage", folder / "console-usage.png")
             _shoot(page, "/console/keys", folder / "console-keys.png")
@@ -105,7 +105,9 @@ def _talk(keys: Mapping[str, str], seconds: float) -> None:
             return
         key = list(keys.values())[number % len(keys)]
         question = QUESTIONS[number % len(QUESTIONS)]
-        body = {"model": ENDPOINT, "messages": [{"role": "user", "content": question}], "stream": True}
+        messages = [{"role": "user", "content": question}]
+        # Many end users: traffic is split between them, and each stays with its entity.
+        body = {"model": ENDPOINT, "messages": messages, "stream": True, "user": f"user-{number}"}
         httpx.post(
             f"{URL}/v1/chat/completions", json=body, headers={"authorization": f"Bearer {key}"}, timeout=60.0
         )
