@@ -43,7 +43,7 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
         assert f"ready on {served.url}" in served.said
         assert f"In a browser: {served.url}/console" in served.said
         async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
-            assert (await client.get("/console")).status_code == 200
+            assert (await client.get("/console/playground")).status_code == 200
             one = await whole(client, completion(DEMO))
             assert (await streamed(client, completion(DEMO))).text == one.text
         assert f"gRPC: 127.0.0.1:{served.grpc_port}" in served.said
