@@ -21,7 +21,7 @@ PUBLIC = {8000, 8001}  # what anybody may reach
 # What KubeRay sets (token), what belongs to one machine alone (a drain of a second), and what our
 # launcher moves into a folder of its own, which a pod has anyway.
 NOT_IN_PODS = {"RAY_AUTH_MODE", "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S"}
-SECRETS = (ENVIRONMENT, "HF_TOKEN")
+SECRETS = (ENVIRONMENT, "HF_TOKEN", "SERVE_APP_CONSOLE_SECRET")
 
 
 def broken(objects: list[Object]) -> Iterator[str]:
