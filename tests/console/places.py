@@ -6,15 +6,14 @@ from typing import Final
 
 from serve_app.console.pages import PAGES
 
+TABS: Final = ("rollout", "comparison", "logs", "settings")
 PLACES: Final = (
     *(page.PATH for page in PAGES),
     "/console/endpoint-new",
     "/console/endpoints/demo",
     "/console/endpoints/org/other",
-    *(
-        f"/console/endpoints/org/other?tab={tab}"
-        for tab in ("config", "rollout", "comparison", "logs", "settings")
-    ),
+    "/console/endpoints/org/other?tab=config",
+    *(f"/console/endpoints/org/other?tab={tab}" for tab in TABS),
     "/console/key-new",
     "/console/usage?by=key&by=day",
     "/console/sign-in",

@@ -143,6 +143,7 @@ async def test_a_configuration_that_does_not_come_up_says_why(visit: Visit, serv
     await expect(page.get_by_text("failed", exact=True).first).to_be_visible()
 
 
+@pytest.mark.full
 async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Server) -> None:
     page = visit.page
     await create(visit, 100)
@@ -175,6 +176,7 @@ async def test_entities_are_scaled_added_and_taken_away(visit: Visit, server: Se
     forgive(visit, "the server responded with a status of 409")
 
 
+@pytest.mark.full
 async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     page = visit.page
     await create(visit, 100, 0)
@@ -204,6 +206,7 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     await expect(page.get_by_text("No request is copied any more.")).to_be_visible()
 
 
+@pytest.mark.full
 async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None:
     page = visit.page
     await create(visit, 100)

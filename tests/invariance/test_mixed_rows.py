@@ -130,7 +130,7 @@ def demo_engine(**engine: object) -> Engine:
     return adapted(load_engine(config, lambda _: None)[0])
 
 
-@pytest.fixture(scope="module", params=["tiny", "demo-chat"])
+@pytest.fixture(scope="module", params=[pytest.param("tiny", marks=pytest.mark.full), "demo-chat"])
 def make(request: pytest.FixtureRequest, folder: Path) -> NewEngine:
     """Makes engines over the same model."""
     if request.param == "demo-chat":

@@ -39,7 +39,16 @@ OFFERS: Final = (
     Offer(config=ModelConfig(name="demo"), app="model-demo", is_shared=True),
     Offer(config=ModelConfig(name="demo", version="2")),
 )
-DECLARED: Final = {"endpoints": [{"name": "demo"}, {"name": "org/other"}]}
+DECLARED: Final = {
+    "endpoints": [
+        {"name": "demo"},
+        {"name": "org/other"},
+        {
+            "name": "watched",
+            "served_entities": [{"model": "demo"}],
+        },  # nobody asks it: its figures are a test's
+    ]
+}
 SHIPPED_EVERY_S: Final = 0.05
 
 

@@ -109,6 +109,7 @@ async def test_the_endpoints_task_decides_over_the_protocols(tab: Page, scripted
     await expect(tab.locator("#system")).to_be_hidden()
 
 
+@pytest.mark.full
 async def test_every_protocol_answers_streamed_or_whole(tab: Page, scripted: Scripted) -> None:
     """The same words, and the header of the protocol that was chosen."""
     await open_playground(tab, scripted.url, READER)
@@ -296,7 +297,7 @@ async def test_without_an_endpoint_that_generates_the_page_says_what_to_do(tab: 
         await expect(tab.locator(".empty")).to_contain_text("Name one in the deploy file")
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", [pytest.param("light", marks=pytest.mark.full), "dark"])
 async def test_axe_finds_nothing_grave_in_a_page_that_is_used(
     tab: Page, scripted: Scripted, theme: Literal["light", "dark"]
 ) -> None:

@@ -70,6 +70,7 @@ async def test_prompts_share_no_prefix_and_nothing_runs_on_afterwards(server: Mo
     await idle(server)
 
 
+@pytest.mark.full
 async def test_a_cache_that_is_too_small_for_all_shows() -> None:
     server = await start(max_sequences=4, num_blocks=9)
     try:

@@ -125,7 +125,7 @@ def check(database, shipment, losses):
     assert spent == pytest.approx(sum(tokens for _, tokens in expected.values()) * PRICE)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(shipment=shipments(), losses=st.lists(st.booleans(), max_size=8))
 def test_any_order_and_repetition_and_lost_answers_make_one_exact_row_a_request(database, shipment, losses):
     check(database, shipment, losses)

@@ -45,7 +45,14 @@ def answers(server: Front) -> bool:
         return False
 
 
-@pytest.mark.parametrize("name", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "name",
+    [
+        signal.SIGKILL,
+        signal.SIGUSR1,
+        *(pytest.param(other, marks=pytest.mark.full) for other in (signal.SIGSEGV, signal.SIGTERM)),
+    ],
+)
 def test_haproxy_that_dies_unasked_is_back_and_ray_does_not_notice(server: Front, name: int) -> None:
     for _ in range(2):
         dead = server.haproxy()

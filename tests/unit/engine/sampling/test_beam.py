@@ -198,7 +198,10 @@ def test_many_answers_equal_transformers_ties_included(part: int) -> None:
 # --- real modules, many requests in one batch ------------------------------------------
 
 
-@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "gpt2"])
+@pytest.mark.parametrize(
+    "architecture",
+    ["llama", "gpt2", *(pytest.param(name, marks=pytest.mark.full) for name in ("qwen3", "gemma2"))],
+)
 def test_real_models_equal_transformers_in_a_batch(architecture: str) -> None:
     model = make_model(tiny_config(architecture))
     model.generation_config.eos_token_id = None  # else it fills in where a test has none
