@@ -62,24 +62,31 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
 async def test_a_model_leaves_and_comes_back_by_command(tmp_path: Path) -> None:
     with command(deploy_file("local"), tmp_path) as served:
         await served.until_ready()
-        await deploys(served, alone(served.raw, DEMO))
+        first = copy.deepcopy(served.raw)
+        replica = served.named("model-demo-chat:Model").pid
+        await deploys(served, alone(first, DEMO))
+        status, said = await served.deploy(first)
+        assert status == 0, said
+        async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
+            assert await names(client) == {each["name"] for each in endpoints_of(first)}
+        assert served.named("model-demo-chat:Model").pid == replica
         await check_stop(served, served.ctrl_c)
 
 
+async def names(client: httpx.AsyncClient) -> set[str]:
+    """The models that are listed, without adapters."""
+    ids = [each["id"] for each in (await client.get("/v1/models")).json()["data"]]
+    return {each for each in ids if ":" not in each}
+
+
 async def deploys(served: Command, other: Raw) -> None:
-    """Deploy `other`, with a limit that holds from the next request, and the first file again.
+    """Deploy `other`, with a limit that holds from the next request.
 
     What is wrong changes nothing, and nothing restarts that did not change.
     """
     first = copy.deepcopy(served.raw)
     gateway, replica = served.named("system:Gateway").pid, served.named("model-demo-chat:Model").pid
     async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S) as client:
-
-        async def names() -> set[str]:
-            ids = [each["id"] for each in (await client.get("/v1/models")).json()["data"]]
-            return {each for each in ids if ":" not in each}  # without adapters
-
-        before = await names()
         limited = copy.deepcopy(other)
         endpoints_of(limited).append(
             {
@@ -97,7 +104,7 @@ async def deploys(served: Command, other: Raw) -> None:
         assert all(f"removing {app}" in said for app in removed)
         assert "is served" in said
         during = {each["name"] for each in endpoints_of(limited)}
-        assert await names() == during
+        assert await names(client) == during
         asked = [await client.post(COMPLETIONS, json=completion("assistant")) for _ in range(2)]
         assert [each.status_code for each in asked] == [200, 429]
 
@@ -105,11 +112,7 @@ async def deploys(served: Command, other: Raw) -> None:
         status, said = await served.deploy(wrong)
         assert status == 1, said
         assert "http_options.keep_alive_timeout_s is 7, and the server runs with 90" in said
-        assert await names() == during
-
-        status, said = await served.deploy(first)
-        assert status == 0, said
-        assert await names() == before
+        assert await names(client) == during
     assert (gateway, replica) == (
         served.named("system:Gateway").pid,
         served.named("model-demo-chat:Model").pid,
