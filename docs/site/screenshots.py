@@ -47,10 +47,12 @@ def take(folder: Path) -> list[str]:
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
             page = browser.new_page(viewport=SIZE, color_scheme="light")
+            _shoot(page, "/console/sign-in", folder / "console-sign-in.png")
             _sign_in(page, keys["admin"])
             _playground(page, folder / "console-playground.png")
             with ThreadPoolExecutor(1) as pool:
                 talking = pool.submit(_talk, keys, TRAFFIC_S)
+                _shoot(page, "/console/endpoints", folder / "console-endpoints.png")
                 _shoot(page, f"/console/endpoints/{ENDPOINT}", folder / "console-endpoint.png")
                 _shoot(page, f"/console/live?endpoint={ENDPOINT}", folder / "console-live.png", wait_s=20.0)
                 talking.result()

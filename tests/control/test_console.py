@@ -123,6 +123,13 @@ async def story(visit: Visit, made: Controlled, headers: dict[str, str]) -> None
     assert await ask(made, BEFORE, headers) == {200: BEFORE}
     assert await share_in_live(visit, BEFORE) < FEW
     await move_to_half(visit)
+
+    async def split() -> dict[str, int]:
+        """By which the gateway routes: it learns a moment after the control plane has decided."""
+        found = (await made.server.client.get(f"/v1/models/{NAME}", headers=headers)).json()
+        return {each["name"]: each["traffic"] for each in found["served_entities"]}
+
+    await eventually(split, {"old": 50, "new": 50})
     assert await ask(made, AFTER, headers) == {200: AFTER}
     assert await share_in_live(visit, BEFORE + AFTER) > FEW
 
