@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from tests.console.test_every_page import PHONE, grave
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page
+
 from tests.support.browser import Visit
 
 DESK = {"width": 1280, "height": 720}
+PHONE = {"width": 360, "height": 740}
+# Serious and critical alone: the rest of axe's rules are advice about structure.
+GRAVE = ("serious", "critical")
+
+
+async def grave(page: Page) -> list[tuple[str, list[str]]]:
+    """What axe finds that shuts people out: the rule, and the elements."""
+    found = (await Axe().run(page)).response["violations"]
+    return [
+        (each["id"], [node["html"] for node in each["nodes"]]) for each in found if each["impact"] in GRAVE
+    ]
 
 
 async def check(visit: Visit) -> None:

@@ -6,27 +6,15 @@ import gzip
 import re
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
-from playwright.async_api import Page
 
 from serve_app.console.pages import PAGES
 from tests.console.conftest import MANAGER, Server
+from tests.console.everybody import PHONE, grave
 from tests.console.places import EXPECTED, PLACES, TABS
 from tests.support.browser import Visit
 
 FIRST_PAGE_BYTES = 100_000
-PHONE = {"width": 360, "height": 740}
-# Serious and critical alone: the rest of axe's rules are advice about structure.
-GRAVE = ("serious", "critical")
 MENU = {page.PATH for page in PAGES}
-
-
-async def grave(page: Page) -> list[tuple[str, list[str]]]:
-    """What axe finds that shuts people out: the rule, and the elements."""
-    found = (await Axe().run(page)).response["violations"]
-    return [
-        (each["id"], [node["html"] for node in each["nodes"]]) for each in found if each["impact"] in GRAVE
-    ]
 
 
 async def opened(visit: Visit, place: str) -> None:

@@ -11,6 +11,7 @@ import pytest
 from ray import serve
 
 from serve_app.deployments.control import ray_calls
+from serve_app.deployments.serve_details import details
 from tests.support.ray_cluster import Cluster
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
@@ -44,18 +45,18 @@ def _changes_in_place() -> None:
     _until(lambda: _tell() == (pid, {"word": "b"}))
     _run("v2", num_replicas=1, user_config={"word": "b"})
     _until(lambda: _tell()[0] != pid)
-    config = ray_calls.details()[APP]["deployments"]["Told"]["deployment_config"]
+    config = details()[APP]["deployments"]["Told"]["deployment_config"]
     assert config["num_replicas"] == 1
     ray_calls.delete_aside(APP)
     ray_calls.delete_aside("there-is-no-such-application")
-    _until(lambda: APP not in ray_calls.details())
+    _until(lambda: APP not in details())
     assert any(ray_calls.logs_folder().iterdir())
 
 
 def _run(version: str, **options: Any) -> None:
     deployment = serve.deployment(Told).options(ray_actor_options={"num_cpus": 0}, **options)
     ray_calls.run_aside(APP, ray_calls.pinned(deployment, version).bind())
-    _until(lambda: ray_calls.details().get(APP, {}).get("status") == "RUNNING")
+    _until(lambda: details().get(APP, {}).get("status") == "RUNNING")
 
 
 def _tell() -> tuple[int, Any]:

@@ -27,6 +27,7 @@ from serve_app.deployments.control.log_lines import newest_lines
 from serve_app.deployments.control.node_room import rooms
 from serve_app.deployments.model.deployment import model_deployment, replicas
 from serve_app.deployments.rollout.cluster import ServeCluster, driver_handle, reason
+from serve_app.deployments.serve_details import details
 from serve_app.endpoints.endpoint import SYSTEM_APP
 from serve_app.errors import Unavailable
 from serve_app.models.catalogue import DEMO_PREFIX, demo_names
@@ -65,7 +66,7 @@ class RayCluster:
 
     async def apps(self) -> Mapping[str, AppSeen]:
         return await self._aside(
-            lambda: {name: _seen(app) for name, app in ray_calls.details().items() if name != self._own_app}
+            lambda: {name: _seen(app) for name, app in details().items() if name != self._own_app}
         )
 
     async def routed(self) -> frozenset[str] | None:
@@ -83,7 +84,7 @@ class RayCluster:
         )
 
     async def offers(self) -> tuple[Offer, ...]:
-        return await self._aside(lambda: (*_declared(ray_calls.details()), *_demos()))
+        return await self._aside(lambda: (*_declared(details()), *_demos()))
 
     async def room(self) -> Room:
         return await self._aside(lambda: Room(ray.available_resources(), rooms()))
@@ -166,7 +167,7 @@ def _demos() -> Iterator[Offer]:
 
 def logged_replicas(app: str) -> list[Mapping[str, Any]]:
     """Those of an application that have a log, also the last dead ones, as Serve's details have them."""
-    found = ray_calls.details().get(app)
+    found = details().get(app)
     model = {} if found is None else found["deployments"].get(MODEL, {})
     replicas = [*model.get("replicas", ()), *model.get("recent_dead_replicas", ())]
     return [each for each in replicas if each.get("log_file_path")]

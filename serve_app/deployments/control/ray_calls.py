@@ -16,8 +16,6 @@ from ray.exceptions import RayError
 from ray.serve import Application, Deployment
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from serve_app.deployments.serve_details import details as details
-
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")

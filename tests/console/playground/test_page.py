@@ -7,9 +7,9 @@ import json
 from typing import Any, Final, Literal
 
 import pytest
-from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, Request, expect
 
+from tests.console.everybody import grave
 from tests.console.playground.conftest import (
     READER,
     ROUTER,
@@ -329,13 +329,3 @@ async def test_axe_finds_nothing_grave_in_a_page_that_is_used(
         assert await grave(tab) == []
     finally:
         scripted.backend.words = words
-
-
-async def grave(page: Page) -> list[tuple[str, list[str]]]:
-    """The serious and critical violations, with the elements that they are of."""
-    found = (await Axe().run(page)).response["violations"]
-    return [
-        (each["id"], [node["html"] for node in each["nodes"]])
-        for each in found
-        if each["impact"] in ("serious", "critical")
-    ]
