@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-from collections.abc import Callable
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar
 
 import httpx
 import pytest
@@ -19,12 +20,15 @@ from tests.deploy.deployment import CHAT, COMPLETIONS, DEMO
 from tests.support.invariants import WAIT_S
 from tests.support.rpc_server import tensors
 
+Counted = TypeVar("Counted")
+
 STREAMS: Final = 16
 LONG: Final = 400  # tokens; sixteen such streams take seconds
+_FINISHING: Final = re.compile(r"finishing (\d+) answers?; Ctrl-C again stops at once")
 
 
-async def check_stop(served: Command, stop: Callable[[], None]) -> None:
-    """`stop` under sixteen streams: those end well, and the command soon after them."""
+async def check_stop(served: Command, stop: Callable[[], None]) -> int:
+    """`stop` under sixteen streams: those end well, and the command soon after. Returns how many ended."""
     idle = socket.create_connection(("127.0.0.1", served.port))  # a keep-alive connection
     idle.sendall(b"GET /livez HTTP/1.1\r\nHost: a\r\n\r\n")
     assert b"200" in await asyncio.to_thread(idle.recv, 4096)
@@ -32,19 +36,38 @@ async def check_stop(served: Command, stop: Callable[[], None]) -> None:
     async with httpx.AsyncClient(base_url=served.url, timeout=WAIT_S, limits=limits) as client:
         ports = served.ports()
         assert ("127.0.0.1", served.port) in ports.values()
-        running = await streams(client)
+        running = await streams(client, until_refused)
         stop()
         await refusals(served, client)
-        assert await asyncio.gather(*running) == [LONG] * STREAMS
-    assert await served.ended() == 0  # sooner than the idle connection does, which may for 90 s
+        ended = [count for counts in await asyncio.gather(*running) for count in counts]
+        assert ended == [LONG] * len(ended)
+    assert await served.ended() == 0, served.said  # sooner than the idle connection does, which may for 90 s
     idle.close()
-    assert f"finishing {STREAMS} answers; Ctrl-C again stops at once" in served.said
-    assert served.said.rstrip().endswith("serve: stopped")
+    finishing = _FINISHING.search(served.said)
+    assert finishing is not None, served.said
+    assert 1 <= int(finishing[1]) <= STREAMS
+    assert served.said.rstrip().endswith("serve: stopped"), served.said
     await served.leaves_nothing(ports)
+    return len(ended)
 
 
 async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int:
     """Tokens of one long stream that came to its proper end."""
+    count = await _stream(client, begun, **fields)
+    assert count is not None, "refused"
+    return count
+
+
+async def until_refused(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> list[int]:
+    """Tokens of long streams, one after the other: some run whenever the server hears that it is to stop."""
+    counts = []
+    while (count := await _stream(client, begun, **fields)) is not None:
+        counts.append(count)
+    return counts
+
+
+async def _stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int | None:
+    """Tokens of one long stream that came to its proper end; None if a server that stops refused it."""
     body = {
         **completion(DEMO, max_tokens=LONG, **fields),
         "stream": True,
@@ -53,6 +76,9 @@ async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any)
     last = ""
     usage = None
     async with client.stream("POST", COMPLETIONS, json=body) as response:
+        if response.status_code == 503:
+            assert b"stopping" in await response.aread()
+            return None
         assert response.status_code == 200, await response.aread()
         async for line in response.aiter_lines():
             begun.set()
@@ -65,10 +91,12 @@ async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any)
     return int(usage["completion_tokens"])
 
 
-async def streams(client: httpx.AsyncClient) -> list[asyncio.Task[int]]:
-    """Sixteen of them, once each has its first event."""
+async def streams(
+    client: httpx.AsyncClient, run: Callable[..., Coroutine[Any, Any, Counted]]
+) -> list[asyncio.Task[Counted]]:
+    """Sixteen of `run`, once each has its first event."""
     begun = [asyncio.Event() for _ in range(STREAMS)]
-    tasks = [asyncio.create_task(stream(client, each, seed=index)) for index, each in enumerate(begun)]
+    tasks = [asyncio.create_task(run(client, each, seed=index)) for index, each in enumerate(begun)]
     await asyncio.wait_for(asyncio.gather(*(each.wait() for each in begun)), WAIT_S)
     return tasks
 

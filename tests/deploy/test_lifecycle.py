@@ -32,8 +32,8 @@ async def test_a_stop_lets_running_answers_finish_and_refuses_new_ones(tmp_path:
     """SIGTERM to the whole group of the launcher, under a load of sixteen streams."""
     with command(demo(), tmp_path) as served:
         await served.until_ready()
-        await check_stop(served, lambda: served.signal_group(signal.SIGTERM))
-        assert [record.outcome for record in read(served.usage)] == ["finished"] * STREAMS
+        ended = await check_stop(served, lambda: served.signal_group(signal.SIGTERM))
+        assert [record.outcome for record in read(served.usage)] == ["finished"] * ended
 
 
 async def ends(served: Command, how: str) -> int | None:
@@ -149,7 +149,7 @@ async def test_a_server_recovers_from_the_death_of_its_controller(tmp_path: Path
             async with asyncio.timeout(WAIT_S):
                 while not any("ray::ServeController" in line_of(each) for each in served.family()):
                     await asyncio.sleep(0.2)
-            running = await streams(client)
+            running = await streams(client, stream)
             served.ctrl_c()
             assert await asyncio.gather(*running) == [LONG] * STREAMS
         assert await served.ended() == 0

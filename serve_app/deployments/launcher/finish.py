@@ -30,10 +30,12 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
     """
     deadline = time.monotonic() + grace_s
     told, told_at = 0, 0.0
-    while left := _under_way(folder):
+    while (left := _under_way(folder)) != 0:
         now = time.monotonic()
         if now > deadline:
             return f"{_answers(left)} cut: not done within the grace of {grace_s:g} s (--grace)"
+        if left is None:
+            continue  # a gateway is too busy to reply: it finishes something, and is asked again
         if not told:
             say(f"finishing {_answers(left)}; Ctrl-C again stops at once")
         elif left != told and now - told_at >= SAY_S:
@@ -47,14 +49,17 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
     return None
 
 
-def _under_way(folder: Path) -> int:
+def _under_way(folder: Path) -> int | None:
+    """Answers that all gateways finish; None while one of them lives and does not reply."""
     try:
         return ask(folder, DRAIN, REPLY_S)
     except TimeoutError:
-        return 1  # it lives, and has something to do
+        return None
 
 
-def _answers(count: int) -> str:
+def _answers(count: int | None) -> str:
+    if count is None:
+        return "answers"
     return f"{count} answer{'' if count == 1 else 's'}"
 
 
