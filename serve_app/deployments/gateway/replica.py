@@ -188,6 +188,7 @@ class GatewayReplica:
         if self._control is not None:
             self._live = RemoteLive(self._receiver.ticket.gateway, services.live.pulse, self._control)
             services.live.join(self._live)
+            self._control.feed.on_answer = self._live.tell_again
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.
         return build_app(services, ids_are_echoed=True)
