@@ -1,6 +1,6 @@
 """What happens now, between a gateway and the control plane: slots go there, and the sum of all comes back.
 
-Nothing is sent where nothing happened for five minutes. A control plane that was away, or has restarted since,
+Nothing is sent where nothing happened for five minutes. A control plane that was away, or has restarted,
 gets what it lacks with the next slot, or once it has answered the gateway's next poll.
 """
 
