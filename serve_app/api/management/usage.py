@@ -109,7 +109,7 @@ OPERATION: Final[Operation] = replace(
 
 def routes(services: Services) -> Iterator[Entry]:
     app = CommandRoute(services, _report, NoBody)
-    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scope=Scope.MANAGE)
+    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scopes=(Scope.MANAGE,))
 
 
 async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:

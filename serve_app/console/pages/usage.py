@@ -22,6 +22,7 @@ from serve_app.console.views.usage import usage_row, usage_rows
 from serve_app.console.views.usage_query import FIELDS, PERIODS, chosen_in
 
 TITLE: Final = "Usage"
+SCOPES: Final = frozenset({"inference", "manage"})
 PATH: Final = "/console/usage"
 API: Final = "/api/2.0/usage"
 MOST_ROWS: Final = 200  # of one page of the table; the CSV has all
