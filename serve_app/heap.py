@@ -1,11 +1,12 @@
-"""The C library's heap of a process that lives long: freed memory goes back to the system.
+"""The heap of a process that lives long: freed memory goes back to the system, and garbage is found quickly.
 
-Knows glibc; any other library keeps its own habits.
+Knows glibc and CPython; any other library keeps its own habits.
 """
 
 from __future__ import annotations
 
 import ctypes
+import gc
 from typing import Final
 
 # From <malloc.h>.
@@ -25,6 +26,16 @@ def map_large_blocks() -> None:
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BYTES)
     except (OSError, AttributeError):
         return
+
+
+def settle() -> None:
+    """Take what is there now, which lives as long as the process, out of the sight of the garbage collector.
+
+    Call it at the end of a start. A full collection looks at every object, and everything else waits for it:
+    a tenth of a second with the quarter of a million objects of a gateway's imports.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def trim() -> None:

@@ -11,7 +11,6 @@ behind a proxy, whose bad keys count with those of all others behind it.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import os
 import secrets
 import time
@@ -25,6 +24,7 @@ from serve_app.accounts.key_file import ENVIRONMENT, ENVIRONMENT_FILE, KeyFile, 
 from serve_app.accounts.keys import ANONYMOUS, MAX_KEY_CHARS, digest_of, salt_of
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, QuotaExceeded, Unauthenticated, Unavailable
+from serve_app.loopback import is_loopback
 from serve_app.types import Caller, Scope
 from serve_app.types.control import KnownKey, Snapshot
 
@@ -202,13 +202,3 @@ def _known(key: KnownKey) -> _Known:
         at_run_time=True,
     )
     return _Known(key, caller)
-
-
-def is_loopback(peer: str | None) -> bool:
-    """Whether `peer`, an IP address as text, is this machine itself."""
-    try:
-        address = ipaddress.ip_address(peer or "")
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1 on a dual-stack socket
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)

@@ -26,7 +26,7 @@ class RawRoute(APIRoute):
     def __init__(self, path: Path) -> None:
         super().__init__(path.template, _answered_by_app, methods=[path.method], response_model=None)
         self.methods = {"GET", "HEAD"} if path.method == "GET" else {path.method}
-        self.app = Scoped(path.app, path.scope, path.template, path.other_scope)
+        self.app = Scoped(path.app, path.scope, path.template, path.other_scopes)
         self.entries = path.entries
 
     # Starlette's own: FastAPI's look for routers that include one another, once a route and request.

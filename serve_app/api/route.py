@@ -29,7 +29,7 @@ class Entry:
     scope: Scope | None  # that a key needs; None: the path is open to everyone
     family: Family | None = None  # the only protocol of this entry; None: the same for all
     operation: Operation | None = None  # describes the entry in the OpenAPI document
-    other_scope: Scope | None = None  # a key with this one may come in as well
+    other_scopes: tuple[Scope, ...] = ()  # a key with one of these may come in as well
 
 
 class ByFamily:
@@ -64,9 +64,9 @@ class Path:
         return self.entries[0].scope
 
     @property
-    def other_scope(self) -> Scope | None:
-        """A scope with which a key may come in as well."""
-        return self.entries[0].other_scope
+    def other_scopes(self) -> tuple[Scope, ...]:
+        """Scopes with which a key may come in as well."""
+        return self.entries[0].other_scopes
 
     @property
     def app(self) -> ASGIApp:
@@ -93,5 +93,5 @@ def _check(path: Path) -> None:
     families = [entry.family for entry in path.entries]
     if len(set(families)) < len(families) or (None in families and len(families) > 1):
         raise ValueError(f"{path.method} {path.template}: two entries answer the same requests")
-    if len({(entry.scope, entry.other_scope) for entry in path.entries}) > 1:
+    if len({(entry.scope, entry.other_scopes) for entry in path.entries}) > 1:
         raise ValueError(f"{path.method} {path.template}: the entries need different scopes")

@@ -7,7 +7,6 @@ ports, names that lead to loopback by a foreign DNS, changes without the session
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Callable
 from typing import Final
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from starlette.types import Message, Scope, Send
 
 from serve_app.console.session import Session
 from serve_app.errors import PermissionDenied
+from serve_app.loopback import is_local_name, is_loopback
 
 CSRF_FIELD: Final = "csrf"
 CSRF_HEADER: Final = "x-csrf-token"
@@ -89,11 +89,11 @@ def check_local(request: Request, peer_of: Callable[[Scope], str | None]) -> Non
 
     A name that leads to loopback may be anybody's, so `Host` must be an address or localhost.
     """
-    if not _is_loopback(peer_of(request.scope)):
+    if not is_loopback(peer_of(request.scope)):
         raise PermissionDenied(
             "without API keys the console is for this machine alone; configure keys to use it from others"
         )
-    if not _is_local_name(request.headers.get("host", "")):
+    if not is_local_name(request.headers.get("host", "")):
         raise PermissionDenied(
             "without API keys the console must be opened as localhost or by an address, such as 127.0.0.1"
         )
@@ -103,21 +103,3 @@ def check_token(session: Session, given: str | None) -> None:
     """Raises PermissionDenied unless `given` is the session's own token."""
     if given is None or not hmac.compare_digest(given.encode(), session.csrf.encode()):
         raise PermissionDenied("this page is older than your session; load it again, and try once more")
-
-
-def _is_loopback(peer: str | None) -> bool:
-    try:
-        address = ipaddress.ip_address(peer or "")
-    except ValueError:
-        return False
-    mapped = getattr(address, "ipv4_mapped", None)
-    return address.is_loopback or (mapped is not None and mapped.is_loopback)
-
-
-def _is_local_name(host: str) -> bool:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name == "localhost"
-    return True

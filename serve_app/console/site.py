@@ -32,16 +32,17 @@ from serve_app.console.policy import (
 )
 from serve_app.console.problem import problem_of
 from serve_app.console.public_api import ApiError, PublicApi, forward
-from serve_app.console.request import ME, ConsoleRequest, Visitor
+from serve_app.console.request import ME, ConsoleRequest, Visitor, console_of
 from serve_app.console.secret import load_secret
 from serve_app.console.session import COOKIE, Session, Sessions, ended, is_secure
-from serve_app.console.templates import Templates, render
+from serve_app.console.templates import MenuItem, Templates, render
 from serve_app.errors import RouteNotFound
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "/console"
 API: Final = f"{PREFIX}/api/"
+MENU: Final = tuple(MenuItem(page.TITLE, page.PATH, page.SCOPES) for page in PAGES)
 
 
 class SignInNeeded(Exception):
@@ -66,7 +67,7 @@ class Site:
         self._peer_of = peer_of
         self._sessions = Sessions(load_secret(environ), round(config.session_hours * 3600))
         self._assets = Assets()
-        self._templates = Templates(self._assets, tuple((page.TITLE, page.PATH) for page in PAGES))
+        self._templates = Templates(self._assets, MENU)
         routes = [route for page in PAGES for route in page.routes()]
         entrance = sign_in.routes(self._sessions)
         first = Route(PREFIX, _first, methods=["GET"])
@@ -194,7 +195,9 @@ def _with_cookie(send: Send, cookie: str | None) -> Send:
 
 
 async def _first(request: Request) -> Response:
-    return RedirectResponse(PAGES[0].PATH, HTTPStatus.SEE_OTHER)
+    """To the first page of the menu that the key may see."""
+    places = [item.path for item in MENU if item.is_for(console_of(request))]
+    return RedirectResponse(next(iter(places), MENU[0].path), HTTPStatus.SEE_OTHER)
 
 
 async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:

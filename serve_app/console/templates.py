@@ -5,6 +5,7 @@ Numbers, sizes and times are written for people by the filters of `reading`.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,16 +17,27 @@ from starlette.responses import HTMLResponse
 from serve_app.console import reading
 from serve_app.console.assets import Assets
 from serve_app.console.policy import CSRF_FIELD
-from serve_app.console.request import console_of
+from serve_app.console.request import ConsoleRequest, console_of
 
 FOLDER: Final = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True, slots=True)
+class MenuItem:
+    """A page that the menu has for keys with one of `scopes`."""
+
+    title: str
+    path: str
+    scopes: frozenset[str]
+
+    def is_for(self, console: ConsoleRequest) -> bool:
+        return any(map(console.can, self.scopes))
 
 
 class Templates:
     """All templates, with the files that they load."""
 
-    def __init__(self, assets: Assets, navigation: tuple[tuple[str, str], ...]) -> None:
-        """`navigation`: the name and the path of each page that the menu has."""
+    def __init__(self, assets: Assets, menu: tuple[MenuItem, ...]) -> None:
         self._jinja = Environment(
             loader=FileSystemLoader(FOLDER),
             autoescape=True,
@@ -35,7 +47,7 @@ class Templates:
             auto_reload=False,
         )
         self._jinja.filters.update(reading.FILTERS)
-        self._jinja.globals.update(asset=assets.url, navigation=navigation)
+        self._jinja.globals.update(asset=assets.url, menu=menu)
 
     def page(self, request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`."""

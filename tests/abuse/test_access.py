@@ -12,7 +12,8 @@ from tests.support.gateway import CHAT, bearer, chat_body, fake_app, filled, gat
 
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
-KEYS = f"{LINE} {SCRAPER_LINE}"
+CHOOSER, CHOOSER_LINE = new_key("chooser", [Scope.ROUTING])  # which alone is good for nothing
+KEYS = f"{LINE} {SCRAPER_LINE} {CHOOSER_LINE}"
 
 
 def routes():
@@ -20,7 +21,7 @@ def routes():
 
 
 CLOSED = [
-    (method, filled(route.path), route.app.needed)
+    (method, filled(route.path), route.app.scopes)
     for route in routes()
     for method in sorted(route.methods)
     if route.path not in OPEN_PATHS
@@ -39,8 +40,8 @@ def test_every_route_names_the_scope_it_needs():
         assert route.app.needed is None or route.app.needed in Scope
 
 
-@pytest.mark.parametrize(("method", "path", "needed"), CLOSED)
-async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, needed):
+@pytest.mark.parametrize(("method", "path", "scopes"), CLOSED)
+async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, scopes):
     async with gateway(keys=KEYS) as g:
         strangers = [
             {}, bearer("sk-wrong"), bearer(""), bearer(KEY[:-1]), bearer(KEY + "x"), bearer(KEY.upper()),
@@ -53,7 +54,7 @@ async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, nee
             assert answer.status_code == 401, headers
             assert answer.headers["www-authenticate"] == "Bearer"
             assert KEY not in answer.text
-        wrong = SCRAPER if needed is Scope.INFERENCE else KEY
+        wrong = CHOOSER if Scope.METRICS in scopes else SCRAPER if Scope.INFERENCE in scopes else KEY
         answer = await g.client.request(method, path, headers=bearer(wrong), json=chat_body())
         assert answer.status_code == 403
         assert not g.backend.requests

@@ -19,8 +19,9 @@ from tests.support.gateway import bearer, fake_app, filled, gateway
 SECRET = "0123456789abcdef" * 2
 KEY, LINE = new_key("infer")
 SCRAPER, SCRAPER_LINE = new_key("scraper", [Scope.METRICS])
+CHOOSER, CHOOSER_LINE = new_key("chooser", [Scope.ROUTING])  # which alone is good for nothing
 MANAGER, MANAGER_LINE = new_key("manager", list(Scope))
-KEYS = f"{LINE} {SCRAPER_LINE} {MANAGER_LINE}"
+KEYS = f"{LINE} {SCRAPER_LINE} {CHOOSER_LINE} {MANAGER_LINE}"
 ENTRANCE = {"/console/sign-in", "/console/sign-out"}
 SESSIONS = Sessions(SECRET, 3600)
 
@@ -37,10 +38,10 @@ def pages() -> list[tuple[str, str]]:
     return [(method, filled(route.path)) for route in site.routes for method in sorted(route.methods or ())]
 
 
-def api() -> list[tuple[str, str, Scope]]:
+def api() -> list[tuple[str, str, tuple[Scope, ...]]]:
     routes: list[Any] = fake_app(FakeBackend()).routes
     return [
-        (method, filled(route.path), route.app.needed)
+        (method, filled(route.path), route.app.scopes)
         for route in routes
         for method in sorted(route.methods)
         if route.path not in OPEN_PATHS
@@ -110,12 +111,12 @@ async def test_there_is_nothing_else(method: str, path: str) -> None:
 async def test_the_forwarded_api_asks_for_what_the_api_itself_asks_for() -> None:
     """No scope is gained: each route refuses the same sessions as it refuses keys."""
     async with gateway(keys=KEYS) as g:
-        for method, path, needed in api():
+        for method, path, scopes in api():
             g.client.cookies.clear()
             inner = f"/console/api{path}"
             stranger = await g.client.request(method, inner, json={})
             assert stranger.status_code == 401, (method, path)
-            wrong = SCRAPER if needed is Scope.INFERENCE else KEY
+            wrong = CHOOSER if Scope.METRICS in scopes else SCRAPER if Scope.INFERENCE in scopes else KEY
             token = session_of(g.client, wrong)
             refused = await g.client.request(method, inner, json={}, headers={"x-csrf-token": token})
             direct = await g.client.request(method, path, json={}, headers=bearer(wrong))

@@ -113,6 +113,10 @@ async def test_an_endpoint_is_made_shows_its_progress_and_takes_traffic(visit: V
     await expect(served_row(page, "v2")).to_contain_text("100 %")
     await expect(served_row(page, "v1")).to_contain_text("0 %")
 
+    await page.get_by_role("link", name="Try v1 in the Playground").click()
+    await expect(page.get_by_label("Endpoint", exact=True)).to_have_value(NAME)
+    await expect(page.get_by_label("Served entity", exact=True)).to_have_value("v1")
+
 
 async def test_what_is_not_feasible_is_refused_in_the_words_of_the_api(visit: Visit) -> None:
     page = visit.page

@@ -95,7 +95,14 @@ async def test_two_gateways_tell_the_same_also_after_the_control_plane_died(
         async with asyncio.timeout(WAIT_S):
             while plane.is_running() or not made.processes():
                 await asyncio.sleep(0.1)
-        await made.do(ListEndpoints())  # it is back
+        await made.do(ListEndpoints())  # it is back, and hears of what was before from gateways that are idle
+        for url in urls:
+            async with asyncio.timeout(WAIT_S):
+                while (found := await look_whenever(made, url))["gateways"] != "all" or sums(found)[
+                    "requests"
+                ] < REQUESTS:
+                    await asyncio.sleep(0.2)
+            assert sums(found)["tokens"] == tokens
         tokens += await asks(made)  # whoever answers tells all that it has
         for url in urls:
             async with asyncio.timeout(WAIT_S):

@@ -171,12 +171,23 @@ class Deployed(Served):
         return await self.client.post(CHAT, json=body, headers=headers)
 
     async def until_running(self) -> None:
-        """Wait until what was deployed runs and the gateway is ready and lacks nothing."""
+        """Wait until what was deployed runs, and each gateway is ready and lacks nothing."""
         apps = [app["name"] for app in self.raw["applications"]]
         await asyncio.to_thread(_wait, self.port, apps)
         async with asyncio.timeout(START_S):
-            while (await self.client.get("/readyz")).json()["status"] != "ready":
+            while not await self._are_ready():
                 await asyncio.sleep(0.05)
+
+    async def _are_ready(self) -> bool:
+        """Asks each gateway itself: one may not have heard yet of a model that others reach."""
+        for url in ("", *(await self.gateways()).values()):
+            try:
+                answer = await self.client.get(f"{url}/readyz")
+            except httpx.TransportError:  # Serve put another one in its place
+                return False
+            if answer.json()["status"] != "ready":
+                return False
+        return True
 
     async def until_balanced(self) -> None:
         """Wait until HAProxy sends requests to every gateway."""

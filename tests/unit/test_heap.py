@@ -1,13 +1,17 @@
-"""Large blocks keep pages of their own, however many were freed before."""
+"""Large blocks keep pages of their own; the garbage collector leaves alone what a start made."""
 
 from __future__ import annotations
 
 import ctypes
+import gc
 import platform
 import subprocess
 import sys
+import weakref
 
 import pytest
+
+from serve_app.heap import settle
 
 SCRIPT = """
 import ctypes, sys
@@ -41,3 +45,21 @@ def test_a_block_as_large_as_one_that_was_freed_is_mapped_again(how: str, is_map
         [sys.executable, "-c", SCRIPT, how], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.strip() == str(is_mapped)
+
+
+class Knot:
+    """Refers to itself, so only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.own = self
+
+
+def test_what_is_there_is_frozen_and_what_comes_later_is_freed() -> None:
+    lasting = Knot()
+    before = gc.get_freeze_count()
+    settle()
+    assert gc.get_freeze_count() > before
+    assert all(each is not lasting for each in gc.get_objects())
+    late = weakref.ref(Knot())
+    gc.collect()
+    assert late() is None

@@ -21,6 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "types": set(),
     "limits": set(),
     "heap": set(),
+    "loopback": set(),
     "errors": {"types"},
     "config": BASE,
     "live": BASE,
@@ -31,11 +32,13 @@ ARROWS: dict[str, set[str]] = {
     "json_schema": set(),
     "text": BASE | {"json_schema", "heap"},
     "endpoints": BASE | {"config"},
-    "accounts": BASE | {"config"},
+    "accounts": BASE | {"config", "loopback"},
     "guardrails": BASE,
     "control": BASE | {"config", "endpoints", "accounts", "live"},
-    "console": {"types", "errors", "config"},
-    "api": BASE | {"config", "console", "telemetry", "endpoints", "json_schema", "guardrails", "live"},
+    "console": {"types", "errors", "config", "loopback"},
+    "api": BASE
+    | {"config", "console", "telemetry", "endpoints", "json_schema", "guardrails", "live"}
+    | {"loopback"},
     "rpc": BASE | {"config", "telemetry", "endpoints", "api"},
     "replica": BASE | {"config", "telemetry", "engine", "models", "text"},
     "deployments": BASE

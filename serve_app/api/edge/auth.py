@@ -8,7 +8,6 @@ Not covered: quotas; the address of a peer behind a proxy, which `peer_of` finds
 
 from __future__ import annotations
 
-import ipaddress
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Send
@@ -17,6 +16,7 @@ from starlette.types import Scope as AsgiScope
 from serve_app.api.backend import Accounts, PeerOf
 from serve_app.api.context import context_of, header, peer_of
 from serve_app.errors import PermissionDenied
+from serve_app.loopback import is_local_name
 from serve_app.types import Scope
 
 OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
@@ -41,11 +41,13 @@ class Authentication:
 class Scoped:
     """An ASGI app for callers whose key has the scope `needed`. Metrics count it by the route's template."""
 
-    def __init__(self, app: ASGIApp, needed: Scope | None, route: str, other: Scope | None = None) -> None:
-        """`other`: a key with this scope may come in as well."""
+    def __init__(
+        self, app: ASGIApp, needed: Scope | None, route: str, others: tuple[Scope, ...] = ()
+    ) -> None:
+        """`others`: a key with one of these scopes may come in as well."""
         self._app = app
         self.needed = needed  # None: open to everyone
-        self.scopes = tuple(scope for scope in (needed, other) if scope is not None)
+        self.scopes = () if needed is None else (needed, *others)
         self._route = route
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
@@ -72,15 +74,6 @@ def _refuse_other_sites(scope: AsgiScope) -> None:
     if origin is None and site in (None, "none", "same-origin"):
         return
     host = header(scope, b"host") or ""
-    if origin is not None and origin.partition("://")[2] == host and _is_local(host):
+    if origin is not None and origin.partition("://")[2] == host and is_local_name(host):
         return
     raise PermissionDenied("pages of other sites may not manage this server; it needs API keys for that")
-
-
-def _is_local(host: str) -> bool:
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-    try:
-        ipaddress.ip_address(name.strip("[]"))
-    except ValueError:
-        return name == "localhost"
-    return True

@@ -6,7 +6,7 @@ Each watch costs a fixed amount per request, and nothing per event.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Final
 
 from starlette.types import Message, Receive, Send
@@ -104,7 +104,19 @@ class Writer:
 
 async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
     """A whole response at once."""
-    raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-    raw.append((b"content-length", str(len(body)).encode()))
+    raw = [*_raw(headers), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": raw})
     await send({"type": "http.response.body", "body": body})
+
+
+async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:
+    """A long response; each part is made when the one before is sent, and other answers go on between."""
+    await send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
+    for part in parts:
+        await send({"type": "http.response.body", "body": part, "more_body": True})
+        await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _raw(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    return [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]

@@ -5,7 +5,7 @@ Errors have Databricks' shape, whatever protocol the request names. Knows no com
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl
@@ -19,7 +19,7 @@ from serve_app.api.context import context_of
 from serve_app.api.dialects.databricks.errors import render_error
 from serve_app.api.directory import CallerView
 from serve_app.api.edge.body import read_body
-from serve_app.api.edge.connection import reply
+from serve_app.api.edge.connection import reply, reply_in_parts
 from serve_app.api.management.strict_body import NoBody, StrictBody, parse_strict
 from serve_app.api.services import Services
 from serve_app.errors import InvalidField, ModelNotFound, RouteNotFound, Unauthenticated
@@ -66,9 +66,10 @@ class Asked(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """An answer that is no JSON."""
+    """An answer that is no JSON: `body`, or `parts` where it is long."""
 
-    body: bytes
+    body: bytes = b""
+    parts: Iterable[bytes] | None = None
     media: str
     headers: Mapping[str, str] = field(default_factory=dict)
 
@@ -105,7 +106,11 @@ class CommandRoute(Generic[BodyT]):
         )
         answer = await self._handle(asked)
         if isinstance(answer, Page):
-            await reply(send, 200, {"content-type": answer.media, **answer.headers}, answer.body)
+            headers = {"content-type": answer.media, **answer.headers}
+            if answer.parts is None:
+                await reply(send, 200, headers, answer.body)
+            else:
+                await reply_in_parts(send, 200, headers, answer.parts)
         else:
             await reply(send, 200, {"content-type": _JSON}, msgspec.json.encode(answer))
 

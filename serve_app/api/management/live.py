@@ -165,7 +165,7 @@ OPERATION: Final[Operation] = replace(
 
 def routes(services: Services) -> Iterator[Entry]:
     yield Entry(
-        "GET", PATH, LiveRoute(services), Scope.METRICS, operation=OPERATION, other_scope=Scope.MANAGE
+        "GET", PATH, LiveRoute(services), Scope.METRICS, operation=OPERATION, other_scopes=(Scope.MANAGE,)
     )
 
 

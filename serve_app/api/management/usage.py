@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, NotRequired
@@ -31,7 +31,9 @@ CSV: Final = "text/csv"
 OUTCOMES: Final = ("finished", "failed", "aborted", "lost")
 _FLAGS: Final = {"true": True, "false": False}
 _FORMATS: Final = ("json", "csv")
-_QUERY: Final = ("by", "since", "until", "endpoint", "key", "shadow", "format")
+_QUERY: Final = ("by", "since", "until", "endpoint", "key", "shadow", "limit", "offset", "format")
+LIMITS: Final = (1, 10_000)  # no report has more sums
+CSV_ROWS: Final = 500  # of one part: other answers go on between two parts
 _TIME: Final = "must be an ISO date or time in UTC, such as 2026-03-01, or seconds since 1970"
 _LATEST_S: Final = 253_402_300_800.0  # the year 10000
 
@@ -60,9 +62,11 @@ class UsageRowJson(TypedDict):
 
 
 class UsageJson(TypedDict):
-    """The sums, in the order of their groups."""
+    """The sums, in the order of their groups. `count` is the number of all, also beyond `limit`."""
 
     by: list[str]
+    count: int
+    total: UsageRowJson
     rows: list[UsageRowJson]
 
 
@@ -94,6 +98,10 @@ OPERATION: Final[Operation] = replace(
         _parameter("endpoint", "Of this endpoint alone."),
         _parameter("key", "Of this key alone."),
         _parameter("shadow", "Of shadow copies instead of requests.", bool),
+        _parameter(
+            "limit", f"Sums at most: {LIMITS[0]} to {LIMITS[1]:,}; all unless given.", int, example=100
+        ),
+        _parameter("offset", f"Sums that are left out before the first: 0 to {LIMITS[1]:,}.", int),
         _parameter("format", "The form of the answer.", Literal["json", "csv"]),
     ),
 )
@@ -101,7 +109,7 @@ OPERATION: Final[Operation] = replace(
 
 def routes(services: Services) -> Iterator[Entry]:
     app = CommandRoute(services, _report, NoBody)
-    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scope=Scope.MANAGE)
+    yield Entry("GET", PATH, app, Scope.INFERENCE, operation=OPERATION, other_scopes=(Scope.MANAGE,))
 
 
 async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
@@ -121,13 +129,20 @@ async def _report(asked: Asked[NoBody]) -> dict[str, Any] | Page:
         endpoint=query.get("endpoint"),
         key=query.get("key", _only_key(asked.caller)),
         shadow=_FLAGS[shadow],
+        limit=_integer(query, "limit", *LIMITS),
+        offset=_integer(query, "offset", 0, LIMITS[1]) or 0,
         **({"by": _fields(query["by"])} if "by" in query else {}),
     )
     report = await asked.do(command)
     if form == "csv":
         headers = {"content-disposition": 'attachment; filename="usage.csv"'}
-        return Page(body=_csv(report).encode(), media=f"{CSV}; charset=utf-8", headers=headers)
-    return {"by": report.by, "rows": [_row(report, row) for row in report.rows]}
+        return Page(parts=_csv(report), media=f"{CSV}; charset=utf-8", headers=headers)
+    return {
+        "by": report.by,
+        "count": report.count,
+        "total": _row((), report.total),
+        "rows": [_row(report.by, row) for row in report.rows],
+    }
 
 
 def _only_key(caller: Caller) -> str | None:
@@ -159,10 +174,20 @@ def _time(query: Any, name: str) -> float | None:
     return seconds
 
 
-def _row(report: UsageReport, row: UsageRow) -> dict[str, Any]:
+def _integer(query: Mapping[str, str], name: str, least: int, most: int) -> int | None:
+    """Raises InvalidField."""
+    text = query.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most)) and least <= int(text) <= most):
+        raise InvalidField(name, f"must be an integer from {least} to {most}")
+    return int(text)
+
+
+def _row(by: Sequence[str], row: UsageRow) -> dict[str, Any]:
     means = {"first_token_s": row.first_token_s, "total_s": row.total_s}
     return {
-        **dict(zip(report.by, row.group, strict=True)),
+        **dict(zip(by, row.group, strict=True)),
         "requests": row.requests,
         "prompt_tokens": row.prompt_tokens,
         "cached_tokens": row.cached_tokens,
@@ -173,15 +198,15 @@ def _row(report: UsageReport, row: UsageRow) -> dict[str, Any]:
     }
 
 
-def _csv(report: UsageReport) -> str:
-    """With a column for each currency that there is, and for each way to end."""
+def _csv(report: UsageReport) -> Iterator[bytes]:
+    """Part by part, with a column for each currency that there is, and for each way to end."""
     currencies = sorted({currency for row in report.rows for currency in row.cost})
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")
     tokens = ("prompt_tokens", "cached_tokens", "completion_tokens", "migrations")
     costs = (f"cost_{currency}" for currency in currencies)
     writer.writerow([*report.by, "requests", *OUTCOMES, *tokens, *costs, "first_token_s", "total_s"])
-    for row in report.rows:
+    for place, row in enumerate(report.rows, 1):
         writer.writerow(
             [
                 *row.group,
@@ -193,4 +218,8 @@ def _csv(report: UsageReport) -> str:
                 "" if row.total_s is None else row.total_s,
             ]
         )
-    return text.getvalue()
+        if place % CSV_ROWS == 0:
+            yield text.getvalue().encode()
+            text.seek(0)
+            text.truncate()
+    yield text.getvalue().encode()

@@ -143,7 +143,7 @@ class _Writer:
         return found
 
     def _text(self, path: Path) -> str:
-        scopes = " or ".join(f"`{scope}`" for scope in (path.scope, path.other_scope) if scope)
+        scopes = " or ".join(f"`{scope}`" for scope in (path.scope, *path.other_scopes) if scope)
         needs = f"Needs a key with the scope {scopes}." if scopes else "Open to everyone."
         operations = [operation for _, operation in _operations(path)]
         several = len(operations) > 1

@@ -1,5 +1,7 @@
 """The pages of the console. Each module has its `TITLE` and `PATH`, for the menu, and its `routes()`.
 
+The menu has a page where the key has one of its `SCOPES`.
+
 What a page shows, the public API told it; what a page changes, the public API changed.
 """
 

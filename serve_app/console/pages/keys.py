@@ -20,6 +20,7 @@ from serve_app.console.views.problem import field_in
 from serve_app.errors import RouteNotFound
 
 TITLE: Final = "Keys"
+SCOPES: Final = frozenset({"manage"})
 PATH: Final = "/console/keys"
 NEW: Final = "/console/key-new"
 ONE: Final = f"{PATH}/{{id}}"

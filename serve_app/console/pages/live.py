@@ -15,6 +15,7 @@ from serve_app.console.request import console_of
 from serve_app.console.templates import render
 
 TITLE: Final = "Live"
+SCOPES: Final = frozenset({"metrics", "manage"})
 PATH: Final = "/console/live"
 API: Final = "/api/2.0/live"
 

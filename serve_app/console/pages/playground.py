@@ -24,6 +24,7 @@ from serve_app.console.request import console_of
 from serve_app.console.templates import render
 
 TITLE: Final = "Playground"
+SCOPES: Final = frozenset({"inference"})
 PATH: Final = "/console/playground"
 ROUTING: Final = "routing"  # the scope of a key that may choose an entity
 

@@ -18,14 +18,15 @@ from serve_app.console.public_api import ApiError
 from serve_app.console.request import console_of
 from serve_app.console.templates import render
 from serve_app.console.views.day_chart import day_chart
-from serve_app.console.views.usage import total_of, usage_rows
+from serve_app.console.views.usage import usage_row, usage_rows
 from serve_app.console.views.usage_query import FIELDS, PERIODS, chosen_in
 
 TITLE: Final = "Usage"
+SCOPES: Final = frozenset({"inference", "manage"})
 PATH: Final = "/console/usage"
 API: Final = "/api/2.0/usage"
-MOST_ROWS: Final = 500  # of the table; the CSV has all
-_NOTHING: Final[dict[str, Any]] = {"by": [], "rows": []}
+MOST_ROWS: Final = 200  # of one page of the table; the CSV has all
+_NOTHING: Final[dict[str, Any]] = {"by": [], "count": 0, "total": {}, "rows": []}
 
 
 def routes() -> Iterator[Route]:
@@ -38,12 +39,13 @@ async def _show(request: Request) -> Response:
     now = datetime.now(UTC)
     api = console_of(request).api
     problem = None
-    table, total, days = _NOTHING, _NOTHING, _NOTHING
+    table, days = _NOTHING, _NOTHING
     try:
         answers = await asyncio.gather(
-            *(api.get(API, **chosen.query(now, by)) for by in (None, (), ("day",)))
+            api.get(API, **chosen.query(now), limit=MOST_ROWS, offset=chosen.offset),
+            api.get(API, **chosen.query(now, ("day",))),
         )
-        table, total, days = (answer.body for answer in answers)
+        table, days = (answer.body for answer in answers)
     except ApiError as error:
         problem = error
     return render(
@@ -55,9 +57,10 @@ async def _show(request: Request) -> Response:
         periods=PERIODS,
         fields=FIELDS,
         by=table["by"],
-        rows=usage_rows({**table, "rows": table["rows"][:MOST_ROWS]}),
-        left_out=max(0, len(table["rows"]) - MOST_ROWS),
-        total=total_of(total),
+        rows=usage_rows(table),
+        count=table["count"],
+        most=MOST_ROWS,
+        total=usage_row(table["total"]),
         chart=day_chart(days, chosen.first_day(now), now.strftime("%Y-%m-%d")),
         csv=f"/console/api{API}?{urlencode({**chosen.query(now), 'format': 'csv'})}",
         problem=problem,

@@ -36,6 +36,11 @@ class EntityView:
     status: Status
     message: str
 
+    @property
+    def answers(self) -> bool:
+        """Whether it can be asked now."""
+        return self.status.tone is Tone.GOOD
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigView:
@@ -48,7 +53,7 @@ class ConfigView:
     @property
     def ready(self) -> int:
         """How many entities are up."""
-        return sum(each.status.tone is Tone.GOOD for each in self.entities)
+        return sum(each.answers for each in self.entities)
 
     @property
     def split(self) -> tuple[EntityView, ...]:

@@ -49,9 +49,3 @@ def usage_row(row: Json, by: Sequence[str] = ()) -> UsageRow:
         first_token_s=row.get("first_token_s"),
         total_s=row.get("total_s"),
     )
-
-
-def total_of(report: Json) -> UsageRow:
-    """Of a report with one sum of all, or with none where nothing was asked."""
-    rows = usage_rows(report)
-    return rows[0] if rows else usage_row({})

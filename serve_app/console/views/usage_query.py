@@ -26,6 +26,7 @@ PERIODS: Final[Mapping[str, str]] = {
 }
 CUSTOM: Final = "custom"  # from one day to another
 DEFAULT_PERIOD: Final = "7d"
+_OFFSET: Final = re.compile(r"[0-9]{1,5}")
 _DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
@@ -40,6 +41,7 @@ class Chosen:
     endpoint: str = ""
     key: str = ""
     shadow: bool = False
+    offset: int = 0  # sums before the first that is shown
 
     def query(self, now: datetime, by: Sequence[str] | None = None) -> dict[str, str]:
         """The query of the API's route; `by` instead of the chosen fields."""
@@ -59,7 +61,7 @@ class Chosen:
         return self._span(now)[0][:10]
 
     def link(self, **changes: str) -> str:
-        """The query of the console's page, with other choices in the place of some."""
+        """The query of the console's page from the first sum on, with other choices in the place of some."""
         said = {"period": self.period, "since": self.since, "until": self.until, "endpoint": self.endpoint}
         said |= {"key": self.key, "shadow": "on" if self.shadow else "", **changes}
         fields = [("by", name) for name in self.by]
@@ -89,6 +91,7 @@ def chosen_in(form: Form) -> Chosen:
         endpoint=form.text("endpoint"),
         key=form.text("key"),
         shadow=bool(form.text("shadow")),
+        offset=int(form.text("offset")) if _OFFSET.fullmatch(form.text("offset")) else 0,
     )
 
 

@@ -50,16 +50,21 @@ def report(session: Session, command: ReportUsage, untracked: Collection[str] = 
 
     Raises InvalidField for too many.
     """
-    totals: dict[tuple[str, ...], _Total] = {}
+    groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
+    everything = _Total()
     num_fields = len(command.by)
     for row in _rows(session, command, untracked):
         sums = row[num_fields:]
+        everything.add(sums)
         for group in _groups(command.by, row):
-            total = totals.get(group)
-            if total is None:
-                total = totals[group] = _Total()
-            total.add(sums)
-    return UsageReport(by=command.by, rows=tuple(totals[group].shown(group) for group in sorted(totals)))
+            groups.setdefault(group, []).append(sums)
+    end = None if command.limit is None else command.offset + command.limit
+    return UsageReport(
+        by=command.by,
+        rows=tuple(_sum(groups[group]).shown(group) for group in sorted(groups)[command.offset : end]),
+        count=len(groups),
+        total=everything.shown(()),
+    )
 
 
 def _rows(session: Session, command: ReportUsage, untracked: Collection[str]) -> list[Any]:
@@ -130,6 +135,7 @@ class _Total:
         self.firsts += first[1]
 
     def shown(self, group: tuple[str, ...]) -> UsageRow:
+        requests = sum(self.requests.values())
         return UsageRow(
             group=group,
             requests=self.requests,
@@ -139,5 +145,12 @@ class _Total:
             migrations=self.migrations,
             cost=self.cost,
             first_token_s=self.first_seconds / self.firsts if self.firsts else None,
-            total_s=self.seconds / sum(self.requests.values()),
+            total_s=self.seconds / requests if requests else None,
         )
+
+
+def _sum(parts: Iterable[Sequence[Any]]) -> _Total:
+    total = _Total()
+    for sums in parts:
+        total.add(sums)
+    return total

@@ -25,6 +25,7 @@ from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.errors import GenerationFailed, ServeError, UnsupportedField
+from serve_app.heap import settle
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,7 @@ class ControlReplica:
         self._plane = ControlPlane(Database(database_url(config)), self._cluster, config.control)
         self._plane.start()
         self._open: set[asyncio.Task[bytes]] = set()
+        settle()
 
     async def do(self, payload: bytes) -> bytes:
         """The reply to a command. A command goes on to its end even if its caller leaves."""

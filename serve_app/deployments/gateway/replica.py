@@ -39,7 +39,7 @@ from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.endpoints.catalogue import CatalogueError, parse_catalogue
-from serve_app.heap import map_large_blocks
+from serve_app.heap import map_large_blocks, settle
 from serve_app.rpc.server import RpcServer
 from serve_app.types import Usage, UsageRecord
 
@@ -119,6 +119,8 @@ class GatewayReplica:
         if self._rpc is not None and self._config.grpc_port is not None and not self._rpc_listens:
             await self._rpc.start(http_host() or LOOPBACK, self._config.grpc_port)
             self._rpc_listens = True
+        if is_start:
+            settle()
 
     def _follow(self, control: DeploymentHandle) -> RemoteManagement:
         """Take the control plane's snapshots from now on."""
@@ -188,6 +190,7 @@ class GatewayReplica:
         if self._control is not None:
             self._live = RemoteLive(self._receiver.ticket.gateway, services.live.pulse, self._control)
             services.live.join(self._live)
+            self._control.feed.on_answer = self._live.tell_again
         self._rpc = RpcServer(services)
         # Serve repeats the ids of requests, and makes one where the client sent none.
         return build_app(services, ids_are_echoed=True)

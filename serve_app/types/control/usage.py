@@ -56,6 +56,8 @@ class UsageRow:
 class UsageReport:
     by: tuple[str, ...]
     rows: tuple[UsageRow, ...]
+    count: int  # of all rows, also of those that were not asked for
+    total: UsageRow  # over all requests, each counted once; its group is empty
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +74,5 @@ class ReportUsage(Command[UsageReport]):
     endpoint: str | None = None  # only of this endpoint
     key: str | None = None  # only of this key
     shadow: bool = False  # of copies, whose answers nobody got, instead of requests
+    limit: int | None = None  # rows at most; None: all
+    offset: int = 0  # rows that are left out before the first

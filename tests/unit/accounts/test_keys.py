@@ -4,10 +4,11 @@ import hashlib
 
 import pytest
 
-from serve_app.accounts.accounts import Accounts, is_loopback
+from serve_app.accounts.accounts import Accounts
 from serve_app.accounts.keys import KeyFileError, new_key
 from serve_app.config import GatewayConfig
 from serve_app.errors import PermissionDenied, Unauthenticated
+from serve_app.loopback import is_loopback
 from serve_app.types import Scope
 
 

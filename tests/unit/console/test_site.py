@@ -158,12 +158,33 @@ async def test_a_link_of_another_site_leads_to_a_page_and_changes_nothing() -> N
 
 
 async def test_a_refusal_of_the_api_is_shown_in_its_own_words() -> None:
-    scraper, line = new_key("scraper", ["metrics"])
+    chooser, line = new_key("chooser", ["routing"])
     async with gateway(keys=line) as g:
         page = await g.client.get("/console/sign-in")
-        answer = await g.client.post("/console/sign-in", data={"csrf": token_of(page), "key": scraper})
+        answer = await g.client.post("/console/sign-in", data={"csrf": token_of(page), "key": chooser})
         assert answer.status_code == 403
-        assert "the API key lacks the scope &#39;inference&#39; or &#39;manage&#39;" in answer.text
+        for scope in ("inference", "metrics", "manage"):
+            assert f"&#39;{scope}&#39;" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("scopes", "menu"),
+    [
+        (["metrics"], ["live"]),
+        (["inference"], ["playground", "endpoints", "usage"]),
+        (["manage"], ["endpoints", "live", "usage", "keys"]),
+        (["inference", "manage"], ["playground", "endpoints", "live", "usage", "keys"]),
+    ],
+)
+async def test_the_menu_has_the_pages_that_a_key_may_see(scopes: list[str], menu: list[str]) -> None:
+    key, line = new_key("some", scopes)
+    async with gateway(keys=line) as g:
+        page = await g.client.get("/console/sign-in")
+        await g.client.post("/console/sign-in", data={"csrf": token_of(page), "key": key})
+        assert (await g.client.get("/console")).headers["location"] == f"/console/{menu[0]}"
+        shown = await g.client.get("/console/live")
+        assert re.findall(r'<li><a href="/console/([a-z]+)"', shown.text) == menu
+        assert shown.status_code == (200 if "live" in menu else 403)
 
 
 async def test_what_fails_inside_tells_nothing_and_is_logged(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import grpc
 import pytest
 
-from serve_app.accounts.accounts import is_loopback
 from serve_app.errors import KINDS, InvalidField, UnsupportedField, from_info
 from serve_app.limits import MAX_ERROR_BYTES
+from serve_app.loopback import is_loopback
 from serve_app.rpc.call import code_of, host_of, message_of, status_of
 from serve_app.types import ErrorInfo
 

@@ -47,7 +47,7 @@ def routes(services: Services) -> Iterator[Entry]:
 
     def entry(path: str, handle: Handle[NoBody], scope: Scope, operation: Operation) -> Entry:
         app = CommandRoute(services, handle, NoBody)
-        return Entry("GET", path, app, scope, operation=operation, other_scope=Scope.MANAGE)
+        return Entry("GET", path, app, scope, operation=operation, other_scopes=(Scope.MANAGE,))
 
     yield entry(f"{ENTITY}/build-logs", _build_logs, Scope.MANAGE, _BUILD_LOGS)
     yield entry(f"{ENTITY}/logs", _logs, Scope.MANAGE, _LOGS)

@@ -59,7 +59,7 @@ def last_routes(services: Services) -> Iterator[Entry]:
 
 def _reading(services: Services, path: str, handle: Handle[NoBody], operation: Operation) -> Entry:
     app = CommandRoute(services, handle, NoBody)
-    return Entry("GET", path, app, Scope.INFERENCE, operation=operation, other_scope=Scope.MANAGE)
+    return Entry("GET", path, app, Scope.INFERENCE, operation=operation, other_scopes=(Scope.MANAGE,))
 
 
 async def _list(asked: Asked[NoBody]) -> dict[str, Any]:

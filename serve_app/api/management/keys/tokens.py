@@ -38,7 +38,8 @@ def routes(services: Services) -> Iterator[Entry]:
     yield Entry("POST", f"{TOKEN}/create", create, Scope.MANAGE, operation=operations.CREATE_TOKEN)
     yield Entry("GET", f"{TOKEN}/list", listed, Scope.MANAGE, operation=operations.LIST_TOKENS)
     yield Entry("POST", f"{TOKEN}/delete", delete, Scope.MANAGE, operation=operations.DELETE_TOKEN)
-    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=operations.ME, other_scope=Scope.MANAGE)
+    others = (Scope.METRICS, Scope.MANAGE)  # whoever may see anything may ask who they are
+    yield Entry("GET", ME, Me(), Scope.INFERENCE, operation=operations.ME, other_scopes=others)
 
 
 class Me:

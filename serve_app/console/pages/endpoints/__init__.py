@@ -11,6 +11,7 @@ from serve_app.console.pages.endpoints import changes, creation, listing, one
 from serve_app.console.pages.endpoints.paths import LIST
 
 TITLE: Final = "Endpoints"
+SCOPES: Final = frozenset({"inference", "manage"})
 PATH: Final = LIST
 
 

@@ -13,8 +13,14 @@ export function swatch(place) {
   return `swatch swatch-${(place % COLOURS) + 1}${place >= COLOURS ? " swatch-dashed" : ""}`;
 }
 
+/** The colour that the variable `name` has in the theme that is shown, as a canvas understands it. */
 function colour(name) {
-  return getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const probe = document.createElement("span");
+  probe.style.color = `var(${name})`;
+  document.body.append(probe);
+  const found = getComputedStyle(probe).color;
+  probe.remove();
+  return found;
 }
 
 export class Chart {

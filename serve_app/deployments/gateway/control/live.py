@@ -1,6 +1,7 @@
 """What happens now, between a gateway and the control plane: slots go there, and the sum of all comes back.
 
-Nothing is sent while nothing happens. Slots that the control plane did not take go with the next ones.
+Nothing is sent where nothing happened for five minutes. A control plane that was away, or has restarted,
+gets what it lacks with the next slot, or once it has answered the gateway's next poll.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ class RemoteLive:
         if self._management.feed.is_connected and (self.telling is None or self.telling.done()):
             self.telling = asyncio.ensure_future(self._tell())
 
+    def tell_again(self) -> None:
+        """The control plane answers a poll. It may be a new one, which knows nothing yet."""
+        if self._slots.after(0):
+            self.tell()
+
     async def read(self, after: int) -> LiveSlots:
         """See `api.backend.LiveCluster`."""
         if not self._management.feed.is_connected:
@@ -46,9 +52,13 @@ class RemoteLive:
             self.telling.cancel()
 
     async def _tell(self) -> None:
+        """Until all is told: a slot may end while others are on their way."""
         try:
-            if (await self._send(self._told)).wants_all:
-                await self._send(0)
+            while True:
+                if (await self._send(self._told)).wants_all:
+                    await self._send(0)
+                if not self._slots.after(self._told):
+                    return
         except ServeError as error:
             logger.debug("the control plane does not take what happens now: %s", error)
 

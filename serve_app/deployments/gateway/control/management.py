@@ -82,6 +82,7 @@ class SnapshotFeed:
         self._told: GatewayReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_new = True
+        self.on_answer: Callable[[], None] = lambda: None  # called after each poll that was answered
         self._confirmed = -math.inf  # when the control plane last said that ours is the newest
         self.current: Snapshot | None = None  # None: none was ever seen, neither here nor in the file
 
@@ -152,6 +153,7 @@ class SnapshotFeed:
                 await self._keep(found)
             else:
                 await asyncio.to_thread(_confirm, self._file)
+            self.on_answer()
 
     @property
     def _wait_s(self) -> float:

@@ -37,23 +37,35 @@ async def get(g, **options):
 async def test_sums_as_json(database):
     async with reporting(database) as g:
         answer = await get(g, params={"by": "endpoint,month", "since": "2026-03-01", "key": "alice"})
+        total = {
+            "requests": {"finished": 2, "failed": 1},
+            "prompt_tokens": 30,
+            "cached_tokens": 12,
+            "completion_tokens": 40,
+            "migrations": 3,
+            "cost": {"USD": 0.5},
+            "first_token_s": 1.0,
+            "total_s": pytest.approx(5 / 3),
+        }
         assert answer.json() == {
             "by": ["endpoint", "month"],
-            "rows": [
-                {
-                    "endpoint": "chat",
-                    "month": "2026-03",
-                    "requests": {"finished": 2, "failed": 1},
-                    "prompt_tokens": 30,
-                    "cached_tokens": 12,
-                    "completion_tokens": 40,
-                    "migrations": 3,
-                    "cost": {"USD": 0.5},
-                    "first_token_s": 1.0,
-                    "total_s": pytest.approx(5 / 3),
-                }
-            ],
+            "count": 1,
+            "total": total,
+            "rows": [{"endpoint": "chat", "month": "2026-03", **total}],
         }
+
+
+async def test_some_of_the_sums_and_the_total_of_all(database):
+    async with reporting(database) as g:
+        every = (await get(g, params={"by": "key,day,outcome"})).json()
+        some = (await get(g, params={"by": "key,day,outcome", "limit": 2, "offset": 1})).json()
+        assert every["count"] == len(every["rows"]) > 3
+        assert some == {**every, "rows": every["rows"][1:3]}
+        assert (await get(g, params={"by": "", "offset": 1})).json()["rows"] == []
+        for name, value in (("limit", "0"), ("limit", "10001"), ("limit", "ten"), ("offset", "-1")):
+            refused = await get(g, params={name: value})
+            assert refused.status_code == 400
+            assert refused.json()["message"].startswith(f"{name}: must be an integer from ")
 
 
 async def test_sums_as_csv(database):

@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 import pytest
 
 from serve_app.console.views.day_chart import HEIGHT, MAX_DAYS, WIDTH, day_chart
-from serve_app.console.views.usage import total_of, usage_rows
+from serve_app.console.views.usage import usage_row, usage_rows
 from serve_app.console.views.usage_query import DEFAULT_BY, Chosen, chosen_in
 from tests.support.console_forms import form_of
 
@@ -68,7 +68,7 @@ def test_rows_and_totals() -> None:
     assert (found.requests, found.failed, found.aborted, found.tokens) == (7, 2, 2, 15)
     assert found.cost == (("EUR", 1.0), ("USD", 0.5))
     assert (found.first_token_s, found.total_s) == (None, 0.5)
-    assert total_of({"by": [], "rows": []}).requests == 0
+    assert usage_row({}).requests == 0
 
 
 def test_the_picture_shows_the_whole_period() -> None:

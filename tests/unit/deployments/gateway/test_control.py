@@ -126,7 +126,9 @@ async def test_the_age_of_a_snapshot_counts_from_the_last_word_of_the_control_pl
     monkeypatch.setattr(control, "POLL_S", 0.0)  # "nothing new", again and again
     file = tmp_path / "snapshot"
     link = FakeLink(Snapshot(version=7, keys=(KEY,)))
+    answers: list[float] = []
     async with feeding(link, file) as (feed, _):
+        feed.on_answer = lambda: answers.append(feed.age_s)
         assert feed.age_s == math.inf
         await feed.first(10.0)
         await until(file.exists)
@@ -135,8 +137,9 @@ async def test_the_age_of_a_snapshot_counts_from_the_last_word_of_the_control_pl
         await until(lambda: file.stat().st_mtime > 1.0)  # confirmed, though nothing is new
         link.is_away = True
         await until(lambda: not feed._heard.is_set())
-        before = feed.age_s
+        before, told = feed.age_s, len(answers)
         await until(lambda: feed.age_s > before)
+        assert 0 < told == len(answers)  # whoever asks after each answer is asked for none that failed
     os.utime(file, (time.time() - 4_000.0,) * 2)
     async with feeding(link, file) as (feed, _):
         await feed.first(0.05)

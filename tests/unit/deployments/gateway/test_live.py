@@ -20,6 +20,7 @@ from serve_app.telemetry import Metrics
 from serve_app.types import Caller
 from serve_app.types.control.live import SLOT_S, EntityCounts, LiveSlot, ReplicaLoad
 from tests.support.fakes_backend import FakeBackend
+from tests.support.waiting import until
 
 WAIT_S = 30.0
 
@@ -32,9 +33,12 @@ class Management:
         self.feed = SimpleNamespace(is_connected=True)
         self.fails = False
         self.calls = 0
+        self.held = asyncio.Event()  # calls wait while it is not set
+        self.held.set()
 
     async def call(self, command: Any, caller: Caller, within_s: float) -> Any:
         self.calls += 1
+        await self.held.wait()
         if self.fails:
             raise Unavailable("away")
         got, who = decode_command(encode_command(command, caller))
@@ -54,6 +58,14 @@ class Made:
         load = ReplicaLoad(app="app", running=1)
         self.pulse.slots.add(LiveSlot(number=self.first + place, entities=(counts,), replicas={"r": load}))
         self.live.tell()
+        await self._told()
+
+    async def polled(self) -> None:
+        """The control plane answered a poll."""
+        self.live.tell_again()
+        await self._told()
+
+    async def _told(self) -> None:
         if (task := self.live.telling) is not None:
             async with asyncio.timeout(WAIT_S):
                 await asyncio.wait({task})
@@ -92,6 +104,41 @@ async def test_a_control_plane_that_restarted_has_all_of_the_five_minutes() -> N
     management.plane = Live()
     await made.does(2, requests=3)
     assert await made.sees() == [1, 2, 3]
+
+
+async def test_what_happened_while_the_control_plane_was_away_is_told_when_it_answers() -> None:
+    """Also where nothing happens any more, and where the one that answers is another one."""
+    management = Management()
+    made = Made("g1", management)
+    await made.does(0, requests=1)
+    management.feed.is_connected = False
+    await made.does(1, requests=2)
+    management.plane = Live()
+    management.feed.is_connected = True
+    await made.polled()
+    assert await made.sees() == [1, 2]
+    management.plane = Live()  # in the place of one that was told everything
+    await made.polled()
+    assert await made.sees() == [1, 2]
+
+
+async def test_a_slot_that_ends_while_another_is_told_is_told_as_well() -> None:
+    management = Management()
+    made = Made("g1", management)
+    management.held.clear()
+    telling = asyncio.ensure_future(made.does(0, requests=1))
+    await until(lambda: management.calls == 1)
+    second = asyncio.ensure_future(made.does(1, requests=2))
+    await asyncio.sleep(0)
+    management.held.set()
+    await asyncio.gather(telling, second)
+    assert await made.sees() == [1, 2]
+
+
+async def test_where_nothing_happened_a_poll_brings_no_call() -> None:
+    management = Management()
+    await Made("g1", management).polled()
+    assert management.calls == 0
 
 
 async def test_nobody_is_called_while_the_control_plane_is_away() -> None:

@@ -1,0 +1,25 @@
+"""Whether a peer, or the name by which it asks, is this machine's own. Resolves no name."""
+
+from __future__ import annotations
+
+import ipaddress
+
+
+def is_loopback(peer: str | None) -> bool:
+    """Whether `peer`, an IP address as text, is this machine itself."""
+    try:
+        address = ipaddress.ip_address(peer or "")
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)  # ::ffff:127.0.0.1 on a dual-stack socket
+    return address.is_loopback or (mapped is not None and mapped.is_loopback)
+
+
+def is_local_name(host: str) -> bool:
+    """Whether the header `host` is an address or localhost. Another name that leads here may be anybody's."""
+    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    try:
+        ipaddress.ip_address(name.strip("[]"))
+    except ValueError:
+        return name == "localhost"
+    return True
