@@ -7,7 +7,7 @@ errors of every kind have the shape of the request's protocol.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from importlib.metadata import version
+from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.edge.auth import Scoped
+from serve_app.api.edge.version import VERSION
 from serve_app.api.route import Path
 
 
@@ -24,7 +25,7 @@ class RawRoute(APIRoute):
     """A route that is answered by an ASGI app of ours."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path.template, _answered_by_app, methods=[path.method], response_model=None)
+        vars(self).update(vars(_described(path.template, path.method)))
         self.methods = {"GET", "HEAD"} if path.method == "GET" else {path.method}
         self.app = Scoped(path.app, path.scope, path.template, path.other_scopes)
         self.entries = path.entries
@@ -46,7 +47,7 @@ class Ingress(FastAPI):
         """`layers` puts what every request passes around the router; `document` describes the paths."""
         super().__init__(
             title="serve-app",
-            version=version("serve-app"),
+            version=VERSION,
             openapi_url=None,
             docs_url=None,
             redoc_url=None,
@@ -63,6 +64,12 @@ class Ingress(FastAPI):
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         scope["app"] = self  # the router then raises where it would answer in a shape of its own
         await self._layers(scope, receive, send)
+
+
+@cache
+def _described(template: str, method: str) -> APIRoute:
+    """What FastAPI finds out about a route: most of the time that it takes to make a gateway's app."""
+    return APIRoute(template, _answered_by_app, methods=[method], response_model=None)
 
 
 async def _answered_by_app() -> None:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import Any, Final
 
+from serve_app.api.edge.version import VERSION
 from serve_app.telemetry import AnswerCounts
 from serve_app.types import EngineStats
 
@@ -41,7 +41,7 @@ def server_metadata(v1_dialect: str) -> dict[str, Any]:
     """The body of GET /v2."""
     return {
         "name": "serve-app",
-        "version": version("serve-app"),
+        "version": VERSION,
         "extensions": [*EXTENSIONS, f"v1_dialect={v1_dialect}"],
     }
 

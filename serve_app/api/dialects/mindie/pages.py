@@ -7,7 +7,6 @@ A version is one of the endpoint's served entities; one that has none counts as 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Annotated, Any, ClassVar, Final
 
 import msgspec
@@ -21,6 +20,7 @@ from serve_app.api.dialects.mindie.generate import check_id
 from serve_app.api.edge.body import WireModel, parse_body, read_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.edge.told import Told
+from serve_app.api.edge.version import VERSION
 from serve_app.api.exchange.dispatch import of_version, version_of
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
@@ -63,7 +63,7 @@ class ServerPage:
 
     def __init__(self, v1_dialect: str) -> None:
         extensions = ["generate", f"v1_dialect={v1_dialect}"]
-        self._body = {"name": "serve-app", "version": version("serve-app"), "extensions": extensions}
+        self._body = {"name": "serve-app", "version": VERSION, "extensions": extensions}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await reply(send, 200, _JSON, msgspec.json.encode(self._body))
