@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import pty
+import select
 import signal
 import socket
 import subprocess
@@ -30,6 +31,7 @@ _SHELL: Final = "import os, sys; os.login_tty(0); os.execv(sys.executable, [sys.
 _TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
 _LISTEN: Final = "0A"  # the kernel's number of that state
 _MARK: Final = "SERVE_APP_TEST_COMMAND"  # in the environment of all that descends from one command
+_TAIL: Final = 4_000  # characters of what a command said, beside a failure
 
 Address = tuple[str, int]
 Listening = dict[str, Address]  # socket, by the name that the kernel gives it -> where it listens
@@ -67,13 +69,30 @@ class Command:
             stderr=inner,
         )
         os.close(inner)
+        self._reading = threading.Lock()  # held between a read and what it adds to `_said`
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):  # the last of its users closed the terminal
-            while data := os.read(self._terminal, 65_536):
-                self._said.append(data)
+            while True:
+                self._has_more(None)
+                with self._reading:
+                    data = os.read(self._terminal, 65_536)
+                    self._said.append(data)
+                if not data:
+                    return
+
+    def _is_read(self) -> bool:
+        """Whether all that was written to the terminal until now is in `said`."""
+        with self._reading:
+            return not self._reader.is_alive() or not self._has_more(0)
+
+    def _has_more(self, wait_ms: int | None) -> bool:
+        """Whether there is something to read, or the end. `wait_ms`: for it; None: until there is."""
+        poll = select.poll()
+        poll.register(self._terminal, select.POLLIN)
+        return bool(poll.poll(wait_ms))
 
     @property
     def said(self) -> str:
@@ -86,14 +105,16 @@ class Command:
     async def until_said(self, text: str, timeout_s: float = START_S) -> None:
         async with asyncio.timeout(timeout_s):
             while text not in self.said:
-                assert self.process.poll() is None or text in self.said, self.said
+                if self.process.poll() is not None:
+                    await self._until_read()
+                    assert text in self.said
                 await asyncio.sleep(0.05)
 
     async def until_runs(self, name: str) -> psutil.Process:
         """The first process of the family that is called `name`."""
         async with asyncio.timeout(START_S):
             while not (found := [each for each in self.family() if _name_of(each) == name]):
-                assert self.process.poll() is None, self.said
+                assert self.process.poll() is None
                 await asyncio.sleep(0.02)
         return found[0]
 
@@ -108,8 +129,15 @@ class Command:
         os.killpg(self.process.pid, number)
 
     async def ended(self, timeout_s: float = WAIT_S) -> int:
-        """The exit status, once the command ended."""
-        return await asyncio.to_thread(self.process.wait, timeout_s)
+        """The exit status, once the command ended and all that it said is in `said`."""
+        status = await asyncio.to_thread(self.process.wait, timeout_s)
+        await self._until_read()
+        return status
+
+    async def _until_read(self) -> None:
+        async with asyncio.timeout(WAIT_S):
+            while not self._is_read():
+                await asyncio.sleep(0.01)
 
     def family(self) -> list[psutil.Process]:
         """Every process that has the command's mark in its environment, whoever its parent is."""
@@ -152,7 +180,7 @@ class Command:
             left = [(each.pid, line_of(each)) for each in self.family()]
             taken = [each for each in own if not _can_be_had(each)]
             taken += [ports[each] for each in ports.keys() & _listening()]
-            raise AssertionError(f"left behind: {left}, {taken}\n{self.said}") from None
+            raise AssertionError(f"left behind: {left}, {taken}") from None
 
     async def cli(self, *arguments: str) -> tuple[int, str]:
         """Run one of our other commands beside it; its exit status and what it said."""
@@ -185,10 +213,13 @@ class Command:
 
 @contextmanager
 def command(raw: Raw, folder: Path, *flags: str, **environ: str) -> Iterator[Command]:
-    """A start of the command, of which the block's end leaves nothing."""
+    """A start of the command, of which the block's end leaves nothing. A failure tells what was said."""
     started = Command(raw, folder, *flags, **environ)
     try:
         yield started
+    except BaseException as error:
+        error.add_note(f"the command said last:\n{started.said[-_TAIL:]}")
+        raise
     finally:
         started.clean_up()
 
