@@ -18,7 +18,7 @@ from tests.support.rpc_server import rpc_served
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 SETTINGS = b"\0\0\0\4\0\0\0\0\0"
 _, LINE = new_key("infer")
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 Ends = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 

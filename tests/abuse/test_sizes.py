@@ -27,7 +27,7 @@ async def exchange(address, *pieces: bytes, half_close: bool = False) -> bytes:
             await asyncio.sleep(0)
         if half_close:
             writer.write_eof()
-        return await asyncio.wait_for(answer, 20)
+        return await asyncio.wait_for(answer, 60)
     except ConnectionError:
         return b""
     finally:
@@ -114,7 +114,7 @@ async def test_a_client_that_leaves_mid_stream_frees_its_request(reset):
             writer.transport.abort()
         else:
             writer.close()
-        await asyncio.wait_for(g.backend.closed.wait(), 5)
+        await asyncio.wait_for(g.backend.closed.wait(), 60)
         assert g.backend.aborted == [g.backend.last.id]
         while g.backend.running:
             await asyncio.sleep(0.01)

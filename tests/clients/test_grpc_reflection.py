@@ -18,7 +18,7 @@ from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app
 from tests.support.rpc_server import rpc_served
 
-WAIT_S = 20.0
+WAIT_S = 60.0
 NOT_FOUND = grpc.StatusCode.NOT_FOUND.value[0]
 
 

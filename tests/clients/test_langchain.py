@@ -16,8 +16,6 @@ from pydantic import BaseModel
 from tests.clients.demo_server import EMBED, demo_server
 from tests.conformance.target import DEMO
 
-pytestmark = pytest.mark.timeout(120)
-
 CAPITAL = [SystemMessage("You are a helpful assistant."), HumanMessage("What is the capital of France?")]
 
 

@@ -341,7 +341,7 @@ async def test_closing_a_stream_early_frees_the_request():
             if chunk.choices[0].delta.content:
                 break
         await stream.close()
-        await asyncio.wait_for(g.backend.closed.wait(), 5)
+        await asyncio.wait_for(g.backend.closed.wait(), 60)
         assert g.backend.aborted == [g.backend.last.id]
 
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field
 from tests.support.ray_cluster import Cluster
 from tests.support.served import MODEL
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 QUESTION: Any = [{"role": "user", "content": "What is the capital of France?"}]
 

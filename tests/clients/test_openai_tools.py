@@ -19,8 +19,6 @@ from serve_app.config import EngineConfig, ModelConfig
 from tests.support.local_model import local_model
 from tests.support.served import MODEL
 
-pytestmark = pytest.mark.timeout(120)
-
 WEATHER: dict[str, Any] = {
     "type": "function",
     "function": {

@@ -21,7 +21,7 @@ from tests.support.fake_server import FakeServer
 from tests.support.ray_cluster import Cluster
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PLAIN_SCRIPT = """
 import sys

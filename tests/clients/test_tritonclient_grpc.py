@@ -29,7 +29,7 @@ from tests.conformance.target import DEMO, demo_app
 from tests.support.gateway import served
 from tests.support.rpc_server import idle, is_final, output_ids, rpc_served, stop, tensor, tensors
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.asyncio(loop_scope="module")]
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "kserve.md"
 PROMPT = [5, 6, 7]

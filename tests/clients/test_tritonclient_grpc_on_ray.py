@@ -19,7 +19,7 @@ from tests.support.ray_cluster import Cluster, engine_stats
 from tests.support.rpc_server import is_final, output_ids, stop, tensors
 from tests.support.served import GRPC_PORT, MODEL, WAIT_S
 
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROMPT = [5, 6, 7]
 STREAMS = 32

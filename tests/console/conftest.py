@@ -53,7 +53,7 @@ class Server:
         """The cookie of a session, as the form of the sign-in page makes it."""
         if key in self.cookies:
             return self.cookies[key]
-        async with httpx.AsyncClient(base_url=self.url) as client:
+        async with httpx.AsyncClient(base_url=self.url, timeout=60) as client:
             page = await client.get("/console/sign-in")
             token = page.text.partition('name="csrf-token" content="')[2].partition('"')[0]
             answer = await client.post("/console/sign-in", data={"csrf": token, "key": key})

@@ -35,7 +35,7 @@ def row(page: Page, name: str = NAME) -> Locator:
 
 async def status(server: Server, key: str, model: str = "demo") -> int:
     """Of a chat with `key`."""
-    async with httpx.AsyncClient(base_url=server.url) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as client:
         return (await client.post(CHAT, json=chat_body(model=model), headers=bearer(key))).status_code
 
 

@@ -129,7 +129,7 @@ async def test_a_request_shows_within_seconds_beside_the_other_endpoints(visit: 
     before = float(
         await row.locator("td").first.inner_text()
     )  # other tests may have asked it; that only falls
-    async with httpx.AsyncClient(base_url=busy.url, headers=bearer(MANAGER)) as client:
+    async with httpx.AsyncClient(base_url=busy.url, headers=bearer(MANAGER), timeout=60) as client:
         answer = await client.post(CHAT, json=chat_body(model="org/other", stream=True))
         assert answer.status_code == 200
     async with asyncio.timeout(WAIT_S):

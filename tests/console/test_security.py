@@ -53,7 +53,7 @@ async def lured(visit: Visit, evil: Evil, origin: str, markup: str) -> Page:
 
 
 async def names_of_keys(server: Server) -> set[str]:
-    async with httpx.AsyncClient(base_url=server.url, headers=bearer(MANAGER)) as client:
+    async with httpx.AsyncClient(base_url=server.url, headers=bearer(MANAGER), timeout=60) as client:
         return {key["name"] for key in (await client.get("/api/2.0/keys")).json()["keys"]}
 
 

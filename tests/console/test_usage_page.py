@@ -24,7 +24,7 @@ REQUESTS = 3
 
 async def spend(server: Server, key: str = MANAGER) -> None:
     """Some chats, and the time that their records take to the ledger."""
-    async with httpx.AsyncClient(base_url=server.url, headers=bearer(key)) as client:
+    async with httpx.AsyncClient(base_url=server.url, headers=bearer(key), timeout=60) as client:
 
         async def count() -> int:
             report = (await client.get("/api/2.0/usage?by=")).raise_for_status().json()

@@ -179,13 +179,16 @@ class Deployed(Served):
                 await asyncio.sleep(0.05)
 
     async def _are_ready(self) -> bool:
-        """Asks each gateway itself: one may not have heard yet of a model that others reach."""
+        """Asks each gateway itself: one may not have heard yet of a model that others reach.
+
+        Without a gateway HAProxy answers, in a shape of its own.
+        """
         for url in ("", *(await self.gateways()).values()):
             try:
                 answer = await self.client.get(f"{url}/readyz")
             except httpx.TransportError:  # Serve put another one in its place
                 return False
-            if answer.json()["status"] != "ready":
+            if answer.status_code != 200 or answer.json()["status"] != "ready":
                 return False
         return True
 

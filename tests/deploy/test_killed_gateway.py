@@ -42,7 +42,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 
 STREAMS: Final = 6
 LONG: Final = "tokens=4000 step=0.02"
-LATE: Final = "first=2 tokens=2"  # nothing is delivered for a while
+LATE: Final = "tokens=2 until="  # and a file: nothing is delivered before it is there
 LARGE: Final = LONG + " " * 20_000  # HAProxy does not hold it, so it cannot repeat it
 PRICE: Final = {"input_per_million": 10, "output_per_million": 100, "currency": "EUR"}
 
@@ -110,7 +110,7 @@ async def until_settled(server: Deployed, ids: list[str]) -> dict[str, UsageReco
 
 
 async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica_generated(
-    server: Deployed,
+    server: Deployed, tmp_path: Path
 ) -> None:
     finished = bare((await server.chat(DEMO, **message("tokens=7"))).json()["id"])
     before = await generated(server)
@@ -124,7 +124,8 @@ async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica
         while not all(stream.chunks > 20 for stream in streams):
             await asyncio.sleep(0.02)
     in_flight = (await server.metrics())["serve_app_requests_in_flight"]
-    late = asyncio.create_task(server.chat(DEMO, **message(LATE)))
+    begins = tmp_path / "begins"
+    late = asyncio.create_task(server.chat(DEMO, **message(f"{LATE}{begins}")))
     async with asyncio.timeout(WAIT_S):
         while (await server.metrics())["serve_app_requests_in_flight"] == in_flight:
             await asyncio.sleep(0.02)
@@ -134,11 +135,16 @@ async def test_each_stream_of_a_killed_gateway_has_one_row_with_what_its_replica
     answer = await whole
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert answer.json()["error"]["message"] == LOST.message
-    answer = await late  # asked again; the next gateway may take longer to come than HAProxy waits
+
+    found = await until_settled(server, [stream.id for stream in streams])
+    async with asyncio.timeout(WAIT_S):  # but for the late one, which was asked again
+        while (await server.engine_of(f"model-{DEMO}")).running > 1:
+            await asyncio.sleep(0.05)
+    begins.touch()
+    answer = await late  # the next gateway may take longer to come than HAProxy waits
     assert answer.status_code == 200 or answer.headers["retry-after"] == "2"
     was_late = answer.status_code == 200
 
-    found = await until_settled(server, [stream.id for stream in streams])
     assert list(await server.gateways()) != [victim]
     assert found[finished].outcome == "finished"
     lost = {id: record for id, record in found.items() if record.outcome == "lost"}

@@ -24,10 +24,11 @@ from serve_app.types import Draw, Verdict
 from tests.support.ray_cluster import Cluster
 
 # One event loop for all: a Serve handle belongs to the loop that first used it.
-pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(300)]
 
 APP = "test-limiter"
 TEST_WAIT_S = 60.0
+PATIENT_S = 45.0  # for a verdict, where the machine may stall and the limiter lives
 TEN = Draw(bucket="", unit="requests", amount=1, capacity=10, per_second=1e-6)
 
 _draw_decoder = msgspec.msgpack.Decoder(Draw)
@@ -59,6 +60,7 @@ class Claimant:
     async def __init__(self, handle: DeploymentHandle) -> None:  # type: ignore[misc]  # Serve awaits it
         self._limiter = handle
         self._quota = SharedQuota(handle)
+        await self.wait(PATIENT_S)
 
     async def claim(self, payload: bytes, times: int) -> bytes:
         """`times` claims at once: the verdicts, None where it was Unavailable."""
@@ -86,9 +88,12 @@ class Claimant:
         pid, calls = await self._limiter.about.remote()
         return pid, calls
 
+    async def wait(self, seconds: float) -> None:
+        """How long each claim of this process waits for its verdict from now on."""
+        module.WAIT_S = seconds  # type: ignore[misc]
+
     async def allow(self, calls: int) -> None:
-        """Let the limiter answer so many calls, and be patient with it while that is a bound."""
-        module.WAIT_S = WAIT_S if calls == sys.maxsize else TEST_WAIT_S  # type: ignore[misc]
+        """Let the limiter answer so many calls."""
         await self._limiter.allow.remote(calls)
 
     async def gathered(self) -> int:
@@ -222,6 +227,7 @@ async def test_while_the_limiter_is_dead_claims_end_in_time_and_after_it_they_ar
 ) -> None:
     draw = replace(TEN, bucket="killed")
     await claim(pair, 0, draw, 10)
+    await asyncio.gather(*(pair.ask.remote(gateway, "wait", WAIT_S) for gateway in range(2)))
     victim, _ = await about(pair)
     os.kill(victim, signal.SIGKILL)
     async with asyncio.timeout(TEST_WAIT_S):
@@ -231,6 +237,7 @@ async def test_while_the_limiter_is_dead_claims_end_in_time_and_after_it_they_ar
             if any(verdict and verdict.granted for (verdict,) in answers):
                 break
     assert (await about(pair))[0] != victim
+    await asyncio.gather(*(pair.ask.remote(gateway, "wait", PATIENT_S) for gateway in range(2)))
     verdicts = [*await claim(pair, 0, draw, 20), *await claim(pair, 1, draw, 20)]
     granted = sum(verdict.granted for verdict in verdicts if verdict)
     assert 8 <= granted <= 9  # of the ten of a new limiter, less one or two that were granted above

@@ -157,7 +157,7 @@ async def plane_over(
     plane.start()
     following = asyncio.ensure_future(gateway.run())
     try:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await gateway.news.wait()
         yield plane, gateway
     finally:

@@ -1,6 +1,7 @@
 """A model server without a model: numbered tokens at a fixed pace, steered by the prompt.
 
 The prompt is `key=value` words: `tokens=20 step=0.01 first=0 die=1 sick=1 refuse=Overloaded`.
+With `until=FILE` no token comes before FILE is there; with `hurry=FILE` there is no pause after it is.
 The text of token i is `"i "`; its id is the process id of the server.
 """
 
@@ -74,6 +75,8 @@ class FakeServer:
         self._running += request.n
         try:
             await asyncio.sleep(float(options.get("first", "0")))
+            while "until" in options and not _is_there(options["until"]):
+                await asyncio.sleep(0.01)
             made = [] if request.resume is None else request.resume.choices
             for number in range(len(made[0].token_ids) if made else 0, count):
                 usage = Usage(prompt_tokens=3, completion_tokens=(number + 1) * request.n)
@@ -88,7 +91,8 @@ class FakeServer:
                 )
                 sink.send([replace(delta, index=index) for index in range(request.n)])
                 self._generated += request.n
-                await asyncio.sleep(step)
+                is_hurried = "hurry" in options and _is_there(options["hurry"])
+                await asyncio.sleep(0 if is_hurried else step)
         except asyncio.CancelledError:
             self._aborted += 1
             raise
@@ -136,6 +140,10 @@ class FakeServer:
 
     async def stop(self) -> None:
         self._stopped = True
+
+
+def _is_there(file: str) -> bool:
+    return os.path.exists(file)
 
 
 def _options(text: str) -> dict[str, str]:

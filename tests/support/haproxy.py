@@ -29,7 +29,7 @@ from serve_app.deployments.proxy import repeats
 from serve_app.deployments.proxy.relay import ask
 from serve_app.deployments.proxy.settings import HaproxySettings
 
-WAIT_S: Final = 30.0
+WAIT_S: Final = 60.0
 HEALTH: Final = "/-/healthz"
 EVENT: Final = b'data: {"id":"a","object":"chat.completion.chunk","created":1,"model":"demo","choices":' + (
     b'[{"index":0,"delta":{"role":"assistant","content":"one"},"finish_reason":null}]}\n\n'

@@ -104,16 +104,6 @@ def growth(before: dict[int, tuple[int, int, int]], after: dict[int, tuple[int, 
     ]
 
 
-async def neighbour(server: Served, stop: asyncio.Event) -> int:
-    """Ask the same again and again until told to stop; each answer must be the lone one."""
-    rounds = 0
-    while not stop.is_set() or rounds == 0:
-        answer = await server.complete(**NEIGHBOUR)
-        assert answer["choices"][0]["text"] == server.alone, "a neighbour was disturbed"
-        rounds += 1
-    return rounds
-
-
 def ended(samples: dict[str, float]) -> int:
     """Generation requests that came to an end, with whatever outcome."""
     return int(
@@ -130,6 +120,25 @@ class Watch:
     """What the body of `unharmed` tells: generation requests that it sent and that reached a route."""
 
     sent: int = 0
+    before: int = 0  # requests that had ended when the body began
+    rounds: int = 0  # of the neighbour, with the one under way
+
+    async def neighbour(self, server: Served, stop: asyncio.Event) -> None:
+        """Ask the same again and again until told to stop; each answer must be the lone one."""
+        while not stop.is_set() or self.rounds == 0:
+            self.rounds += 1
+            answer = await server.complete(**NEIGHBOUR)
+            assert answer["choices"][0]["text"] == server.alone, "a neighbour was disturbed"
+
+    async def until_arrived(self, server: Served, count: int) -> None:
+        """Wait until so many requests of the body have reached the gateway. They may have ended since."""
+        async with asyncio.timeout(WAIT_S):
+            while True:
+                samples = await server.metrics()
+                arrived = ended(samples) + samples["serve_app_requests_in_flight"]
+                if arrived - self.before - self.rounds >= count:
+                    return
+                await asyncio.sleep(0.01)
 
 
 @asynccontextmanager
@@ -139,18 +148,17 @@ async def unharmed(server: Served) -> AsyncIterator[Watch]:
         server.alone = (await server.complete(**NEIGHBOUR))["choices"][0]["text"]
     await server.until_idle()
     before = footprint(server.processes())
-    counted = ended(await server.metrics())
-    watch, stop = Watch(), asyncio.Event()
-    task = asyncio.create_task(neighbour(server, stop))
+    watch, stop = Watch(before=ended(await server.metrics())), asyncio.Event()
+    task = asyncio.create_task(watch.neighbour(server, stop))
     try:
         yield watch
     finally:
         stop.set()
-    rounds = await task
+    await task
     answer = await server.complete(**NEIGHBOUR)
     assert answer["choices"][0]["text"] == server.alone
     await server.until_idle()
-    assert ended(await server.metrics()) - counted == watch.sent + rounds + 1, "requests ended"
+    assert ended(await server.metrics()) - watch.before == watch.sent + watch.rounds + 1, "requests ended"
     # Proxies keep idle connections for some seconds, so this one is waited for.
     async with asyncio.timeout(WAIT_S):
         while grown := growth(before, footprint(server.processes())):

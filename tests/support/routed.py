@@ -13,7 +13,7 @@ from serve_app.deployments.gateway.routed_stream import RoutedStream
 from serve_app.types import TokenDelta
 from tests.support.fake_replicas import FakeHandle, FakeReplica
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Gateway:

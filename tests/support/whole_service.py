@@ -94,7 +94,7 @@ async def whole_service(folder: Path, keys: str = "") -> AsyncIterator[WholeServ
     first = asyncio.Event()
     following = asyncio.ensure_future(_follow(plane, app.state.services, backend, first))
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await first.wait()
         yield WholeService(app, backend, plane)
     finally:

@@ -98,7 +98,7 @@ async def test_typical_sampling_narrows_the_choice(client: httpx.AsyncClient) ->
 async def test_an_id_stops_a_running_stream(client: httpx.AsyncClient) -> None:
     running = {**body(max_new_tokens=480, details=True, do_sample=True, temperature=1e6), "id": "long"}
     task = asyncio.ensure_future(client.post(f"{PATH}/generate_stream", json=running))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while (await client.post(f"{PATH}/stopInfer", json={"id": "long"})).status_code == 404:
             await asyncio.sleep(0.001)
     found = [json.loads(part.removeprefix("data:")) for part in (await task).text.split("\n\n")[:-1]]

@@ -46,7 +46,7 @@ CLOSED = replace(
     currency="USD",
 )
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 # A gateway in a process of its own: each line it reads is Python that may use `journal` and `record`.
 CHILD = """

@@ -16,7 +16,7 @@ async def test_the_first_token_is_in_the_journal_before_its_client_has_it():
     app = fake_app(FakeBackend(hang_after=1), journal=journal)
     async with (
         served(app) as (host, port),
-        httpx.AsyncClient(base_url=f"http://{host}:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as client,
         client.stream("POST", CHAT, json=chat_body(stream=True)) as answer,
     ):
         await anext(answer.aiter_bytes())

@@ -25,7 +25,7 @@ from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailab
 from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta
 from tests.support.waiting import until
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from serve_app.channel.sender import Sender
 from serve_app.types import EngineStats, FinishReason, TokenDelta, Usage, UsageRecord
 from tests.support.waiting import until
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Replica:

@@ -28,8 +28,6 @@ from tests.support.fake_cluster import OPERATOR, FakeCluster, plane_over
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app, served
 
-pytestmark = pytest.mark.timeout(60)
-
 OLD, NEW = "demo-chat", "demo-chat-2"
 
 
@@ -70,7 +68,7 @@ async def talk(tmp_path: Path, invoke: Any, monkeypatch: pytest.MonkeyPatch) -> 
     wanted = ConfigWanted(entities=entities, traffic={OLD: 100, NEW: 0})
     async with plane_over(tmp_path, FakeCluster()) as (plane, _):
         await plane.do(CreateEndpoint(name="talk", config=wanted, is_provisioned=True), OPERATOR)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while (shown := await plane.do(GetEndpoint(name="talk"), OPERATOR)).update is (
                 UpdateState.IN_PROGRESS
             ):

@@ -70,7 +70,7 @@ async def test_it_goes_on_where_the_database_is_away_for_a_while(database, monke
 
     monkeypatch.setattr(retention, "sweep", fails_first)
     running = asyncio.ensure_future(retention.run())
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await plane.rows():
             await asyncio.sleep(0.01)
     running.cancel()

@@ -87,7 +87,7 @@ async def quota(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Sh
 
 
 async def until(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not condition():
             await asyncio.sleep(0.001)
 
@@ -297,7 +297,7 @@ async def test_closing_is_bounded_when_the_limiter_is_away(
     wire.rule = wire.lose_the_call
     claim = asyncio.create_task(quota.claim([ONE]))
     quota.settle([ONE])
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await quota.close()
     with pytest.raises(Unavailable):
         await claim

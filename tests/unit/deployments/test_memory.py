@@ -14,7 +14,7 @@ from serve_app.deployments.memory import Memory, MemoryGuard, memory
 from serve_app.errors import Unavailable
 from tests.support.waiting import until
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 MIB = 2**20
 
 

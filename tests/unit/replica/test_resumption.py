@@ -73,7 +73,7 @@ async def test_usage_goes_on(server: ModelServer) -> None:
 async def test_a_call_that_is_cancelled_gives_its_blocks_back(server: ModelServer) -> None:
     wanted, sink = await moved(server), Sink()
     call = asyncio.ensure_future(server.generate(wanted, sink))
-    await asyncio.wait_for(sink.began.wait(), 20)
+    await asyncio.wait_for(sink.began.wait(), 60)
     call.cancel()
     await asyncio.gather(call, return_exceptions=True)
     await wait_until(lambda: server.stats().blocks_used == 0)

@@ -34,7 +34,7 @@ async def server() -> AsyncIterator[ModelServer]:
 
 
 async def idle(server: ModelServer) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while server.stats().running or server.stats().waiting or server.stats().blocks_used:
             await asyncio.sleep(0.01)
 

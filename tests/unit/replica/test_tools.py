@@ -111,7 +111,7 @@ async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer)
     assert single.calls == free.calls
     assert single.deltas[-1].finish is FinishReason.TOOL_CALLS
     assert single.deltas[-1].usage.completion_tokens < free.deltas[-1].usage.completion_tokens
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while server.stats().running:
             await asyncio.sleep(0.01)
 

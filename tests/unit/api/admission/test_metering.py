@@ -124,7 +124,7 @@ async def hung_up(g: Gateway, path: str, body: dict[str, Any]) -> UsageRecord:
         _reader, writer = await asyncio.open_connection(host, port)
         raw = json.dumps(body).encode()
         writer.write(f"POST {path} HTTP/1.1\r\nhost: a\r\ncontent-length: {len(raw)}\r\n\r\n".encode() + raw)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not g.backend.running:
                 await asyncio.sleep(0)
             for _ in range(20):  # what the model says on its way is read
@@ -272,7 +272,7 @@ async def test_a_client_that_leaves_pays_what_it_got() -> None:
             writer.write(head + body)
             await reader.readuntil(b"aus")
             writer.close()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 await backend.closed.wait()
                 while g.journal.open:
                     await asyncio.sleep(0.01)

@@ -96,7 +96,7 @@ async def test_a_stop_delivers_what_came_and_aborts_every_open_choice(count: int
         reading = asyncio.ensure_future(read(stream))
         await asyncio.sleep(0)
         stream.stop()
-        found = await asyncio.wait_for(reading, 5)
+        found = await asyncio.wait_for(reading, 60)
         usage = stream.usage
     assert {key: [(d.finish, d.text) for d in deltas] for key, deltas in found.items()} == {
         (prompt, index): END for prompt in range(count) for index in range(2)

@@ -18,7 +18,7 @@ from serve_app.types.control.live import SLOT_S, LiveSlot, LiveSlots
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import CHAT, chat_body, gateway
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Made:

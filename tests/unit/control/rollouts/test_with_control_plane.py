@@ -30,8 +30,6 @@ from serve_app.types.control import (
 )
 from tests.support.fake_cluster import OPERATOR, FakeCluster, FakeGateway, plane_over
 
-pytestmark = pytest.mark.timeout(60)
-
 START = StartRollout(endpoint="talk", entity="new", steps=(20, 100), interval_s=60.0)
 ENTITIES = tuple(
     EntityWanted(entity_name="demo-chat", entity_version=version, name=name, provisioned_model_units=1)
@@ -43,7 +41,7 @@ async def make(plane: ControlPlane) -> None:
     """The endpoint `talk`, with two entities."""
     wanted = ConfigWanted(entities=ENTITIES, traffic={"old": 100, "new": 0})
     await plane.do(CreateEndpoint(name="talk", config=wanted, is_provisioned=True), OPERATOR)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while True:
             shown = await plane.do(GetEndpoint(name="talk"), OPERATOR)
             if shown.update is not UpdateState.IN_PROGRESS:
@@ -54,7 +52,7 @@ async def make(plane: ControlPlane) -> None:
 
 async def traffic_is(gateway: FakeGateway, traffic: dict[str, int]) -> None:
     """Once the gateway has this split."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while {k: v for k, v in gateway.endpoints["talk"]["traffic"].items() if v} != traffic:
             await asyncio.sleep(0.01)
 
@@ -119,7 +117,7 @@ async def test_a_shadow_reaches_gateways(tmp_path: Path) -> None:
         await plane.do(PutShadow(endpoint="talk", shadow={"entity": "new", "percentage": 30}), OPERATOR)
         shadow = (await plane.do(GetEndpoint(name="talk"), OPERATOR)).shadow
         assert shadow == {"entity": "new", "percentage": 30, "max_concurrent": 8}
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while "shadow" not in gateway.endpoints["talk"]:
                 await asyncio.sleep(0.01)
         assert gateway.endpoints["talk"]["shadow"]["percentage"] == 30

@@ -82,7 +82,7 @@ async def feeding(link: FakeLink, file: Path) -> AsyncIterator[tuple[SnapshotFee
 
 
 async def until(holds: Any) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not holds():
             await asyncio.sleep(0.005)
 

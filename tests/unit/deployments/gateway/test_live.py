@@ -22,7 +22,7 @@ from serve_app.types.control.live import SLOT_S, EntityCounts, LiveSlot, Replica
 from tests.support.fakes_backend import FakeBackend
 from tests.support.waiting import until
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Management:

@@ -24,7 +24,7 @@ from serve_app.errors import EngineRefused, GenerationFailed, InvalidField, Over
 from serve_app.types import EngineStats, FinishReason, GenerateRequest, Prompt, TokenDelta
 
 ASKED = GenerateRequest(id="r", model="m", prompt=Prompt(text="a"))
-WAIT_S = 10.0
+WAIT_S = 60.0
 
 
 class Response(asyncio.Future[bytes | None]):

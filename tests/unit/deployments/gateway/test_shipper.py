@@ -19,7 +19,7 @@ from tests.support.ledger import LedgerPlane, read_rows
 from tests.unit.accounts.test_journal import CLOSED, OPEN, Gateway
 
 FAST = 0.01
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(autouse=True)

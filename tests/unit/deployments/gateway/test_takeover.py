@@ -17,8 +17,6 @@ from serve_app.deployments.gateway.control.takeover import Takeover
 from serve_app.endpoints.catalogue import Catalogue, parse_catalogue
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity
 
-pytestmark = pytest.mark.timeout(20)
-
 
 class Models:
     """Which of them answer can be set; what is looked for and served can be read."""

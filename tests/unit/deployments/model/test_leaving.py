@@ -38,7 +38,7 @@ async def test_the_first_stop_is_told_before_serve_waits_for_answers(stopped: li
     leaving.on_stop(told.set)
     stopping = replica()
     await stopping.perform_graceful_shutdown()
-    await asyncio.wait_for(told.wait(), 10)
+    await asyncio.wait_for(told.wait(), 60)
     await stopping.perform_graceful_shutdown()  # a controller that restarts repeats itself
     assert stopped == [stopping]
 
@@ -52,7 +52,7 @@ async def test_it_is_told_on_the_loop_of_the_deployment(stopped: list[Any]) -> N
         await replica().perform_graceful_shutdown()
 
     await asyncio.to_thread(asyncio.run, stop())
-    assert await asyncio.wait_for(thread, 10) == threading.get_ident()
+    assert await asyncio.wait_for(thread, 60) == threading.get_ident()
     assert len(stopped) == 1
 
 

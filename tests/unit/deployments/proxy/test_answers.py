@@ -75,7 +75,7 @@ def test_every_path_is_answered_as_its_protocol_says(server: Front, v1: Family) 
         ({"servers": []}, UNREADY, 503),
     ):
         server.reload(**answers)
-        with httpx.Client(base_url=server.url) as client:
+        with httpx.Client(base_url=server.url, timeout=60) as client:
             for path in PATHS:
                 prefix, inner = split_prefix(unquote(path.partition("?")[0]))
                 answer = client.get(path)
@@ -86,7 +86,7 @@ def test_every_path_is_answered_as_its_protocol_says(server: Front, v1: Family) 
 
 def test_the_header_decides_before_the_path(server: Front, v1: Family) -> None:
     server.reload(servers=[])
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
         for word, family in WORDS.items():
             for path in ("/v1/chat/completions", "/v3/models", "/mindie/v1/models", "/x"):
                 check(client.post(path, headers={HEADER: word}), UNREADY, family)
@@ -97,7 +97,7 @@ def test_a_gateway_that_ends_without_an_answer_is_told_in_the_protocols_words(se
     with replica() as gateway:
         for path, family in (("/die/", Family.OPENAI), ("/die/mindie", Family.MINDIE)):
             server.reload(servers=[gateway.port])  # so that the connection is a new one
-            answer = httpx.get(f"{server.url}{path}", headers={HEADER: family})
+            answer = httpx.get(f"{server.url}{path}", headers={HEADER: family}, timeout=60)
             check(answer, LOST, family)
             assert answer.status_code == 503
             assert answer.headers["retry-after"] == "2"
@@ -106,7 +106,7 @@ def test_a_gateway_that_ends_without_an_answer_is_told_in_the_protocols_words(se
 def test_a_gateway_that_is_gone_and_not_yet_missed_is_not_ready(server: Front) -> None:
     with replica() as gateway:
         server.reload(servers=[gateway.port])
-        assert httpx.get(f"{server.url}/v3/x").status_code == 200
+        assert httpx.get(f"{server.url}/v3/x", timeout=60).status_code == 200
     answer = httpx.get(f"{server.url}/v3/x", timeout=30)
     check(answer, UNREADY, Family.OVMS)
     assert answer.status_code == 503
@@ -116,8 +116,8 @@ def test_a_path_that_no_application_has_is_missing(server: Front) -> None:
     with replica() as gateway:
         server.reload(servers=[gateway.port], prefix="/api")
         try:
-            assert httpx.get(f"{server.url}/api/x").status_code == 200
-            answer = httpx.get(f"{server.url}/v2/x")
+            assert httpx.get(f"{server.url}/api/x", timeout=60).status_code == 200
+            answer = httpx.get(f"{server.url}/v2/x", timeout=60)
             check(answer, MISSING, Family.TRITON)
             assert answer.status_code == 404
         finally:

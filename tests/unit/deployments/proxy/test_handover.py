@@ -60,7 +60,7 @@ class Asker:
 def until_down(server: Front) -> None:
     """Wait until no gateway counts as running."""
     deadline = time.monotonic() + WAIT_S
-    while httpx.get(f"{server.url}/-/healthz").status_code == 200:
+    while httpx.get(f"{server.url}/-/healthz", timeout=WAIT_S).status_code == 200:
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -107,7 +107,7 @@ def test_a_connection_from_before_reaches_the_gateway_of_now(server: Front, old:
 def test_without_a_gateway_the_wait_has_an_end(old: Replica, stays: bool) -> None:
     """`stays`: HAProxy counts the gateway that refuses. Else it has none."""
     with front({"wait_s": 1}, servers=[old.port]) as server:
-        assert httpx.get(f"{server.url}/x").text == "/x"
+        assert httpx.get(f"{server.url}/x", timeout=WAIT_S).text == "/x"
         old.stop()
         if not stays:
             until_down(server)
@@ -124,4 +124,4 @@ def test_no_request_is_handed_on_for_ever(server: Front) -> None:
         assert client.get("/x").text == "/x"
         assert client.get("/x", headers=[(HANDED, "1")] * (MAX_HANDED - 1)).text == "/x"
         assert client.get("/x", headers=[(HANDED, "1")] * MAX_HANDED).status_code == 503
-    assert httpx.get(f"{server.url}/x", headers=[(HANDED, "1")] * MAX_HANDED).text == "/x"
+    assert httpx.get(f"{server.url}/x", headers=[(HANDED, "1")] * MAX_HANDED, timeout=WAIT_S).text == "/x"

@@ -104,13 +104,13 @@ def test_one_client_with_all_the_connections_it_can_get_leaves_others_theirs(ser
 
 def _answers(server: Front) -> bool:
     with contextlib.suppress(httpx.HTTPError):
-        return httpx.get(server.url).status_code == 200
+        return httpx.get(server.url, timeout=WAIT_S).status_code == 200
     return False
 
 
 def test_many_requests_on_one_connection_have_each_their_time(server: Front) -> None:
     started = time.monotonic()
-    with httpx.Client(base_url=server.url) as client:
+    with httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
         while time.monotonic() - started < SHORT_S + 1:
             assert client.get("/x").status_code == 200
             time.sleep(0.2)

@@ -40,7 +40,7 @@ def until(condition: Callable[[], object]) -> None:
 
 def answers(server: Front) -> bool:
     try:
-        return httpx.get(f"{server.url}/x").text == "/x"
+        return httpx.get(f"{server.url}/x", timeout=WAIT_S).text == "/x"
     except httpx.HTTPError:
         return False
 

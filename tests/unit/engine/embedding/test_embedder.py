@@ -14,7 +14,7 @@ from serve_app.engine.embedding.embedder import MAX_STRIKES, Embedder
 from serve_app.engine.embedding.pooling import Pooler, Vectors
 from serve_app.errors import DeadlineExceeded, GenerationFailed, NumericalError, Overloaded, Unavailable
 
-WAIT_S = 10.0
+WAIT_S = 60.0
 POISON, NOT_FINITE = 666, 777
 
 

@@ -230,7 +230,7 @@ async def test_a_client_that_leaves_takes_its_question_back() -> None:
             await asyncio.sleep(0.005)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait_for(g.backend.closed.wait(), 10)
+        await asyncio.wait_for(g.backend.closed.wait(), 60)
         assert len(g.backend.aborted) == 1
         assert [record.outcome for record in g.journal.records] == ["aborted"]
         await g.check()
