@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ _IGNORED: Final = {line.strip("/\n") for line in (ROOT / ".gitignore").open()}
 IDS: Final = [str(page.relative_to(ROOT)) for page in PAGES]
 
 
+@cache
 def prose(page: Path) -> str:
     return _CODE.sub("", page.read_text("utf-8"))
 
@@ -58,6 +60,14 @@ def test_every_link_leads_somewhere(page: Path) -> None:
         assert re.match(r"[a-z]+:", target) or file.exists() or file in made, target
 
 
+@cache
+def settings_page() -> dict[Path, str]:
+    """The page that is made from the code and that others link into, by its file."""
+    name = "reference/settings.md"
+    return {DOCS / name: GENERATED[name]()}
+
+
+@cache
 def anchors(page: Path) -> set[str]:
     """Of the headings of a page, as the site makes them."""
     found: set[str] = set()
@@ -70,7 +80,7 @@ def anchors(page: Path) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
 def test_every_anchor_is_there(page: Path) -> None:
-    made = {DOCS / name: text() for name, text in GENERATED.items() if name == "reference/settings.md"}
+    made = settings_page()
     for target, fragment in re.findall(r"\]\(([^)#\s]*)#([^)]*)\)", prose(page)):
         file = (page.parent / target).resolve() if target else page
         if file in made:
