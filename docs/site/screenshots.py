@@ -56,6 +56,9 @@ def take(folder: Path) -> list[str]:
                 _shoot(page, f"/console/endpoints/{ENDPOINT}", folder / "console-endpoint.png")
                 _shoot(page, f"/console/live?endpoint={ENDPOINT}", folder / "console-live.png", wait_s=20.0)
                 talking.result()
+            _grant(client)
+            for tab in ("permissions", "settings"):
+                _shoot(page, f"/console/endpoints/{ENDPOINT}?tab={tab}", folder / f"console-{tab}.png")
             _shoot(page, "/console/usage", folder / "console-usage.png")
             _shoot(page, "/console/keys", folder / "console-keys.png")
             browser.close()
@@ -86,6 +89,21 @@ def _filled(client: httpx.Client) -> Iterator[Mapping[str, str]]:
         yield keys
     finally:
         client.delete(f"/api/2.0/serving-endpoints/{ENDPOINT}")
+
+
+def _grant(client: httpx.Client) -> None:
+    """The endpoint is for the teams from now on, and limited."""
+    path = f"/api/2.0/serving-endpoints/{ENDPOINT}"
+    grants = [
+        {"group_name": group, "permission_level": "CAN_QUERY"} for groups in TEAMS.values() for group in groups
+    ]
+    id = client.get(path).json()["id"]
+    body = {"access_control_list": grants}
+    client.put(f"/api/2.0/permissions/serving-endpoints/{id}", json=body).raise_for_status()
+    limit = {"calls": 600, "key": "user", "renewal_period": "minute"}
+    rules = {"output": {"invalid_keywords": ["top secret"]}}
+    settings = {"rate_limits": [limit], "guardrails": rules}
+    client.put(f"{path}/ai-gateway", json=settings).raise_for_status()
 
 
 def _until_ready(client: httpx.Client) -> None:

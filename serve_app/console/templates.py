@@ -18,6 +18,7 @@ from serve_app.console import reading
 from serve_app.console.assets import Assets
 from serve_app.console.policy import CSRF_FIELD
 from serve_app.console.request import ConsoleRequest, console_of
+from serve_app.console.views.problem import is_wrong
 
 FOLDER: Final = Path(__file__).parent / "templates"
 
@@ -47,7 +48,7 @@ class Templates:
             auto_reload=False,
         )
         self._jinja.filters.update(reading.FILTERS)
-        self._jinja.globals.update(asset=assets.url, menu=menu)
+        self._jinja.globals.update(asset=assets.url, menu=menu, is_wrong=is_wrong)
 
     def page(self, request: Request, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """The template `name` with `values`, and what every page knows: `console`, `path`, `csrf_field`."""

@@ -185,7 +185,7 @@ async def test_a_rollout_is_started_watched_and_stopped(visit: Visit) -> None:
     page = visit.page
     await create(visit, 100, 0)
     await serves(page)
-    for tab in ("Overview", "Configuration", "Comparison", "Logs", "Settings", "Rollout"):
+    for tab in ("Overview", "Configuration", "Comparison", "Logs", "Permissions", "Settings", "Rollout"):
         await page.get_by_role("link", name=tab, exact=True).click()
         await everybody.check(visit)
     await page.get_by_label("Entity", exact=True).first.select_option("v2")
@@ -222,6 +222,7 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await expect(page.locator("pre.log")).to_contain_text("log of rt-")
 
     await page.get_by_role("link", name="Settings").click()
+    await page.get_by_text("All settings, as JSON").click()
     await page.get_by_label("as JSON").fill('{"rate_limits": [{"calls": 5, "renewal_period": "minute"}]')
     await page.get_by_role("button", name="Replace settings").click()
     await expect(page.get_by_role("alert")).to_contain_text("this is no JSON")
@@ -245,6 +246,65 @@ async def test_events_settings_and_the_end(visit: Visit, server: Server) -> None
     await page.get_by_role("button", name="Delete endpoint").click()
     await expect(page.get_by_text("The endpoint is deleted.")).to_be_visible()
     await expect(row(page, NAME)).to_have_count(0)
+    forgive(visit, REFUSED)
+
+
+@pytest.mark.full
+async def test_the_ai_gateway_is_set_by_fields(visit: Visit) -> None:
+    page = visit.page
+    await create(visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Settings").click()
+    limit = page.get_by_role("group", name="Limit 1")
+    await limit.get_by_label("Counts").select_option("user_group")
+    await limit.get_by_label("Calls").fill("5")
+    await page.get_by_label("Prompts: personal data").select_option("BLOCK")
+    await page.get_by_label("Answers: words that must not occur").fill("secret, top secret")
+    await page.get_by_label("List this endpoint in usage reports").uncheck()
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.get_by_role("alert")).to_contain_text("'user_group' must name its principal")
+    await expect(limit.get_by_label("Name")).to_have_attribute("aria-invalid", "true")
+    other = page.get_by_role("group", name="Limit 2").get_by_label("Name")
+    await expect(other).not_to_have_attribute("aria-invalid", "true")
+    await expect(limit.get_by_label("Calls")).to_have_value("5")
+    await expect(page.get_by_label("Prompts: personal data")).to_have_value("BLOCK")
+    forgive(visit, REFUSED)
+    await limit.get_by_label("Name").fill("sea")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(page.get_by_text("The settings are in force.")).to_be_visible()
+    await expect(page.get_by_label("List this endpoint in usage reports")).not_to_be_checked()
+    await expect(limit.get_by_label("Name")).to_have_value("sea")
+    await expect(page.get_by_label("Answers: words that must not occur")).to_have_value("secret, top secret")
+    await everybody.check(visit)
+    await limit.get_by_label("Calls").fill("")
+    await limit.get_by_label("Name").fill("")
+    await page.get_by_role("button", name="Save settings").click()
+    await expect(limit.get_by_label("Counts")).to_have_value("endpoint")
+
+
+@pytest.mark.full
+async def test_a_grant_is_given_and_taken_away(visit: Visit) -> None:
+    page = visit.page
+    await create(visit, 100)
+    await serves(page)
+    await page.get_by_role("link", name="Permissions").click()
+    await expect(page.get_by_text("There is no grant")).to_be_visible()
+    for kind, name, level in (("group_name", "sea", "CAN_QUERY"), ("user_name", "ann", "CAN_MANAGE")):
+        await page.get_by_label("Grant to a").select_option(kind)
+        await page.get_by_label("Name", exact=True).fill(name)
+        await page.get_by_label("May", exact=True).select_option(level)
+        await page.get_by_role("button", name="Grant", exact=True).click()
+        await expect(row(page, name)).to_contain_text(level)
+    await everybody.check(visit)
+    await page.get_by_role("button", name="Take the grant of sea away").click()
+    await expect(row(page, "sea")).to_have_count(0)
+    await expect(row(page, "ann")).to_contain_text("user")
+    await page.get_by_label("Grant to a").select_option("service_principal_name")
+    await page.get_by_label("Name", exact=True).fill("x" * 300)
+    await page.get_by_role("button", name="Grant", exact=True).click()
+    await expect(page.get_by_role("alert")).to_contain_text("service_principal_name")
+    await expect(page.get_by_label("Name", exact=True)).to_have_attribute("aria-invalid", "true")
+    await expect(page.get_by_label("Grant to a")).to_have_value("service_principal_name")
     forgive(visit, REFUSED)
 
 

@@ -33,6 +33,7 @@ AFTER: Final = 200  # users that ask at 50:50
 AT_ONCE: Final = 6
 FEW: Final = 0.25  # over four deviations above 10 % of 100 users, and below what all of them make: 37 %
 WINDOW_S: Final = 300
+QUESTION: Final = "What is the capital of France?"
 
 
 @asynccontextmanager
@@ -134,6 +135,37 @@ async def story(visit: Visit, made: Controlled, headers: dict[str, str]) -> None
     assert await share_in_live(visit, BEFORE + AFTER) > FEW
 
 
+async def compare(visit: Visit, made: Controlled, headers: dict[str, str]) -> None:
+    """One prompt to both entities beside each other. Each answer is what that entity says by itself."""
+    page, before = visit.page, await exported(visit)
+    asked = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
+    alone = {}
+    for name in ("old", "new"):
+        direct = {**headers, "x-served-entity": name}
+        answer = await made.server.client.post(CHAT, json=asked, headers=direct)
+        assert answer.headers["x-served-entity"] == name
+        alone[name] = answer.json()["choices"][0]["message"]["content"]
+    await visit.goto(f"/console/endpoints/{NAME}")
+    await page.get_by_role("link", name="Try old in the Playground").click()
+    await page.locator("#playground[data-ready]").wait_for()
+    await page.get_by_role("button", name="Compare").click()
+    await expect(page.get_by_label("Served entity of column 2")).to_have_value("new", timeout=LOAD_MS)
+    await page.locator("#options details").evaluate_all("all => all.forEach(each => { each.open = true })")
+    await page.locator("#options [data-option=temperature]").fill("0")
+    await page.locator("#prompt").fill(QUESTION)
+    await page.get_by_role("button", name="Send").click()
+    for column, name in enumerate(("old", "new"), 1):
+        log = page.get_by_role("log", name=f"Conversation of column {column}")
+        figures = log.locator(".turn-figures div", has_text="Entity")
+        await expect(figures).to_contain_text(name, timeout=LOAD_MS)
+        await expect(log.locator(".answer-text").first).to_have_text(alone[name], timeout=LOAD_MS)
+
+    async def more() -> Counter[str]:
+        return await exported(visit) - before
+
+    await eventually(more, Counter(old=2, new=2))  # the ledger says who was asked
+
+
 async def exported(visit: Visit) -> Counter[str]:
     """Requests by entity of NAME, in the file that the page of usage gives."""
     page = visit.page
@@ -168,10 +200,13 @@ async def test_an_endpoint_is_made_split_watched_and_counted(controlled_server: 
 
 @pytest.mark.full
 async def test_two_versions_and_keys_in_one_session(ray_cluster: Cluster, tmp_path: Path) -> None:
-    """The first key closes the server; the rest is done with it, on replicas of the endpoint's own."""
+    """The first key closes the server; the rest is done with it, on replicas of the endpoint's own.
+
+    Both versions are asked beside each other in the Playground.
+    """
     async with controlled(ray_cluster, small_file(), tmp_path) as made, tab(made) as visit:
         page = visit.page
-        admin = await new_key(visit, "admin", "manage")
+        admin = await new_key(visit, "admin", "manage", "routing")
         await page.get_by_role("link", name="Sign in").click()
         await page.get_by_label("API key").fill(admin)
         await page.get_by_role("button", name="Sign in").click()
@@ -185,6 +220,7 @@ async def test_two_versions_and_keys_in_one_session(ray_cluster: Cluster, tmp_pa
 
         await eventually(status, 200)
         await story(visit, made, bearer(client))
+        await compare(visit, made, bearer(await new_key(visit, "chooser", "routing")))
         await visit.goto("/console/keys")
         await page.get_by_role("button", name="Revoke client").click()
         await page.get_by_role("button", name="Revoke this key").click()

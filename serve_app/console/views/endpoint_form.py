@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from serve_app.console.forms import Form
 from serve_app.console.views.config_form import config_body
 from serve_app.console.views.fields import words
+from serve_app.console.views.gateway_form import FORM, PARTS, settings_body
 from serve_app.console.views.problem import Problem
 
 Json = Mapping[str, Any]
-
-# The parts of an AI gateway that the API replaces as a whole; a shadow has a route of its own.
-PARTS: Final = (
-    *("rate_limits", "guardrails", "usage_tracking_config", "fallback_config", "inference_table_config"),
-)
 
 
 def creation_body(form: Form) -> dict[str, Any]:
@@ -55,8 +51,10 @@ def gateway_text(endpoint: Json) -> str:
     return json.dumps(shown, indent=2, ensure_ascii=False)
 
 
-def gateway_body(form: Form) -> Any:
-    """What a form says of the AI gateway. Raises Problem for a text that is no JSON."""
+def gateway_body(form: Form, endpoint: Json) -> Any:
+    """What a form says of the AI gateway, by fields or as JSON. Raises Problem for a text that is no JSON."""
+    if FORM in form:
+        return settings_body(form, endpoint.get("ai_gateway") or {})
     text = form.text("ai_gateway") or "{}"
     try:
         return json.loads(text)

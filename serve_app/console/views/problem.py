@@ -22,3 +22,10 @@ def field_in(message: str) -> str | None:
     """The field that an error of the management API begins with, as forms call it; None: it names none."""
     found = _FIELD.match(message)
     return None if found is None else found[1]
+
+
+def is_wrong(field: str, refused: str | None) -> bool:
+    """Whether a refusal of `refused` is about `field`: about itself, a part of it, or what it is part of."""
+    return refused is not None and (
+        field == refused or field.startswith(f"{refused}.") or refused.startswith(f"{field}.")
+    )

@@ -12,10 +12,10 @@ from starlette.routing import Route
 
 from serve_app.console.forms import Form
 from serve_app.console.pages.endpoints.one import show
-from serve_app.console.pages.endpoints.paths import FORM, LIST, api_path, page_path, to
+from serve_app.console.pages.endpoints.paths import FORM, LIST, api_path, page_path, permissions_path, to
 from serve_app.console.public_api import ApiError, PublicApi
 from serve_app.console.request import console_of
-from serve_app.console.views import config_form, endpoint_form, rollouts
+from serve_app.console.views import config_form, endpoint_form, grants, rollouts
 from serve_app.console.views.problem import Problem
 
 
@@ -106,7 +106,19 @@ async def _end_shadow(change: Change) -> None:
 
 
 async def _ai_gateway(change: Change) -> None:
-    await change.api.put(api_path(change.name, "ai-gateway"), endpoint_form.gateway_body(change.form))
+    body = endpoint_form.gateway_body(change.form, await change.endpoint())
+    await change.api.put(api_path(change.name, "ai-gateway"), body)
+
+
+async def _grant(change: Change) -> None:
+    path = permissions_path((await change.endpoint())["id"])
+    await change.api.patch(path, grants.grant_body(change.form))
+
+
+async def _end_grant(change: Change) -> None:
+    path = permissions_path((await change.endpoint())["id"])
+    former = (await change.api.get(path)).body
+    await change.api.put(path, grants.rest_body(former, change.form))
 
 
 async def _tags(change: Change) -> None:
@@ -131,6 +143,8 @@ FORMS: Final = {
     "shadow": FormRoute(_shadow, "rollout", "shadowed"),
     "shadow-end": FormRoute(_end_shadow, "rollout", "unshadowed"),
     "ai-gateway": FormRoute(_ai_gateway, "settings", "settings"),
+    "grant": FormRoute(_grant, "permissions", "granted"),
+    "grant-end": FormRoute(_end_grant, "permissions", "ungranted"),
     "tags": FormRoute(_tags, "settings", "tags"),
     "delete": FormRoute(_delete, "settings", "deleted"),
 }

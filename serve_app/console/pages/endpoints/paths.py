@@ -27,6 +27,8 @@ NOTICES: Final = {
     "unshadowed": "No request is copied any more.",
     "settings": "The settings are in force.",
     "tags": "The tags are saved.",
+    "granted": "The grant is in force, within seconds on every gateway.",
+    "ungranted": "The grant is taken away, within seconds on every gateway.",
     "deleted": "The endpoint is deleted.",
 }
 
@@ -34,6 +36,11 @@ NOTICES: Final = {
 def api_path(name: str, below: str = "") -> str:
     """The API's path of an endpoint, unquoted, or of something `below` it."""
     return f"{API}/{name}/{below}" if below else f"{API}/{name}"
+
+
+def permissions_path(id: str) -> str:
+    """The API's path of the grants of an endpoint, by its id."""
+    return f"/api/2.0/permissions/serving-endpoints/{id}"
 
 
 def page_path(name: str, **query: str) -> str:

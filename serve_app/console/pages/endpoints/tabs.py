@@ -10,9 +10,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from serve_app.console.forms import Form
-from serve_app.console.pages.endpoints.paths import API, api_path
+from serve_app.console.pages.endpoints.paths import API, api_path, permissions_path
 from serve_app.console.public_api import ApiError, PublicApi
-from serve_app.console.views import config_form, endpoint_form, rollouts
+from serve_app.console.views import config_form, endpoint_form, gateway_form, grants, rollouts
 from serve_app.console.views.comparison import METRICS, comparison_view, metrics_of
 from serve_app.console.views.endpoints import EndpointView, known_models
 from serve_app.console.views.loads import load_views
@@ -120,13 +120,32 @@ async def _logs(asked: TabRequest) -> Shown:
 
 async def _settings(asked: TabRequest) -> Shown:
     form = asked.form or Form({})
-    gateway, tags = form.text("ai_gateway"), form.text("tags")
+    is_fields = gateway_form.FORM in form
+    settings = asked.endpoint.get("ai_gateway") or {}
     return Shown(
         values={
-            "gateway_text": gateway or endpoint_form.gateway_text(asked.endpoint),
-            "tags_text": tags or endpoint_form.tags_text(asked.view.tags),
+            "gateway": gateway_form.fields_in(form) if is_fields else gateway_form.fields_of(settings),
+            "form_name": gateway_form.FORM,
+            "limit_keys": gateway_form.KEYS,
+            "behaviors": gateway_form.BEHAVIORS,
+            "is_json": "ai_gateway" in form,
+            "gateway_text": form.text("ai_gateway") or endpoint_form.gateway_text(asked.endpoint),
+            "tags_text": form.text("tags") or endpoint_form.tags_text(asked.view.tags),
         }
     )
+
+
+async def _permissions(asked: TabRequest) -> Shown:
+    """Nothing where the caller may not manage."""
+    values: dict[str, Any] = {"grants": [], "levels": {}, "kinds": grants.KINDS}
+    values["fields"] = grants.GrantFields() if asked.form is None else grants.fields_in(asked.form)
+    if not asked.view.may_manage:
+        return Shown(values=values)
+    path = permissions_path(asked.view.id)
+    found, refused = await asked.ask_at(path)
+    known, refused_levels = await asked.ask_at(f"{path}/permissionLevels")
+    values |= {"grants": grants.grant_views(found or {}), "levels": grants.levels_in(known or {})}
+    return Shown(values=values, refused=refused or refused_levels)
 
 
 async def _load(asked: TabRequest) -> Shown:
@@ -143,6 +162,7 @@ TABS: Final[Mapping[str, Build]] = {
     "rollout": _rollout,
     "comparison": _comparison,
     "logs": _logs,
+    "permissions": _permissions,
     "settings": _settings,
 }
 TITLES: Final = {
@@ -151,6 +171,7 @@ TITLES: Final = {
     "rollout": "Rollout",
     "comparison": "Comparison",
     "logs": "Logs",
+    "permissions": "Permissions",
     "settings": "Settings",
 }
 # Parts of pages that pages ask for again.
