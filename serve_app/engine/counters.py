@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from serve_app.engine.sampling.verification import SamplingTask
-from serve_app.engine.scheduler import Scheduler
+from serve_app.engine.scheduler import Plan, Scheduler
+from serve_app.engine.sequence import Sequence
 from serve_app.types import EngineStats
 
 
@@ -16,10 +17,22 @@ class Counters:
     steps: int = 0
     preemptions: int = 0
     prompt_tokens: int = 0
+    computed_tokens: int = 0  # of prompts, and of answers computed again
     cached_tokens: int = 0
     generated_tokens: int = 0
     draft_tokens: int = 0  # verified
     accepted_tokens: int = 0  # of the verified draft tokens
+
+    def count_step(self, plan: Plan) -> None:
+        """Count a step that is about to run."""
+        self.steps += 1
+        self.preemptions += len(plan.preempted)
+        self.computed_tokens += plan.prompt_tokens
+
+    def count_start(self, sequence: Sequence) -> None:
+        """Count a request that begins with `sequence`, which has been admitted."""
+        self.cached_tokens += sequence.num_computed
+        self.prompt_tokens += sequence.prompt_len
 
     def count(self, task: SamplingTask, appended: int, used: int) -> None:
         """Count `appended` new tokens of a sequence: the first `used` samples of `task`, then forced ones."""
@@ -48,6 +61,7 @@ class Counters:
             max_sequences=scheduler.max_sequences,
             steps=self.steps,
             prompt_tokens=self.prompt_tokens,
+            computed_tokens=self.computed_tokens,
             cached_tokens=self.cached_tokens,
             generated_tokens=self.generated_tokens,
             preemptions=self.preemptions,

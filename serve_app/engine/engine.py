@@ -31,6 +31,7 @@ from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
 from serve_app.engine.integrity import check_books
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
+from serve_app.engine.pace import Pace
 from serve_app.engine.request import validation
 from serve_app.engine.request.processors import ProcessorRegistry
 from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, generation_failed
@@ -94,8 +95,9 @@ class Engine:
         self.adapters, self._grammars = adapters, grammars
         self._pool = BlockPool(runner.num_blocks, runner.block_size)
         self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
+        pace = Pace.on(runner.device.type, config.max_step_tokens)
         self._scheduler = Scheduler(
-            self._tables, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
+            self._tables, pace, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
         self._processors = ProcessorRegistry(config.logits_processors)
@@ -187,7 +189,7 @@ class Engine:
             self._end_group(group, FinishReason.ABORT)
 
     def fail_all(self, error: ServeError) -> list[EngineOutput]:
-        """End every request with `error`; returns all outputs that no step has returned."""
+        """End every request with `error`; returns all outputs not yet returned."""
         for group in list(self._groups.values()):
             self._end_group(group, FinishReason.ERROR, error.info())
         return self._take_outputs()
@@ -212,6 +214,8 @@ class Engine:
                 raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
             results = [result for forward in outcome.results for result in self._reader.read(forward)]
             self._commit(results, outcome.failed)
+            if outcome.whole:
+                self._scheduler.learn(plan, self._clock() - self._step[0])
         return self._take_outputs()
 
     def _release(self) -> None:
@@ -231,16 +235,13 @@ class Engine:
 
     def _begin(self, plan: Plan) -> None:
         """Count the step, and note the start of requests that begin with it for the first time."""
-        self._counters.steps += 1
-        self._counters.preemptions += len(plan.preempted)
+        self._counters.count_step(plan)
         for sequence in plan.admitted:
             group = self._groups[sequence.request_id]
             if group.started is None:
-                group.started = self._clock()
-                group.cached_tokens, group.cached_blocks = sequence.num_computed, sequence.num_indexed
+                group.start(sequence, self._clock())
                 self._unstarted.discard(sequence.request_id)
-                self._counters.cached_tokens += sequence.num_computed
-                self._counters.prompt_tokens += sequence.prompt_len
+                self._counters.count_start(sequence)
         if self._grammars is not None:
             self._grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 

@@ -114,6 +114,11 @@ class Group:
                 sequence.first_token_at = min(now, self.arrived + timing.first_token_s)
         self.forked = True
 
+    def start(self, sequence: Sequence, now: float) -> None:
+        """Note that the first of the sequences has been admitted, with the prefix that was known already."""
+        self.started = now
+        self.cached_tokens, self.cached_blocks = sequence.num_computed, sequence.num_indexed
+
     @property
     def leader(self) -> Sequence:
         return self.sequences[0]

@@ -3,22 +3,30 @@
 Integers and lists only; no tensors, no clock, no requests. `schedule` works from
 `num_computed` alone, so a step that failed is simply scheduled again.
 
-Sequences run in the order (priority, arrival). A sequence is admitted when there are blocks
-for all its tokens, so only a decode can run out of blocks. Then the last sequence in order is
+Sequences run in the order (priority, arrival). `pace` says how many tokens of prompts a step
+takes beside its decodes, `shares` how they are divided. A prompt is admitted when it gets tokens and
+there are blocks for all of it, so only a decode can run out of blocks. Then the last sequence in order is
 preempted: it is computed again later, with the same result. The first sequence in order is
 never preempted for another and fits the cache alone, so it always advances. The beams of a
 request (`sequence.BeamSet`) are admitted and preempted as one sequence.
+
+A prefix is computed once. A prompt whose next block is computed in this very step, for another prompt
+before it in order, gets no tokens in the step. It shares the block when that is done. If the other prompt
+ends before, nobody computes the block in the next step, and the first prompt that needs it does.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from heapq import merge
 from operator import attrgetter
 
-from serve_app.engine.cache.block_tables import BlockTables
+from serve_app.engine.cache.block_tables import BlockKey, BlockTables
 from serve_app.engine.cache.blocks import IntegrityError
+from serve_app.engine.pace import Pace
 from serve_app.engine.sequence import BeamSet, Chunk, Sequence, Status
+from serve_app.engine.shares import Share, Shares
 
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
 # vocabulary of 150 000 are 150 MB in float32.
@@ -28,6 +36,8 @@ MAX_DRAFT_ROWS = 128
 # A step of so many rows costs little more than a step of one, because reading the weights takes the
 # time. Up to this number, proposals of our own are nearly free.
 FREE_ROWS = 16
+# Waiting prompts of which one step looks up how much is known already.
+MAX_LOOKUPS = 32
 # Admission leaves this part (1 / divisor) of the pool to the sequences already running.
 RESERVE_DIVISOR = 20
 
@@ -42,13 +52,16 @@ class Plan:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (source, target) blocks, to be made first
     admitted: list[Sequence] = field(default_factory=list)  # entered the batch with this step
     preempted: list[Sequence] = field(default_factory=list)
+    decode_tokens: int = 0  # of the chunks, without drafts
+    prompt_tokens: int = 0  # of the chunks; the outputs of sequences computed again count here too
 
 
 class Scheduler:
     """Two ordered queues, and the rule that makes a plan from them."""
 
-    def __init__(self, tables: BlockTables, *, max_sequences: int, max_step_tokens: int) -> None:
+    def __init__(self, tables: BlockTables, pace: Pace, *, max_sequences: int, max_step_tokens: int) -> None:
         self.tables = tables
+        self._pace = pace
         self.max_sequences = max_sequences
         self.max_step_tokens = max_step_tokens
         self.waiting: list[Sequence] = []
@@ -101,11 +114,16 @@ class Scheduler:
         """The next step's chunks. Changes queues and block tables, but computes nothing."""
         plan = Plan()
         budget = self._schedule_decodes(plan, self.max_step_tokens)
-        if not plan.preempted:
-            self._admit(plan, budget)
-        budget = self._schedule_prefills(plan, budget)
-        self._add_drafts(plan, budget)
+        plan.decode_tokens = self.max_step_tokens - budget
+        most = min(budget, self._pace.prompt_tokens(plan.decode_tokens))
+        plan.prompt_tokens = self._schedule_prompts(plan, most)
+        self._add_drafts(plan, budget - plan.prompt_tokens)
         return plan
+
+    def learn(self, plan: Plan, seconds: float) -> None:
+        """Note how long the step of a plan took, for the size of the next ones."""
+        if not any(chunk.draft for chunk in plan.chunks):
+            self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
 
     def _schedule_decodes(self, plan: Plan, budget: int) -> int:
         chunks = plan.chunks
@@ -164,39 +182,86 @@ class Scheduler:
             self.add(sequence)
         return victims
 
-    def _admit(self, plan: Plan, budget: int) -> None:
-        """Move sequences from waiting to running while there is budget left for them."""
-        pool = self.tables.pool
-        unfinished = [(s.order, s.num_tokens - s.num_computed) for s in self.running if not s.decoding]
-        while self.waiting:
-            head = self.waiting[0]
-            beams = head.beam_set
-            members, places = ([head], 1) if beams is None else (beams.members, beams.places)
-            if self.places_taken + places > self.max_sequences:
-                break
-            if sum(tokens for order, tokens in unfinished if order < head.order) >= budget:
-                break
-            if self.running and self._refused == (head, pool.num_free):
-                break  # nothing has changed since, so its prefix is not looked up again
-            reserve = min(len(self.running), pool.num_blocks // RESERVE_DIVISOR)
-            if not self._admit_all(members, reserve):
-                self._refused = (head, pool.num_free)
-                break
-            if beams is not None:
-                self._running_beams.append(beams)
-            del self.waiting[: len(members)]  # beams of one set wait side by side
-            for member in members:
-                member.status = Status.RUNNING
-                insort(self.running, member, key=_order)
-                plan.admitted.append(member)
-                unfinished.append((member.order, member.num_tokens - member.num_computed))
+    def _schedule_prompts(self, plan: Plan, budget: int) -> int:
+        """Divide `budget` tokens among prompts, those that wait and those that run; returns how many it used.
 
-    def _admit_all(self, members: list[Sequence], reserve: int) -> bool:
+        A prompt whose next block another one computes in this step waits, and shares the block later.
+        """
+        shares, computing = Shares(budget), list[BlockKey]()
+        logit_rows = MAX_PROMPT_LOGIT_ROWS
+        admits = not plan.preempted
+        lookups = MAX_LOOKUPS
+        granted: list[tuple[Sequence, Share]] = []
+        scheduled = {id(chunk.sequence) for chunk in plan.chunks}
+        for sequence in merge(tuple(self.running), tuple(self.waiting), key=_order):
+            priority = -sequence.order[0]
+            if shares.closed(priority):
+                break
+            if id(sequence) in scheduled:
+                continue
+            if sequence.status is Status.WAITING:
+                if not admits or self.tables.awaits(sequence, computing):
+                    continue
+                if self._is_refused(sequence) or not lookups:
+                    admits = False
+                    continue
+                lookups -= 1
+                hits = self.tables.known_prefix(sequence)
+                if not shares.admits(sequence.num_tokens - len(hits) * self.tables.pool.block_size):
+                    continue
+                if not self._admit(sequence, hits, plan):
+                    admits = False
+                    continue
+            else:
+                self.tables.catch_up(sequence)
+                if self.tables.awaits(sequence, computing):
+                    continue
+            # All beams must sample in the same step, so the last token of each is not computed here.
+            left_out = sequence.beam_set is not None and sequence.num_output > 0
+            wanted = sequence.num_tokens - sequence.num_computed - left_out
+            if sequence.wanted_from is not None:
+                wanted = min(wanted, logit_rows)
+            if wanted == 0 or not shares.admits(wanted):
+                continue
+            if sequence.wanted_from is not None:
+                logit_rows -= wanted
+            granted.append((sequence, shares.ask(priority, wanted)))
+            if (key := self.tables.next_key(sequence)) is not None:
+                computing.append(key)
+        shares.settle()
+        for sequence, share in granted:
+            start, end = sequence.num_computed, sequence.num_computed + share.tokens
+            plan.chunks.append(Chunk(sequence, start, share.tokens, self._first_logit(sequence, end)))
+        return budget - shares.left
+
+    def _is_refused(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence cannot be admitted, as far as is known without looking up its prefix."""
+        places = 1 if sequence.beam_set is None else sequence.beam_set.places
+        if self.places_taken + places > self.max_sequences:
+            return True
+        return bool(self.running) and self._refused == (sequence, self.tables.pool.num_free)
+
+    def _admit(self, sequence: Sequence, hits: list[int], plan: Plan) -> bool:
+        """Move a sequence, and all beams of its set, from waiting to running, if there are blocks for them.
+
+        `hits` are the known blocks of its prefix.
+        """
+        pool, beams = self.tables.pool, sequence.beam_set
+        members = [sequence] if beams is None else beams.members
+        reserve = min(len(self.running), pool.num_blocks // RESERVE_DIVISOR)
         for i, member in enumerate(members):
-            if not self.tables.admit(member, reserve):
+            if not self.tables.admit(member, reserve, hits if member is sequence else None):
                 for admitted in members[:i]:
                     self.tables.free(admitted)
+                self._refused = (sequence, pool.num_free)
                 return False
+        if beams is not None:
+            self._running_beams.append(beams)
+        for member in members:
+            del self.waiting[self._place(self.waiting, member)]
+            member.status = Status.RUNNING
+            insort(self.running, member, key=_order)
+            plan.admitted.append(member)
         return True
 
     def _add_drafts(self, plan: Plan, budget: int) -> None:
@@ -219,29 +284,6 @@ class Scheduler:
             chunk.draft, chunk.proposer = draft, proposer
             chunk.length += len(draft)
             budget -= len(draft)
-
-    def _schedule_prefills(self, plan: Plan, budget: int) -> int:
-        logit_rows = MAX_PROMPT_LOGIT_ROWS
-        scheduled = {id(chunk.sequence) for chunk in plan.chunks}
-        for sequence in self.running:
-            if budget == 0:
-                break
-            if id(sequence) in scheduled:
-                continue
-            start = sequence.num_computed
-            # All beams must sample in the same step, so the last token of each is not computed here.
-            left_out = sequence.beam_set is not None and sequence.num_output > 0
-            length = min(budget, sequence.num_tokens - start - left_out)
-            if length == 0:
-                continue
-            if sequence.wanted_from is not None:
-                length = min(length, logit_rows)
-                if length == 0:
-                    continue
-                logit_rows -= length
-            plan.chunks.append(Chunk(sequence, start, length, self._first_logit(sequence, start + length)))
-            budget -= length
-        return budget
 
     @staticmethod
     def _first_logit(sequence: Sequence, end: int) -> int:

@@ -86,3 +86,4 @@ class EngineStats:
     draft_tokens: int = 0  # draft tokens verified
     accepted_tokens: int = 0  # of those, accepted
     heartbeat_age_s: float = 0.0
+    computed_tokens: int = 0  # since start: of prompts, those in the prefix cache not among them

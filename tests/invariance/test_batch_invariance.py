@@ -230,6 +230,33 @@ def test_fifty_prompts_give_the_same_tokens_in_a_mix(
     assert engine.stats().cached_tokens > 0
 
 
+def test_a_prefix_computed_once_for_several_cold_prompts_gives_each_its_own_tokens(
+    folder: Path, attention: str
+) -> None:
+    rng = random.Random(11)
+    prefix = [rng.randrange(6, VOCAB) for _ in range(120)]
+    asked = [
+        EngineRequest(
+            id=f"r{number}",
+            token_ids=(*prefix, *(rng.randrange(6, VOCAB) for _ in range(1 + 3 * number))),
+            sampling=SamplingParams(max_tokens=8, seed=number, temperature=0.0 if number % 2 else 0.8),
+        )
+        for number in range(6)
+    ]
+    lone = new_engine(folder, attention, prefix_cache=False)
+    expected = [alone(lone, request) for request in asked]
+    engine = new_engine(folder, attention, max_step_tokens=50)
+    before = engine.stats().computed_tokens
+    for request in asked:
+        engine.add(request)
+    collected = Collected()
+    while engine.has_work():
+        collected.step(engine)
+    assert [collected.answer(request) for request in asked] == expected
+    own = sum(len(request.token_ids) - 112 for request in asked)  # seven blocks of the prefix are full
+    assert engine.stats().computed_tokens - before == 112 + own
+
+
 @pytest.mark.full
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("mix", MIXES)

@@ -57,7 +57,7 @@ class ModelReplica:
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         with warnings_shown(_report):
             self._server = await start(config, _report)
-        self._workload = Workload(config.engine.max_step_tokens)
+        self._workload = Workload()
         self._memory = MemoryGuard(config.memory_reserve)
         self._settler = Settler()
         self._sender = Sender(

@@ -13,19 +13,18 @@ from serve_app.types import EngineStats
 
 
 class Workload:
-    """Turns an engine's snapshots into a report, measuring its steps from one to the next.
+    """Turns an engine's snapshots into a report, measuring its prompt tokens from one to the next.
 
-    The wait for prompts is the number of full steps that they need, times the seconds a
-    step took while prompts were waiting: at such times every step is full, and takes its
-    longest. It is the least that the last of them waits; what else keeps prompts waiting, a
-    full batch or a full cache, is reported on its own.
+    The wait for prompts is the number of their tokens, times the seconds that a prompt token took
+    while prompts were waiting. It is the least that the last of them waits; what else keeps prompts
+    waiting, a full batch or a full cache, is reported on its own.
     """
 
-    def __init__(self, max_step_tokens: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._max_step_tokens = max_step_tokens
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._mark: tuple[float, int] | None = None  # time and steps when prompts were first seen waiting
-        self._step_s = 0.0  # 0: not measured yet
+        # When prompts were first seen waiting: the time, and the steps and prompt tokens done by then.
+        self._mark: tuple[float, int, int] | None = None
+        self._token_s = 0.0  # 0: not measured yet
 
     def report(self, stats: EngineStats) -> dict[str, float]:
         """The report of this moment: what `scaling.ByLoad` reads, by its names."""
@@ -34,7 +33,7 @@ class Workload:
             SEQUENCES: float(stats.running + stats.waiting),
             MAX_SEQUENCES: float(stats.max_sequences),
             CACHE_USE: stats.blocks_used / stats.blocks_total if stats.blocks_total else 0.0,
-            PROMPT_WAIT: stats.waiting_tokens / self._max_step_tokens * self._step_s,
+            PROMPT_WAIT: stats.waiting_tokens * self._token_s,
         }
 
     def _measure(self, stats: EngineStats) -> None:
@@ -42,7 +41,9 @@ class Workload:
         if not stats.waiting_tokens:
             self._mark = None
         elif self._mark is None:
-            self._mark = (now, stats.steps)
+            self._mark = (now, stats.steps, stats.computed_tokens)
         elif stats.steps > self._mark[1]:  # a long step may not have ended yet
-            self._step_s = (now - self._mark[0]) / (stats.steps - self._mark[1])
-            self._mark = (now, stats.steps)
+            tokens = stats.computed_tokens - self._mark[2]
+            if tokens:  # else nothing was computed of any prompt: they wait for places or for blocks
+                self._token_s = (now - self._mark[0]) / tokens
+            self._mark = (now, stats.steps, stats.computed_tokens)

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.sequence import Sequence
 
+BlockKey = tuple[int, bytes]  # the place of a block in its sequence, and its prefix key
+
 
 class BlockTables:
     """Block tables over one pool."""
@@ -20,14 +22,25 @@ class BlockTables:
         self._prefix_cache = prefix_cache
         self._block_size = pool.block_size
 
-    def admit(self, sequence: Sequence, reserve: int = 0) -> bool:
+    def known_prefix(self, sequence: Sequence) -> list[int]:
+        """The blocks at the start of a sequence that hold its tokens already, whoever computed them."""
+        hits: list[int] = []
+        for i in range(self._num_shareable(sequence)):
+            block = self._find(sequence, i)
+            if block is None:
+                break
+            hits.append(block)
+        return hits
+
+    def admit(self, sequence: Sequence, reserve: int = 0, hits: list[int] | None = None) -> bool:
         """Give a sequence blocks for all its tokens, known prefix blocks first.
 
-        Sets `num_computed` to the tokens that need no computing; at least the
-        last token always does. Returns False, and changes nothing, unless
-        `reserve` blocks stay free.
+        `hits` are the blocks of `known_prefix`; None: they are looked up. Sets `num_computed` to the
+        tokens that need no computing; at least the last token always does. Returns False, and changes
+        nothing, unless `reserve` blocks stay free.
         """
-        hits = self._known_prefix(sequence)
+        if hits is None:
+            hits = self.known_prefix(sequence)
         total = self._blocks_for(sequence.num_tokens)
         revived = sum(map(self.pool.is_free, hits))
         if total - len(hits) + revived + reserve > self.pool.num_free:
@@ -40,6 +53,43 @@ class BlockTables:
         sequence.num_indexed = len(hits)
         self._extend(sequence, total)
         return True
+
+    def catch_up(self, sequence: Sequence) -> None:
+        """Let a sequence share the next blocks of its prompt, where others have computed them meanwhile."""
+        for i in range(sequence.num_computed // self._block_size, self._num_shareable(sequence)):
+            if sequence.num_computed != i * self._block_size or (block := self._find(sequence, i)) is None:
+                break
+            own = sequence.block_table[i]
+            if block != own:
+                self.pool.acquire(block)
+                sequence.block_table[i] = block
+                self.pool.release(own)
+            sequence.num_computed += self._block_size
+            sequence.num_indexed = i + 1
+
+    def next_key(self, sequence: Sequence) -> BlockKey | None:
+        """Place and prefix key of the block that a running sequence computes next.
+
+        None when nobody can share that block: there is no prefix cache, or the sequence does not fill it.
+        """
+        i = sequence.num_computed // self._block_size
+        if not self._prefix_cache or i >= sequence.num_tokens // self._block_size:
+            return None
+        self._hash(sequence, i + 1)
+        return i, sequence.block_keys[i]
+
+    def awaits(self, sequence: Sequence, computing: Iterable[BlockKey]) -> bool:
+        """Whether the next block of `sequence` is among those that others compute in this step.
+
+        All blocks before such a block are known then, because one key stands for a whole prefix.
+        """
+        first, end = sequence.num_computed // self._block_size, self._num_shareable(sequence)
+        for i, key in computing:
+            if first <= i < end:
+                self._hash(sequence, i + 1)
+                if sequence.block_keys[i] == key:
+                    return True
+        return False
 
     def blocks_to_grow(self, sequence: Sequence) -> int:
         """Free blocks needed before the sequence can compute up to its last token."""
@@ -126,20 +176,17 @@ class BlockTables:
         """Raise IntegrityError unless the pool's references are these sequences' tables."""
         self.pool.check_integrity(sequence.block_table for sequence in sequences)
 
-    def _known_prefix(self, sequence: Sequence) -> list[int]:
+    def _num_shareable(self, sequence: Sequence) -> int:
+        """How many leading blocks need no computing if another sequence has computed them."""
         if not self._prefix_cache:
-            return []
-        # A hit yields no logits: those of the prompt that are wanted must be computed.
+            return 0
+        # A shared block yields no logits: those of the prompt that are wanted must be computed.
         wanted = sequence.wanted_from
-        limit = sequence.num_tokens - 1 if wanted is None else wanted
-        hits: list[int] = []
-        for i in range(limit // self._block_size):
-            self._hash(sequence, i + 1)
-            block = self.pool.index.find(sequence.block_keys[i], self._block_tokens(sequence, i))
-            if block is None:
-                break
-            hits.append(block)
-        return hits
+        return (sequence.num_tokens - 1 if wanted is None else wanted) // self._block_size
+
+    def _find(self, sequence: Sequence, i: int) -> int | None:
+        self._hash(sequence, i + 1)
+        return self.pool.index.find(sequence.block_keys[i], self._block_tokens(sequence, i))
 
     def _hash(self, sequence: Sequence, count: int) -> None:
         keys, index = sequence.block_keys, self.pool.index

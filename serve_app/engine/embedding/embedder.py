@@ -110,6 +110,7 @@ class Embedder:
                 max_sequences=self._config.max_sequences,
                 steps=self._steps,
                 prompt_tokens=self._tokens,
+                computed_tokens=self._tokens,
                 heartbeat_age_s=time.monotonic() - self._beat,
             )
 

@@ -54,6 +54,11 @@ class StepResult:
     results: list[ForwardResult]
     failed: list[Chunk]
 
+    @property
+    def whole(self) -> bool:
+        """Whether all chunks ran, in one batch."""
+        return len(self.results) == 1 and not self.failed
+
 
 class IsolatingRunner:
     """A runner that never raises because of a single chunk."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool
+from serve_app.engine.pace import Pace
 from serve_app.engine.scheduler import MAX_PROMPT_LOGIT_ROWS, Plan, Scheduler
 from serve_app.engine.sequence import BeamSet, Sequence, Status
 from serve_app.types import PositionLogprobs, SamplingParams
@@ -16,7 +19,7 @@ class Bench:
         self, *, blocks: int = 64, sequences: int = 8, tokens: int = 16, block_size: int = 4
     ) -> None:
         self.tables = BlockTables(BlockPool(blocks, block_size), prefix_cache=False)
-        self.scheduler = Scheduler(self.tables, max_sequences=sequences, max_step_tokens=tokens)
+        self.scheduler = Scheduler(self.tables, Pace(tokens), max_sequences=sequences, max_step_tokens=tokens)
         self.arrivals = 0
 
     def add(self, length: int, *, priority: int = 0, prompt_logprobs: int | None = None) -> Sequence:
@@ -286,3 +289,44 @@ def test_a_beam_set_that_is_first_advances_in_a_cache_that_just_holds_it() -> No
         bench.step()
         bench.scheduler.check_integrity()
     assert [m.num_tokens for m in beams.members] == [4 + 8] * 3
+
+
+# --- prompts beside each other --------------------------------------------------------
+
+
+def test_a_short_prompt_does_not_wait_for_the_whole_of_a_long_one() -> None:
+    bench = Bench(blocks=1024, tokens=64)
+    bench.add(2000)
+    bench.step()
+    bench.add(30)
+    assert shape(bench.step()) == [("0", 64, 34), ("1", 0, 30)]
+
+
+def test_prompts_of_one_length_are_computed_one_after_the_other() -> None:
+    bench = Bench(blocks=1024, tokens=64)
+    for _ in range(3):
+        bench.add(96)
+    assert [shape(bench.step()) for _ in range(2)] == [
+        [("0", 0, 64)],
+        [("0", 64, 32), ("1", 0, 32)],
+    ]
+
+
+def test_no_prompt_takes_more_than_twice_the_steps_that_the_work_before_it_needs() -> None:
+    """Random arrivals of long and short prompts: neither hold the others up for longer."""
+    rng, budget = random.Random(3), 64
+    bench = Bench(blocks=700, block_size=128, sequences=64, tokens=budget)
+    left: dict[Sequence, float] = {}  # steps in which a prompt must be computed
+    arriving = 300
+    while arriving or left:
+        if arriving and rng.random() < 0.4 and len(left) < 60:
+            arriving -= 1
+            new = bench.add(rng.choice([5, 20, 60, 60, 300, 1500]))
+            work = sum(s.num_tokens - s.num_computed for s in left) + new.num_tokens
+            left[new] = 2 * work / budget + 1
+        bench.step()
+        for prompt in list(left):
+            left[prompt] -= 1
+            if prompt.num_tokens > prompt.prompt_len:  # it has its first token
+                bench.scheduler.remove(prompt)
+                assert left.pop(prompt) >= 0

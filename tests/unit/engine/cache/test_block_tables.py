@@ -88,8 +88,8 @@ def test_the_prefix_unused_for_longest_is_given_up_first_and_tails_before_heads(
     computed(tables, [3] * 12)  # two blocks are empty, one must be given up
     probe_old, probe_new = sequence([1] * 9), sequence([2] * 9)
     assert tables.pool.num_cached == 3
-    assert len(tables._known_prefix(probe_old)) == 1
-    assert len(tables._known_prefix(probe_new)) == 2
+    assert len(tables.known_prefix(probe_old)) == 1
+    assert len(tables.known_prefix(probe_new)) == 2
 
 
 def test_admission_changes_nothing_when_blocks_are_missing() -> None:

@@ -1,0 +1,63 @@
+"""How a step's prompt tokens are divided among prompts. Integers only; knows no cache and no queue.
+
+The prompts ask in their order. One that fits into what is left gets all of it. One that does not fit goes
+on in later steps: it keeps at least half of what is left, and much shorter prompts behind it, of the same
+priority, may have the other half. So a short prompt does not wait for the whole of a long one. And a prompt
+takes at most twice the steps that it would take if none could overtake it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# A prompt may overtake another when it is shorter by at least this factor.
+OVERTAKES: Final = 2
+# A prompt that overtakes gets no smaller piece than this, in tokens, unless that is all it wants.
+LEAST_PIECE: Final = 16
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """The tokens of one prompt in this step."""
+
+    priority: int
+    wanted: int
+    tokens: int
+
+
+class Shares:
+    """Divides `budget` tokens among prompts that ask one after the other."""
+
+    def __init__(self, budget: int) -> None:
+        self.left = budget
+        self._unfinished: list[Share] = []  # prompts that go on after this step, the longest first
+
+    def closed(self, priority: int) -> bool:
+        """Whether no further prompt of this priority, or of a lower one, can get tokens."""
+        if not self._unfinished:
+            return self.left == 0
+        return self.left < LEAST_PIECE or priority < self._unfinished[0].priority
+
+    def admits(self, wanted: int) -> bool:
+        """Whether a prompt that wants so many tokens gets some: it is first, or short enough to overtake."""
+        if not self._unfinished:
+            return True
+        fits = wanted <= self.left or self.left >= 2 * LEAST_PIECE
+        return fits and wanted * OVERTAKES <= self._unfinished[-1].wanted
+
+    def ask(self, priority: int, wanted: int) -> Share:
+        """The share of the next prompt; `settle` may still enlarge it."""
+        share = Share(priority, wanted, wanted)
+        if wanted > self.left:
+            share.tokens = -(-self.left // 2)
+            self._unfinished.append(share)
+        self.left -= share.tokens
+        return share
+
+    def settle(self) -> None:
+        """Give what nobody asked for to the first prompts that want more."""
+        for share in self._unfinished:
+            more = min(self.left, share.wanted - share.tokens)
+            share.tokens += more
+            self.left -= more

@@ -1,0 +1,80 @@
+"""How many prompt tokens a step takes, by what steps took before."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from serve_app.engine.pace import HELD, LEAST, SINGLE, Pace
+
+ALONE = 512
+
+
+def cost(decodes: int, prompt_tokens: int) -> float:
+    """Seconds of a step on a machine that is measured easily."""
+    return 0.010 + 0.0005 * decodes + 0.0003 * prompt_tokens
+
+
+def settled(decodes: int, noise: float = 0.0) -> Pace:
+    """A pace that has seen some steps, with `decodes` sequences decoding in the mixed ones."""
+    rng = random.Random(0)
+    pace = Pace(ALONE)
+    pace.observe(0, 256, cost(0, 256))
+    for _ in range(100):
+        slower = 1.0 + noise * rng.random()
+        pace.observe(1, 0, slower * cost(1, 0))
+        pace.observe(decodes, 0, slower * cost(decodes, 0))
+        tokens = pace.prompt_tokens(decodes)
+        pace.observe(decodes, tokens, slower * cost(decodes, tokens))
+    return pace
+
+
+def test_the_number_is_fixed_where_nothing_decodes_and_before_there_are_measurements() -> None:
+    pace = Pace(ALONE)
+    assert pace.prompt_tokens(0) == pace.prompt_tokens(3) == ALONE
+    pace.observe(3, 0, 0.01)
+    assert pace.prompt_tokens(3) == ALONE
+    assert settled(4).prompt_tokens(0) == ALONE
+
+
+@pytest.mark.parametrize("decodes", [1, 4, 16, 60])
+@pytest.mark.parametrize("noise", [0.0, 0.3])
+def test_a_step_with_prompts_holds_its_decodes_no_longer_than_it_may(decodes: int, noise: float) -> None:
+    tokens = settled(decodes, noise).prompt_tokens(decodes)
+    bound = max(HELD * cost(decodes, 0), SINGLE * cost(1, 0))
+    assert 0.6 * bound < cost(decodes, tokens) < 1.25 * bound
+    assert (decodes + tokens) % LEAST == 0
+
+
+def test_it_keeps_between_its_bounds_whatever_it_is_told() -> None:
+    rng = random.Random(1)
+    for _ in range(200):
+        pace = Pace(ALONE)
+        for _ in range(30):
+            pace.observe(
+                rng.choice([0, 1, 7, 300]), rng.choice([0, 1, 40, 512]), rng.choice([0, 1e-9, 1, 1e6])
+            )
+            assert min(LEAST, ALONE) <= pace.prompt_tokens(rng.randrange(300)) <= ALONE
+
+
+def test_a_single_slow_step_changes_little() -> None:
+    pace = settled(16)
+    before = pace.prompt_tokens(16)
+    pace.observe(16, before, 30.0)
+    assert pace.prompt_tokens(16) >= before // 2
+
+
+def test_it_follows_a_machine_that_becomes_faster() -> None:
+    pace = settled(4)
+    before = pace.prompt_tokens(4)
+    for _ in range(20):
+        tokens = pace.prompt_tokens(4)
+        pace.observe(4, tokens, cost(4, 0) + 0.0001 * tokens)
+    assert pace.prompt_tokens(4) > 2 * before
+
+
+def test_a_small_step_stays_small() -> None:
+    assert Pace(8).prompt_tokens(0) == Pace(8).prompt_tokens(5) == 8
+    assert Pace.on("cpu", 8192).prompt_tokens(0) == ALONE
+    assert Pace.on("cuda", 8192).prompt_tokens(0) == 8192
