@@ -2,7 +2,7 @@
 
 C requests are in flight at any time; every prompt has exactly `input_len` tokens and
 every answer exactly `output_len` (`ignore_eos`). Tokens are counted from the server's
-own `usage`, never from the number of chunks.
+own `usage`, never from the number of chunks; another length is an error.
 
     python benchmarks/load.py --url http://127.0.0.1:8000 --model smol135 \\
         --tokenizer build/models/smol135 --mix c1 --mix c16 --out results.jsonl
@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import random
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -58,6 +59,14 @@ class Seen:
     gaps: list[float] = field(default_factory=list)
 
 
+Body = dict[str, object]
+
+
+def as_it_is(body: Body) -> Body:
+    """A body for servers that understand every field of `drive`."""
+    return body
+
+
 class Prompts:
     """Random token ids of words that stand alone, so that text and ids have equal length."""
 
@@ -80,7 +89,7 @@ class Prompts:
             yield self._prefix + self._draw(self._mix.input_len - self._mix.prefix_len)
 
 
-async def one(session: aiohttp.ClientSession, url: str, body: dict[str, object]) -> Seen:
+async def one(session: aiohttp.ClientSession, url: str, body: Body) -> Seen:
     seen = Seen()
     start = last = time.perf_counter()
     try:
@@ -113,11 +122,22 @@ async def one(session: aiohttp.ClientSession, url: str, body: dict[str, object])
 
 
 async def drive(
-    url: str, model: str, prompts: Iterator[list[int]], mix: Mix, count: int
+    url: str,
+    model: str,
+    prompts: Iterator[list[int]],
+    mix: Mix,
+    count: int,
+    *,
+    limit_s: float = math.inf,
+    adapt: Callable[[Body], Body] = as_it_is,
 ) -> tuple[list[Seen], float]:
-    """Send `count` requests, `mix.concurrency` at a time; returns what they saw and the wall time."""
-    bodies = iter(
-        [
+    """Send `count` requests, `mix.concurrency` at a time; what they saw, and the wall time.
+
+    After `limit_s` seconds no request is sent but those of the wave that has begun. `adapt` changes a body
+    into what the server understands.
+    """
+    bodies = [
+        adapt(
             {
                 "model": model,
                 "prompt": next(prompts),
@@ -127,16 +147,28 @@ async def drive(
                 "stream": True,
                 "stream_options": {"include_usage": True},
             }
-            for _ in range(count)
-        ]
-    )
+        )
+        for _ in range(count)
+    ]
+
+    def in_waves() -> Iterator[Body]:
+        for number, body in enumerate(bodies):
+            if number and not number % mix.concurrency and time.perf_counter() - start > limit_s:
+                return
+            yield body
+
+    waiting = in_waves()
     results: list[Seen] = []
     connector = aiohttp.TCPConnector(limit=0, force_close=True)
     timeout = aiohttp.ClientTimeout(total=900)
 
     async def worker(session: aiohttp.ClientSession) -> None:
-        for body in bodies:
-            results.append(await one(session, f"{url}/v1/completions", body))
+        for body in waiting:
+            seen = await one(session, f"{url}/v1/completions", body)
+            lengths = (seen.prompt_tokens, seen.output_tokens)
+            if not seen.error and lengths != (mix.input_len, mix.output_len):
+                seen.error = f"{lengths} tokens read and answered, not {(mix.input_len, mix.output_len)}"
+            results.append(seen)
 
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, read_bufsize=2**20) as session:
         start = time.perf_counter()

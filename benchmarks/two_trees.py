@@ -24,8 +24,9 @@ from itertools import cycle, islice
 from pathlib import Path
 from typing import NamedTuple
 
+from deployment import NAME, model_config
 from load import MIXES, Mix, Prompts, drive, summary
-from whole_stack import CATCH_UP_S, NAME, TURN_REQUESTS, model_config, serving, signal_all
+from whole_stack import CATCH_UP_S, TURN_REQUESTS, serving, signal_all
 
 PORTS = (18441, 18451)
 
@@ -77,7 +78,7 @@ async def measure(before: Side, after: Side, args: argparse.Namespace, name: str
 
 
 async def run(args: argparse.Namespace) -> None:
-    config = model_config(args)
+    config = model_config(args.model, args.dtype, args.device)
     with (
         serving(config, port=PORTS[0], tree=args.before) as before,
         serving(config, port=PORTS[1], tree=args.after) as after,

@@ -31,62 +31,18 @@ from pathlib import Path
 
 import psutil
 import yaml
+from deployment import NAME, deploy_file, model_config
 from load import MIXES, Mix, Prompts, Seen, drive, summary
 
-from serve_app.config import EngineConfig, ModelConfig
-from serve_app.endpoints.names import app_name
+from serve_app.config import ModelConfig
 from serve_app.replica.server import ModelServer
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta
 
 ROOT = Path(__file__).resolve().parents[1]
 PORT = 18431
-NAME = "bench"
 SIDES = ("in-process", "http")
 CATCH_UP_S = 0.6  # after a stop Ray's processes do what is overdue
 TURN_REQUESTS = 2  # of a turn, or as many as run at once
-
-
-def model_config(args: argparse.Namespace) -> ModelConfig:
-    return ModelConfig(
-        name=NAME,
-        source=str(args.model.resolve()),
-        dtype=args.dtype,
-        device=args.device,
-        engine=EngineConfig(max_model_len=4096, max_sequences=64),
-    )
-
-
-def resources(config: ModelConfig) -> dict[str, float]:
-    return {"num_cpus": 0.5} | ({"num_gpus": 1} if config.device == "cuda" else {})
-
-
-def deploy_file(config: ModelConfig, port: int) -> dict[str, object]:
-    """A server of `config` behind HTTP on loopback."""
-    return {
-        "proxy_location": "HeadOnly",
-        "http_options": {"host": "127.0.0.1", "port": port},
-        "applications": [
-            {
-                "name": "system",
-                "route_prefix": "/",
-                "import_path": "serve_app.deployments.build:build_system_app",
-                "deployments": [
-                    {
-                        "name": "Gateway",
-                        "user_config": {"endpoints": [{"name": NAME}]},
-                        "ray_actor_options": {"num_cpus": 0.1},
-                    }
-                ],
-            },
-            {
-                "name": app_name(NAME),
-                "route_prefix": None,
-                "import_path": "serve_app.deployments.build:build_model_app",
-                "args": config.model_dump(mode="json", exclude_defaults=True),
-                "deployments": [{"name": "Model", "ray_actor_options": resources(config)}],
-            },
-        ],
-    }
 
 
 @contextlib.contextmanager
@@ -182,7 +138,7 @@ async def in_process(
 
 def measure(args: argparse.Namespace) -> list[dict[str, object]]:
     """Rows of both sides, all rounds; a side is started anew for each round."""
-    config, rows = model_config(args), []
+    config, rows = model_config(args.model, args.dtype, args.device), []
     names = args.mix or list(MIXES)
     for round_number in range(args.rounds):
         for side in args.side:
@@ -297,7 +253,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="append the rows as JSON lines")
     args = parser.parse_args()
     names = args.mix or list(MIXES)
-    rows = asyncio.run(in_turns(args, model_config(args), names)) if args.turns else measure(args)
+    config = model_config(args.model, args.dtype, args.device)
+    rows = asyncio.run(in_turns(args, config, names)) if args.turns else measure(args)
     times = f"turns {args.turns}" if args.turns else f"rounds {args.rounds}"
     print(f"\n{date.today()}, {platform.processor() or platform.machine()}, {times}")
     print(report(rows, names))
