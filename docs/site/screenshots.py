@@ -95,7 +95,9 @@ def _grant(client: httpx.Client) -> None:
     """The endpoint is for the teams from now on, and limited."""
     path = f"/api/2.0/serving-endpoints/{ENDPOINT}"
     grants = [
-        {"group_name": group, "permission_level": "CAN_QUERY"} for groups in TEAMS.values() for group in groups
+        {"group_name": group, "permission_level": "CAN_QUERY"}
+        for groups in TEAMS.values()
+        for group in groups
     ]
     id = client.get(path).json()["id"]
     body = {"access_control_list": grants}

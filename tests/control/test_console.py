@@ -139,7 +139,7 @@ async def compare(visit: Visit, made: Controlled, headers: dict[str, str]) -> No
     """One prompt to both entities beside each other. Each answer is what that entity says by itself."""
     page, before = visit.page, await exported(visit)
     asked = {"model": NAME, "messages": [{"role": "user", "content": QUESTION}], "temperature": 0}
-    alone = {}
+    alone: dict[str, str] = {}
     for name in ("old", "new"):
         direct = {**headers, "x-served-entity": name}
         answer = await made.server.client.post(CHAT, json=asked, headers=direct)

@@ -51,11 +51,10 @@ def report(session: Session, command: ReportUsage, untracked: Collection[str] = 
     Raises InvalidField for too many.
     """
     groups: dict[tuple[str, ...], list[Sequence[Any]]] = {}
-    everything = _Total()
     num_fields = len(command.by)
-    for row in _rows(session, command, untracked):
+    rows = _rows(session, command, untracked)
+    for row in rows:
         sums = row[num_fields:]
-        everything.add(sums)
         for group in _groups(command.by, row):
             groups.setdefault(group, []).append(sums)
     end = None if command.limit is None else command.offset + command.limit
@@ -63,7 +62,7 @@ def report(session: Session, command: ReportUsage, untracked: Collection[str] = 
         by=command.by,
         rows=tuple(_sum(groups[group]).shown(group) for group in sorted(groups)[command.offset : end]),
         count=len(groups),
-        total=everything.shown(()),
+        total=_sum(row[num_fields:] for row in rows).shown(()),
     )
 
 
