@@ -8,6 +8,9 @@ FILE ?= deploy/local.yaml
 SERVE_FLAGS ?=
 PYTEST_FLAGS ?=
 BENCH_FLAGS ?=
+PROFILE_FLAGS ?=
+PEERS_FLAGS ?=
+MODEL ?= build/models/smol135
 SOAK_FLAGS ?=
 KERNELS_FLAGS ?=
 MIGRATION_FLAGS ?=
@@ -43,7 +46,7 @@ timed = $(info $@: $(1))@began=$$(date +%s); $(1); status=$$?; \
 # a server start many processes with the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench soak bench-gpu protocol migration clean
+.PHONY: serve test test-unit test-ray test-deploy test-all test-gpu coverage lint kernels-check docs lock bench profile peers soak bench-gpu protocol migration clean
 
 serve: $(STAMP)
 	@exec $(BIN)/python -m serve_app.cli serve $(FILE) $(SERVE_FLAGS)
@@ -108,6 +111,15 @@ lock: $(LOCK_TOOL)
 bench: $(STAMP) build/models/smol135
 	$(BIN)/python benchmarks/step.py build/models/smol135 --paths fused packed hf
 	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 $(BENCH_FLAGS)
+
+# Where the time of a step goes: prompts and decoding, part by part, beside the limits of this machine.
+profile: $(STAMP) $(MODEL)
+	$(BIN)/python benchmarks/step_profile.py $(MODEL) $(PROFILE_FLAGS)
+
+# This server beside those that `python -m benchmarks.peers install NAME ...` has installed, for hours; it goes on
+# where it was cut. PEERS_FLAGS=--quick is one short round.
+peers: $(STAMP) $(MODEL)
+	$(BIN)/python -m benchmarks.peers run --model $(MODEL) --page build/peers/peers.md $(PEERS_FLAGS)
 
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak.py $(SOAK_FLAGS)

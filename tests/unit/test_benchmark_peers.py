@@ -20,6 +20,7 @@ from benchmarks.peers.schedule import Batch, rotated, turns
 from benchmarks.peers.table import Results, page
 from benchmarks.peers.traffic import ALL, mix_of
 from benchmarks.roofline import Machine, Shape
+from benchmarks.stopwatch import Stopwatch
 
 SERVERS = ["ours", "a", "b"]
 SHAPE = Shape(layers=2, hidden=4, intermediate=8, heads=2, kv_heads=1, head_dim=2, vocabulary=10)
@@ -238,3 +239,34 @@ def test_a_server_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> N
         running(command, "http://127.0.0.1:9/", 60.0, tmp_path / "log"),
     ):
         pytest.fail("it never answered")
+
+
+# -- where time goes ----------------------------------------------------------------------------------
+
+
+class Work:
+    """Calls that take seconds of a clock that only they move."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def inner(self) -> str:
+        self.now += 3.0
+        return "done"
+
+    def outer(self) -> str:
+        self.now += 1.0
+        return self.inner()
+
+
+def test_a_part_gets_its_own_time_without_that_of_the_parts_inside_it() -> None:
+    work = Work()
+    watch = Stopwatch(lambda: work.now)
+    with watch.wrapped((Work, "outer", "out"), (Work, "inner", "in")), watch.part("rest"):
+        assert work.outer() == "done"
+        work.inner()
+        work.now += 0.5
+    assert watch.seconds == {"in": 6.0, "out": 1.0, "rest": 0.5}
+    watch.reset()
+    work.outer()  # as it was
+    assert watch.seconds == {}

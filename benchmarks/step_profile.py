@@ -1,0 +1,325 @@
+"""Where the time of a step goes on a CPU: a prompt's, and that of sequences that decode.
+
+    make profile MODEL=build/models/smol135
+    python benchmarks/step_profile.py MODEL [--prompts 128 512 2000] [--decodes 1 4 16 32] [--out FILE.json]
+
+The engine runs as a replica runs it, in this process, with its text made as well. Every part gets its own
+time, without that of the parts inside it; a figure is the median over the repeats. All layers are one native
+call. To see into it, every other repeat calls each kernel of each layer by itself: "one by one" says how much
+longer that took, and the parts of the layers are those of these repeats. Then come operations or
+bytes a second, and their share of what the machine reached in the same run (see limits.py): prompts are held
+against its rate of bf16 products, with the causal half of attention counted; decoding against its bandwidth.
+On a machine with other work, `best` says more than the median.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import random
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from itertools import cycle
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from deployment import model_config
+from limits import matrix_rate, read_bandwidth
+from roofline import BF16_BYTES, CACHE_BYTES, Machine, Shape
+from stopwatch import Stopwatch
+
+from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
+from serve_app.engine.engine import Engine
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.linear.packed import PackedLinear
+from serve_app.engine.model import isolation
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.sampling.chunk_results import LogitsReader
+from serve_app.engine.scheduler import Scheduler
+from serve_app.replica.build import load_engine, load_tokenizer
+from serve_app.text.answer.output_text import OutputText
+from serve_app.text.tokens.tokenizer import Tokenizer
+from serve_app.types import EngineRequest, SamplingParams
+
+PROMPTS: Final = (128, 512, 2000)
+DECODES: Final = (1, 4, 16, 32)
+CONTEXT: Final = 160  # tokens that a decoding sequence begins with
+SETTLING: Final = 4  # decoding steps that are not counted
+
+QKV, ATTENTION, OUT, GATE_UP, DOWN = "q, k, v", "attention", "output", "gate, up", "down"
+NORMS, ROTARY, GATING, BETWEEN = "norms", "rotary, cache", "gating", "between kernels"
+LAYERS, HEAD, AROUND = "layers", "head", "around the layers"
+SAMPLING, SCHEDULING, TENSORS, REST, TEXT = "sampling", "scheduling", "batch tensors", "rest", "text"
+IN_LAYERS: Final = (QKV, ATTENTION, OUT, GATE_UP, DOWN, NORMS, ROTARY, GATING, BETWEEN)
+IN_STEP: Final = (LAYERS, HEAD, AROUND, SAMPLING, SCHEDULING, TENSORS, REST, TEXT)
+OF_STEP: Final = (
+    (Scheduler, "schedule", SCHEDULING),
+    (isolation, "build_batch", TENSORS),
+    (ModelRunner, "run", AROUND),
+    (PackedLinear, "forward", HEAD),
+    (LogitsReader, "read", SAMPLING),
+    (OutputText, "push", TEXT),
+)
+OF_LAYERS: Final = (
+    (FusedLayer, "forward", BETWEEN),
+    (Native, "add_rmsnorm", NORMS),
+    (Native, "rope_and_cache", ROTARY),
+    (Native, "attend", ATTENTION),
+    (Native, "gated", GATING),
+)
+PRODUCTS: Final = {"_qkv": QKV, "_out": OUT, "_gate_up": GATE_UP, "_down": DOWN}
+
+
+@dataclass
+class Work:
+    """One kind of step, and what it costs at least."""
+
+    name: str
+    flops: dict[str, float]  # by part, and of LAYERS and the whole ("")
+    bytes: dict[str, float]
+    run: Callable[[Bench], Iterator[None]]  # yields after each repeat of either way to run the layers
+    times: list[dict[str, float]] = field(default_factory=list)  # seconds by part; "": the whole
+    inside: list[dict[str, float]] = field(default_factory=list)  # the same, kernel by kernel
+
+
+class Bench:
+    """An engine and its text."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, watch: Stopwatch) -> None:
+        self.engine, self.watch = engine, watch
+        self.mode: Callable[[Stopwatch], AbstractContextManager[None]] = whole
+        self._tokenizer = tokenizer
+        self._texts: dict[str, OutputText] = {}
+        self._random = random.Random(0)
+        self._count = 0
+
+    def add(self, prompt_len: int, max_tokens: int) -> None:
+        """A request that no cached prefix helps."""
+        self._count += 1
+        ids = tuple(self._random.randrange(3, self.engine.vocab_size) for _ in range(prompt_len))
+        sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        name = str(self._count)
+        self._texts[name] = OutputText(self._tokenizer)
+        self.engine.add(EngineRequest(id=name, token_ids=ids, sampling=sampling))
+
+    def step(self) -> int:
+        """One step and its text; returns its new tokens."""
+        count = 0
+        with self.mode(self.watch), self.watch.part(REST):
+            for output in self.engine.step():
+                if output.request_id in self._texts:
+                    self._texts[output.request_id].push(output.token_ids)
+                count += len(output.token_ids)
+        return count
+
+    def finish(self) -> None:
+        for name in self._texts:
+            self.engine.abort(name)
+        while self.engine.has_work():
+            self.engine.step()
+        self._texts.clear()
+
+
+def prompt(length: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
+    """A prompt up to its first token, again and again."""
+
+    def run(bench: Bench) -> Iterator[None]:
+        for number in range(2 * repeats + 1):
+            bench.add(length, 1)
+            bench.watch.reset()
+            while not bench.step():
+                pass
+            if number:  # the first one warms up
+                yield
+            bench.finish()
+
+    return run
+
+
+def decode(batch: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
+    """Steps in which `batch` sequences get a token each."""
+
+    def run(bench: Bench) -> Iterator[None]:
+        for _ in range(batch):
+            bench.add(CONTEXT, 2 * repeats + SETTLING + batch + 1)
+        while bench.step() < batch:
+            pass
+        for number in range(2 * repeats + SETTLING):
+            bench.watch.reset()
+            bench.step()
+            if number >= SETTLING:
+                yield
+        bench.finish()
+
+    return run
+
+
+def prompt_work(shape: Shape, length: int, repeats: int) -> Work:
+    flops = {part: 2.0 * shape.layers * weights * length for part, weights in products(shape).items()}
+    flops[ATTENTION] = float(shape.attention_flops(length))
+    flops[LAYERS] = sum(flops.values())
+    flops[HEAD] = 2.0 * shape.head_weights
+    flops[""] = float(shape.prefill_flops(length))
+    return Work(f"prompt of {length}", flops, {}, prompt(length, repeats))
+
+
+def decode_work(shape: Shape, batch: int, repeats: int, weight_bytes: float) -> Work:
+    context = CONTEXT + SETTLING + repeats
+    sizes = {part: shape.layers * weights * weight_bytes for part, weights in products(shape).items()}
+    cached = shape.layers * 2 * shape.kv_heads * shape.head_dim * CACHE_BYTES
+    sizes[ATTENTION] = float(batch * context * cached)
+    sizes[LAYERS] = sum(sizes.values())
+    sizes[HEAD] = shape.head_weights * weight_bytes
+    sizes[""] = shape.decode_bytes(batch, context, weight_bytes)
+    return Work(f"decoding {batch}", {}, sizes, decode(batch, repeats))
+
+
+def products(shape: Shape) -> dict[str, int]:
+    """Weights of one layer by part."""
+    mlp = shape.mlp_weights
+    return {QKV: shape.qkv_weights, OUT: shape.output_weights, GATE_UP: 2 * mlp, DOWN: mlp}
+
+
+@contextmanager
+def whole(watch: Stopwatch) -> Iterator[None]:
+    """All layers in one native call, and final norms as a part of what is around them."""
+    places = (*OF_STEP, (Native, "run_layers", LAYERS))
+    with watch.wrapped(*places):
+        yield
+
+
+@contextmanager
+def kernel_by_kernel(watch: Stopwatch) -> Iterator[None]:
+    """Every layer by itself, with a call for each of its kernels."""
+    project, bind = FusedLayer._project, FusedStack._bind
+
+    def timed(layer: FusedLayer, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
+        [name] = (PRODUCTS[name] for name in PRODUCTS if getattr(layer, name) is linear)
+        with watch.part(name):
+            return project(layer, linear, x)
+
+    FusedLayer._project, FusedStack._bind = timed, lambda *_: None  # type: ignore[method-assign]
+    try:
+        with watch.wrapped(*OF_STEP, *OF_LAYERS):
+            yield
+    finally:
+        FusedLayer._project, FusedStack._bind = project, bind  # type: ignore[method-assign]
+
+
+def measure(bench: Bench, works: list[Work], report: Report) -> None:
+    """Repeats take turns in how they run the layers, so that a slow minute of the machine hits both ways."""
+    for work in works:
+        ways = cycle(((whole, work.times), (kernel_by_kernel, work.inside)))
+        bench.mode, times = next(ways)
+        for _ in work.run(bench):
+            seconds = dict(bench.watch.seconds)
+            times.append(seconds | {"": sum(seconds.values())})
+            bench.mode, times = next(ways)
+        print(report.table(work), flush=True)
+
+
+def middle_ms(times: list[dict[str, float]], part: str) -> float:
+    return statistics.median(seconds.get(part, 0.0) for seconds in times) * 1e3
+
+
+def whole_ms(work: Work) -> float:
+    return middle_ms(work.times, "")
+
+
+def best_ms(work: Work) -> float:
+    return min(seconds[""] for seconds in work.times) * 1e3
+
+
+def figures(work: Work) -> dict[str, float]:
+    """Milliseconds by part: of a step, and of its layers kernel by kernel."""
+    found = {part: middle_ms(work.times, part) for part in IN_STEP}
+    return found | {part: middle_ms(work.inside, part) for part in IN_LAYERS}
+
+
+@dataclass(frozen=True)
+class Report:
+    """Figures as Markdown and as JSON, beside the limits of a machine."""
+
+    machine: Machine
+
+    def rate(self, work: Work, part: str, ms: float) -> tuple[str, float | None]:
+        """What a part does in a second, and its share of what the machine could do."""
+        amounts, limit = (
+            (work.flops, self.machine.flops) if work.flops else (work.bytes, self.machine.bandwidth)
+        )
+        if not ms or part not in amounts:
+            return "", None
+        rate = amounts[part] / ms * 1e3
+        text = f"{rate / 1e12:.2f} TFLOP/s" if work.flops else f"{rate / 1e9:.1f} GB/s"
+        return text, rate / limit
+
+    def table(self, work: Work) -> str:
+        parts, total, best = figures(work), whole_ms(work), best_ms(work)
+        inside = sum(parts[part] for part in IN_LAYERS)
+        rows = [("**all**", "", total), ("**all, best**", "", best)]
+        for part in IN_STEP:
+            rows.append((part, part, parts[part]))
+            if part == LAYERS:
+                rows += [(f"- {inner}", inner, parts[inner]) for inner in IN_LAYERS]
+                rows.append((f"- one by one: {inside / parts[LAYERS]:.2f} times the layers", "none", inside))
+        lines = [
+            f"\n### {work.name}\n",
+            "| part | ms | of all | rate | of the limit |",
+            "|---|---|---|---|---|",
+        ]
+        for name, part, ms in rows:
+            rate, share = self.rate(work, part, ms)
+            limit = "" if share is None else f"{share:.0%}"
+            lines.append(f"| {name} | {ms:.2f} | {ms / total:.0%} | {rate} | {limit} |")
+        return "\n".join(lines)
+
+    def record(self, work: Work) -> dict[str, Any]:
+        total = whole_ms(work)
+        return {
+            "step": work.name,
+            "ms": total,
+            "best_ms": best_ms(work),
+            "parts_ms": figures(work),
+            "share_of_limit": self.rate(work, "", total)[1],
+            "best_share_of_limit": self.rate(work, "", best_ms(work))[1],
+            "flops": work.flops.get(""),
+            "bytes": work.bytes.get(""),
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("model", type=Path, help="model folder, see make_model.py")
+    parser.add_argument("--prompts", type=int, nargs="*", default=list(PROMPTS), metavar="TOKENS")
+    parser.add_argument("--decodes", type=int, nargs="*", default=list(DECODES), metavar="SEQUENCES")
+    parser.add_argument("--repeats", type=int, default=20, help="decoding steps; a quarter as many prompts")
+    parser.add_argument("--quantization", help="as in a deploy file")
+    parser.add_argument(
+        "--weight-bytes", type=float, default=BF16_BYTES, help="of one weight, when quantized"
+    )
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    settings = {"quantization": args.quantization} if args.quantization else {}
+    config = model_config(args.model, "bfloat16", "cpu", **settings)
+    engine, _ = load_engine(config, lambda text: print(text, file=sys.stderr))
+    shape, threads = Shape.of(args.model), torch.get_num_threads()
+    machine = Machine(matrix_rate(threads), read_bandwidth(threads))
+    print(f"`python {' '.join(sys.argv)}`\n\n{datetime.date.today()}, {threads} threads.")
+    limits = {"flops": machine.flops, "bandwidth": machine.bandwidth}
+    print(f"Limits: {machine.flops / 1e12:.2f} TFLOP/s of bf16 products, {machine.bandwidth / 1e9:.1f} GB/s.")
+    works = [prompt_work(shape, length, max(2, args.repeats // 4)) for length in args.prompts]
+    works += [decode_work(shape, batch, args.repeats, args.weight_bytes) for batch in args.decodes]
+    report = Report(machine)
+    measure(Bench(engine, load_tokenizer(config, args.model), Stopwatch()), works, report)
+    if args.out:
+        steps = [report.record(work) for work in works]
+        args.out.write_text(json.dumps({"limits": limits, "steps": steps}, indent=1), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
