@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from typing import Final
 
-# A step with prompt tokens takes at most this many times what its decodes take alone ...
-HELD: Final = 2.0
-# ... or this many times what a single decode takes. The time of a small step goes into reading the weights;
-# prompts in pieces that take less than that would pay for it again and again.
-SINGLE: Final = 3.0
+# A step takes prompt tokens for at most this many times what its decodes take alone ...
+HELD: Final = 1.1
+# ... or for what a single decode takes, and this many times that, divided by the decodes. The time of a small
+# step goes into reading the weights, and prompts in small pieces would pay for it again and again. So the
+# fewer sequences decode, the longer they may wait.
+FEW: Final = 6.0
 # Prompt tokens that a step takes at least, and the number of rows of which its size is a multiple.
 LEAST: Final = 16
 # A step with fewer prompt tokens tells too little of what one costs.
@@ -26,7 +27,7 @@ CPU_PIECE: Final = 512
 
 # Measurements are smoothed, and follow a faster step sooner than a slower one: other work on the
 # machine makes steps slower only.
-FASTER: Final = 0.3
+FASTER: Final = 0.5
 SLOWER: Final = 0.1
 OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of this size
 
@@ -53,7 +54,7 @@ class Pace:
         if not decodes or not self._decode_s or self._token_s is None:
             return self._alone
         step = self._of_decodes(decodes)
-        room = max(HELD * step, SINGLE * self._of_decodes(1)) - step
+        room = max(HELD * step, (1.0 + FEW / decodes) * self._of_decodes(1))
         rows = decodes + int(room / self._token_s)
         return max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST - decodes))
 
@@ -73,10 +74,10 @@ class Pace:
             self._mixed = True
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds of a step of so many decodes, or of the most similar one that was measured."""
+        """Seconds of a step of so many decodes: no more than what larger steps took."""
         size = decodes.bit_length()
-        nearest = min(self._decode_s, key=lambda known: abs(known - size))
-        return self._decode_s[nearest]
+        larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
+        return min(larger) if larger else self._decode_s[max(self._decode_s)]
 
 
 def _smoothed(known: float | None, new: float) -> float:
