@@ -42,7 +42,7 @@ def test_the_number_is_fixed_where_nothing_decodes_and_before_there_are_measurem
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_a_step_with_prompts_holds_its_decodes_no_longer_than_it_may(decodes: int, noise: float) -> None:
     tokens = settled(decodes, noise).prompt_tokens(decodes)
-    bound = cost(decodes, 0) + max(HELD * cost(decodes, 0), (1 + FEW / decodes) * cost(1, 0))
+    bound = cost(decodes, 0) + max(HELD * cost(decodes, 0), (1 + FEW / decodes**2) * cost(1, 0))
     assert 0.6 * bound < cost(decodes, tokens) < 1.25 * bound
     assert (decodes + tokens) % LEAST == 0
 
@@ -73,7 +73,7 @@ def test_a_single_slow_step_changes_little() -> None:
     pace = settled(16)
     before = pace.prompt_tokens(16)
     pace.observe(16, before, 30.0)
-    assert pace.prompt_tokens(16) >= before // 2
+    assert before // 3 <= pace.prompt_tokens(16) <= before
 
 
 def test_it_follows_a_machine_that_becomes_faster() -> None:
