@@ -101,6 +101,11 @@ def run(engine: Any, asks: list[Ask], in_flight: int) -> dict[str, float]:
             ask.times += [time.perf_counter() - start] * len(output.token_ids)
             if output.finish is not None:
                 del open_asks[output.request_id]
+    return figures_of(asks)
+
+
+def figures_of(asks: list[Ask]) -> dict[str, float]:
+    """What was seen of the requests that count, in milliseconds and tokens a second."""
     counted = [ask for ask in asks if ask.counted]
     wall = max(ask.times[-1] for ask in counted)
     first = [1e3 * (ask.times[0] - ask.sent) for ask in counted]

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
-# A step with prompt tokens takes at most this many times what its decodes take alone ...
-HELD: Final = 2.0
-# ... or this many times what a single decode takes. The time of a small step goes into reading the weights;
-# prompts in pieces that take less than that would pay for it again and again.
-SINGLE: Final = 3.0
+# A step takes prompt tokens for at most this many times what its decodes take alone ...
+HELD: Final = 1.2
+# ... or for `1 + FEW / n**2` times what a single decode takes, where `n` decode. The time of a small step
+# goes into reading the weights, and small pieces of prompts pay for it often. So few decodes wait longer.
+FEW: Final = 8.0
 # Prompt tokens that a step takes at least, and the number of rows of which its size is a multiple.
 LEAST: Final = 16
 # A step with fewer prompt tokens tells too little of what one costs.
@@ -24,10 +24,11 @@ TELLING: Final = 16
 # prompts of many would get their first tokens later.
 CPU_PIECE: Final = 512
 
-# Measurements are smoothed, and follow a faster step sooner than a slower one: other work on the
-# machine makes steps slower only.
-FASTER: Final = 0.3
-SLOWER: Final = 0.1
+# Measurements are smoothed: the weights of a new one, below the present figure and above it. Other work on
+# the machine makes decodes slower only, so a faster step tells more. A prompt token takes longer the more
+# tokens are before it, and too low a figure holds decodes, so there a slower step tells more.
+DECODE_WEIGHTS: Final = (0.5, 0.1)
+TOKEN_WEIGHTS: Final = (0.2, 0.5)
 OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of this size
 
 
@@ -37,9 +38,7 @@ class Pace:
     def __init__(self, alone: int) -> None:
         """`alone`: the prompt tokens of a step in which nothing decodes; no step has more."""
         self._alone = alone
-        self._decode_s: dict[
-            int, float
-        ] = {}  # of a step without prompts, by the bits of its number of decodes
+        self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
         self._token_s: float | None = None  # that a prompt token adds to a step
         self._mixed = False  # whether `_token_s` was measured beside decodes
 
@@ -53,7 +52,7 @@ class Pace:
         if not decodes or not self._decode_s or self._token_s is None:
             return self._alone
         step = self._of_decodes(decodes)
-        room = max(HELD * step, SINGLE * self._of_decodes(1)) - step
+        room = max(HELD * step, (1.0 + FEW / decodes**2) * self._of_decodes(1))
         rows = decodes + int(room / self._token_s)
         return max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST - decodes))
 
@@ -63,24 +62,24 @@ class Pace:
             return
         if not prompt_tokens:
             size = decodes.bit_length()
-            self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds)
+            self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds, DECODE_WEIGHTS)
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
-            self._token_s = _smoothed(self._token_s, seconds / prompt_tokens)
+            self._token_s = _smoothed(self._token_s, seconds / prompt_tokens, TOKEN_WEIGHTS)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
             # Never nothing: a step that is no slower than one without prompts still has rows to compute.
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
-            self._token_s = _smoothed(self._token_s, added / prompt_tokens)
+            self._token_s = _smoothed(self._token_s, added / prompt_tokens, TOKEN_WEIGHTS)
             self._mixed = True
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds of a step of so many decodes, or of the most similar one that was measured."""
+        """Seconds of a step of so many decodes: no more than what larger steps took."""
         size = decodes.bit_length()
-        nearest = min(self._decode_s, key=lambda known: abs(known - size))
-        return self._decode_s[nearest]
+        larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
+        return min(larger) if larger else self._decode_s[max(self._decode_s)]
 
 
-def _smoothed(known: float | None, new: float) -> float:
+def _smoothed(known: float | None, new: float, weights: tuple[float, float]) -> float:
     if known is None:
         return new
     new = min(new, OUTLIER * known)
-    return known + (FASTER if new < known else SLOWER) * (new - known)
+    return known + weights[new >= known] * (new - known)

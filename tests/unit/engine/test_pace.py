@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from serve_app.engine.pace import HELD, LEAST, SINGLE, Pace
+from serve_app.engine.pace import FEW, HELD, LEAST, Pace
 
 ALONE = 512
 
@@ -42,7 +42,7 @@ def test_the_number_is_fixed_where_nothing_decodes_and_before_there_are_measurem
 @pytest.mark.parametrize("noise", [0.0, 0.3])
 def test_a_step_with_prompts_holds_its_decodes_no_longer_than_it_may(decodes: int, noise: float) -> None:
     tokens = settled(decodes, noise).prompt_tokens(decodes)
-    bound = max(HELD * cost(decodes, 0), SINGLE * cost(1, 0))
+    bound = cost(decodes, 0) + max(HELD * cost(decodes, 0), (1 + FEW / decodes**2) * cost(1, 0))
     assert 0.6 * bound < cost(decodes, tokens) < 1.25 * bound
     assert (decodes + tokens) % LEAST == 0
 
@@ -58,11 +58,22 @@ def test_it_keeps_between_its_bounds_whatever_it_is_told() -> None:
             assert min(LEAST, ALONE) <= pace.prompt_tokens(rng.randrange(300)) <= ALONE
 
 
+def test_the_fewer_decode_the_longer_they_may_wait() -> None:
+    pieces = [settled(decodes).prompt_tokens(decodes) for decodes in (1, 2, 4, 8)]
+    assert pieces == sorted(pieces, reverse=True)
+
+
+def test_a_slow_first_step_of_one_decode_does_not_count_once_larger_ones_were_faster() -> None:
+    pace, other = settled(16), settled(16)
+    pace.observe(1, 0, 3 * cost(16, 0))
+    assert pace.prompt_tokens(1) <= other.prompt_tokens(1) * cost(16, 0) / cost(1, 0) + LEAST
+
+
 def test_a_single_slow_step_changes_little() -> None:
     pace = settled(16)
     before = pace.prompt_tokens(16)
     pace.observe(16, before, 30.0)
-    assert pace.prompt_tokens(16) >= before // 2
+    assert before // 3 <= pace.prompt_tokens(16) <= before
 
 
 def test_it_follows_a_machine_that_becomes_faster() -> None:
