@@ -10,6 +10,7 @@
 #include "exports.h"
 #include "linear.h"
 #include "pool.h"
+#include "rowwise.h"
 #include "scratch.h"
 
 namespace {
@@ -32,43 +33,46 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
                      s.table_width, l.heads, l.qkv.outputs, c.key_dim, 1,        l.window, l.scale,
                      l.softcap};
   };
-  long hidden = 0, qkv = 0, attended = 0, rounding = 0, parts = 0;
+  // Floats of each buffer: `gated` are the outputs of gates, where the next product does not take them in that form.
+  long inputs = 0, gated = 0, gated_inputs = 0, qkv = 0, attended = 0, parts = 0;
   for (long i = 0; i < count; i++) {
     const Layer& l = layers[i];
-    hidden = std::max(hidden, tile * (l.qkv.inputs + l.down.inputs));
-    qkv = std::max(qkv, s.rows * l.qkv.outputs), attended = std::max(attended, s.rows * l.out.inputs);
-    for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up, &l.down})
-      rounding = std::max(rounding, rounding_room(*linear, tile));
+    for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up}) inputs = std::max(inputs, inputs_room(*linear, tile));
+    gated = std::max(gated, whole_lines(tile * l.down.inputs));
+    gated_inputs = std::max(gated_inputs, inputs_room(l.down, tile));
+    qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
+    attended = std::max(attended, whole_lines(s.rows * l.out.inputs));
     parts = std::max(parts, attention_room(attention(l, *caches[i], nullptr, nullptr), *caches[i], threads));
   }
   static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
-  float* const hidden_at = scratch.take(whole_lines(hidden) + whole_lines(qkv) + whole_lines(attended) + rounding + parts);
-  float* const qkv_at = hidden_at + whole_lines(hidden);
-  float* const attended_at = qkv_at + whole_lines(qkv);
-  float* const rounding_at = attended_at + whole_lines(attended);
-  float* const parts_at = rounding_at + rounding;
+  float* const inputs_at = scratch.take(inputs + gated + gated_inputs + qkv + attended + parts);
+  float* const gated_at = inputs_at + inputs;
+  float* const gated_inputs_at = gated_at + gated;
+  float* const qkv_at = gated_inputs_at + gated_inputs;
+  float* const attended_at = qkv_at + qkv;
+  float* const parts_at = attended_at + attended;
 
   together(threads, [&] {
     for (long i = 0; i < count; i++) {
       const Layer& l = layers[i];
       const Cache& cache = *caches[i];
       const long width = l.qkv.inputs, dim = cache.key_dim, inner = l.out.inputs;
-      float* const normed = hidden_at;
-      float* const gated = hidden_at + tile * width;
       tiles(s.rows, [&](long first, long rows) {
         float* const out = qkv_at + first * l.qkv.outputs;
-        add_rmsnorm(s.states + first * width, nullptr, l.norm_in, normed, rows, width, l.eps_in, threads);
-        project(l.qkv, normed, out, rows, rounding_at, threads);
+        norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, inputs_at, rows, threads);
+        project(l.qkv, inputs_at, out, rows, threads);
         rope_and_cache(out, s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm, l.eps_head, &cache,
                        s.slots + first, rows, l.heads, threads);
       });
       attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
       tiles(s.rows, [&](long first, long rows) {
         float* const states = s.states + first * width;
-        add_projection(l.out, attended_at + first * inner, states, rows, rounding_at, threads);
-        add_rmsnorm(states, nullptr, l.norm_mid, normed, rows, width, l.eps_mid, threads);
-        project_gated(l.gate_up, normed, gated, rows, l.gelu, rounding_at, threads);
-        add_projection(l.down, gated, states, rows, rounding_at, threads);
+        const float* const heads = take_inputs(l.out, attended_at + first * inner, inputs_at, rows, threads);
+        add_projection(l.out, heads, states, rows, threads);
+        norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, inputs_at, rows, threads);
+        add_projection(l.down,
+                       project_gated(l.gate_up, inputs_at, l.down, gated_at, gated_inputs_at, rows, l.gelu, threads),
+                       states, rows, threads);
       });
     }
   });

@@ -9,77 +9,87 @@
 
 namespace {
 
-// Rounds x [m, k] to bfloat16 [m, k], and returns `to`.
-const bf16* round_rows(const float* x, bf16* to, long m, long k, int threads) {
-  parallel_rows(m * k, 1, threads, [&](long first, long last) {
-    long i = first;
-    for (; i + LANES <= last; i += LANES) store(to + i, load(x + i));
-    if (i < last) store_some(to + i, load_some(x + i, last - i), last - i);
-  });
-  return to;
+// Rounds x [k] to bfloat16.
+void round_row(const float* x, bf16* to, long k) {
+  long i = 0;
+  for (; i + LANES <= k; i += LANES) store(to + i, load(x + i));
+  if (i < k) store_some(to + i, load_some(x + i, k - i), k - i);
 }
 
-// Rounds x [m, k] to tiles of bfloat16 [m/16][k/32][16][32], inputs padded with zeros, and returns `to`.
-const bf16* round_tiles(const float* x, bf16* to, long m, long k, int threads) {
-  const long padded = padded_inputs(k, false);
-  parallel_rows(m, k, threads, [&](long first, long last) {
-    for (long row = first; row < last; row++) {
-      const float* const from = x + row * k;
-      for (long i = 0; i < padded; i += LANES) {
-        const F16 v = i + LANES <= k ? load(from + i) : load_some(from + i, std::max(0L, k - i));
-        store(to + tile_offset(row, i, padded), v);
-      }
-    }
-  });
-  return to;
+// Rounds x [k] to row `row` of tiles of bfloat16 [rows/16][k/32][16][32], inputs padded with zeros.
+void round_tiled(const float* x, bf16* tiles, long row, long k) {
+  bf16* to = tiles + tile_offset(row, 0, padded_inputs(k, false));
+  long i = 0;
+  for (; i + BF16_INPUTS <= k; i += BF16_INPUTS, to += TILE_SIZE)
+    store(to, load(x + i)), store(to + LANES, load(x + i + LANES));
+  if (i == k) return;
+  store(to, load_some(x + i, std::min(LANES, k - i)));
+  store(to + LANES, load_some(x + i + LANES, std::max(0L, k - i - LANES)));
 }
 
-// y [m, outputs] = x W^T + b, or += if ADD, by the layer's product. room: `rounding_room` floats.
+// y [m, outputs] = x W^T + b, or += if ADD, by the layer's product. x: inputs in its form.
 template <bool ADD, class Y>
-void multiply(const Linear& l, const float* x, Y* y, long m, float* room, int threads) {
+void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
   const long n = l.outputs, k = l.inputs;
-  const bf16* const w = (const bf16*)l.weight;
+  const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)x;
   switch (l.product) {
     case FLOATS: return multiply<ADD>(x, (const float*)l.weight, l.bias, y, m, n, k, threads);
     case WIDENED: return multiply<ADD>(x, w, l.bias, y, m, n, k, threads);
-    case PAIRS: return multiply<ADD>(round_rows(x, (bf16*)room, m, k, threads), w, l.bias, y, m, n, k, threads);
-    case TILES: {
-      const bf16* const tiles = round_tiles(x, (bf16*)room, m, k, threads);
-      return multiply_tiles<ADD>(tiles, w, l.bias, y, m, n, k, threads);
-    }
+    case PAIRS: return multiply<ADD>(rounded, w, l.bias, y, m, n, k, threads);
+    case TILES: return multiply_tiles<ADD>(rounded, w, l.bias, y, m, n, k, threads);
   }
 }
 
 }  // namespace
 
-long rounding_room(const Linear& l, long rows) {
-  if (l.product != PAIRS && l.product != TILES) return 0;
-  return whole_lines((rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS * padded_inputs(l.inputs, false) / 2);
-}
-
-void project(const Linear& l, const float* x, float* y, long rows, float* room, int threads) {
-  multiply<false>(l, x, y, rows, room, threads);
-}
-
-void add_projection(const Linear& l, const float* x, float* y, long rows, float* room, int threads) {
-  multiply<true>(l, x, y, rows, room, threads);
-}
-
-void project_gated(const Linear& l, const float* x, float* y, long m, bool gelu, float* room, int threads) {
-  const long n = l.outputs / 2, k = l.inputs;
-  const bf16* const w = (const bf16*)l.weight;
+long inputs_room(const Linear& l, long rows) {
   switch (l.product) {
-    case FLOATS: return multiply_gated(x, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads);
-    case WIDENED: return multiply_gated(x, w, l.bias, y, m, n, k, gelu, threads);
-    case PAIRS: {
-      const bf16* const rows = round_rows(x, (bf16*)room, m, k, threads);
-      return multiply_gated(rows, w, l.bias, y, m, n, k, gelu, threads);
-    }
-    case TILES: {
-      const bf16* const tiles = round_tiles(x, (bf16*)room, m, k, threads);
-      return multiply_gated_tiles(tiles, w, l.bias, y, m, n, k, gelu, threads);
-    }
+    case PAIRS: return whole_lines((rows * l.inputs + 1) / 2);
+    case TILES: return whole_lines((rows + BLOCK - 1) / BLOCK * BLOCK * padded_inputs(l.inputs, false) / 2);
+    default: return whole_lines(rows * l.inputs);
   }
+}
+
+void put_row(const Linear& l, const float* x, float* inputs, long row) {
+  switch (l.product) {
+    case PAIRS: return round_row(x, (bf16*)inputs + row * l.inputs, l.inputs);
+    case TILES: return round_tiled(x, (bf16*)inputs, row, l.inputs);
+    default: std::copy(x, x + l.inputs, inputs + row * l.inputs);
+  }
+}
+
+const float* take_inputs(const Linear& l, const float* x, float* room, long rows, int threads) {
+  if (l.product == FLOATS || l.product == WIDENED) return x;
+  parallel_rows(rows, l.inputs, threads, [&](long first, long last) {
+    for (long row = first; row < last; row++) put_row(l, x + row * l.inputs, room, row);
+  });
+  return room;
+}
+
+void project(const Linear& l, const float* inputs, float* y, long rows, int threads) {
+  multiply<false>(l, inputs, y, rows, threads);
+}
+
+void add_projection(const Linear& l, const float* inputs, float* y, long rows, int threads) {
+  multiply<true>(l, inputs, y, rows, threads);
+}
+
+const float* project_gated(const Linear& l, const float* inputs, const Linear& next, float* y, float* room, long m,
+                           bool gelu, int threads) {
+  const long n = l.outputs / 2, k = l.inputs;
+  const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)inputs;
+  switch (l.product) {
+    case FLOATS: multiply_gated(inputs, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads); break;
+    case WIDENED: multiply_gated(inputs, w, l.bias, y, m, n, k, gelu, threads); break;
+    case PAIRS: multiply_gated(rounded, w, l.bias, y, m, n, k, gelu, threads); break;
+    case TILES:
+      if (next.product == TILES && m > FEW_ROWS) {
+        multiply_gated_to_tiles(rounded, w, l.bias, (bf16*)room, m, n, k, gelu, threads);
+        return room;
+      }
+      multiply_gated_tiles(rounded, w, l.bias, y, m, n, k, gelu, threads);
+  }
+  return take_inputs(next, y, room, m, threads);
 }
 
 int product_rank(long product) {
@@ -111,8 +121,9 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
 
 void linear(const Linear* l, const float* x, void* y, long m, int wide_out, int threads) {
   static thread_local Scratch scratch;  // one for each caller: two threads may call at once
-  float* const room = scratch.take(rounding_room(*l, m));
+  float* const room = scratch.take(inputs_room(*l, m));
   together(threads, [&] {
-    wide_out ? multiply<false>(*l, x, (float*)y, m, room, threads) : multiply<false>(*l, x, (bf16*)y, m, room, threads);
+    const float* const inputs = take_inputs(*l, x, room, m, threads);
+    wide_out ? multiply<false>(*l, inputs, (float*)y, m, threads) : multiply<false>(*l, inputs, (bf16*)y, m, threads);
   });
 }

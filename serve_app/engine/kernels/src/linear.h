@@ -16,15 +16,26 @@ struct Linear {
   long product;  // a Product
 };
 
-// Floats of memory that the functions below need as `room`, where they round `rows` rows of inputs to bfloat16.
-long rounding_room(const Linear& linear, long rows);
+// The inputs of a product, in the form that the product takes. A form belongs to the product and the number of inputs, so
+// layers that have both in common may share it.
+//
+// Floats of memory for `rows` rows of inputs.
+long inputs_room(const Linear& linear, long rows);
 
-// x [rows, inputs] -> y [rows, outputs].
-void project(const Linear& linear, const float* x, float* y, long rows, float* room, int threads);
+// Writes row `row` of the inputs: x [inputs] in the layer's form.
+void put_row(const Linear& linear, const float* x, float* inputs, long row);
 
-// y [rows, outputs] += the projection of x [rows, inputs].
-void add_projection(const Linear& linear, const float* x, float* y, long rows, float* room, int threads);
+// x [rows, inputs] in the layer's form: x itself if that is the form, else in `room`.
+const float* take_inputs(const Linear& linear, const float* x, float* room, long rows, int threads);
 
-// y [rows, outputs / 2] = act(gate) * value. The first half of the outputs are gates, the other half are values;
-// outputs / 2 is a multiple of sixteen. act is GELU in its tanh form if `gelu`, else SiLU.
-void project_gated(const Linear& linear, const float* x, float* y, long rows, bool gelu, float* room, int threads);
+// `inputs` of `rows` rows -> y [rows, outputs].
+void project(const Linear& linear, const float* inputs, float* y, long rows, int threads);
+
+// y [rows, outputs] += the projection of `inputs`.
+void add_projection(const Linear& linear, const float* inputs, float* y, long rows, int threads);
+
+// act(gate) * value [rows, outputs / 2] in the form of `next`, whose inputs they are: in y [rows, outputs / 2] or in
+// `room`. The first half of the outputs are gates, the other half are values; outputs / 2 is a multiple of sixteen. act is
+// GELU in its tanh form if `gelu`, else SiLU.
+const float* project_gated(const Linear& linear, const float* inputs, const Linear& next, float* y, float* room, long rows,
+                           bool gelu, int threads);

@@ -6,7 +6,7 @@
 #include <cmath>
 
 #include "exports.h"
-#include "pool.h"
+#include "panels.h"
 
 namespace {
 
@@ -115,6 +115,18 @@ void add_rmsnorm(float* residual, const float* delta, const float* weight, float
       if (delta)
         for (long i = 0; i < n; i++) r[i] += delta[row * n + i];
       normalise(r, weight, out + row * n, n, eps);
+    }
+  });
+}
+
+void norm_inputs(const float* x, const float* weight, float eps, const Linear& linear, float* inputs, long rows,
+                 int threads) {
+  const long n = linear.inputs;
+  parallel_rows(rows, n, threads, [&](long first, long last) {
+    float* const normed = own_outputs(n);
+    for (long row = first; row < last; row++) {
+      normalise(x + row * n, weight, normed, n, eps);
+      put_row(linear, normed, inputs, row);
     }
   });
 }

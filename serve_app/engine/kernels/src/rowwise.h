@@ -1,5 +1,6 @@
 // The activation of a gated MLP, on vectors.
 #pragma once
+#include "linear.h"
 #include "vec.h"
 
 // act(gate) * up, where act is GELU in its tanh form if `gelu`, else SiLU.
@@ -7,3 +8,7 @@ INLINE F16 gate_times_up(F16 gate, F16 up, bool gelu) {
   const F16 inner = gelu ? 1.5957691216f * (gate + 0.044715f * gate * gate * gate) : gate;
   return gate * sigmoid(inner) * up;
 }
+
+// RMSNorm(x [rows, n]) * weight [n] as inputs of `linear`, which has n inputs.
+void norm_inputs(const float* x, const float* weight, float eps, const Linear& linear, float* inputs, long rows,
+                 int threads);

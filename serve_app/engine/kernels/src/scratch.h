@@ -1,8 +1,12 @@
-// Memory that grows and is used again. It begins at a cache line, so that no vector lies across two lines.
+// Memory that grows and is used again. It begins at a cache line, so that no vector lies across two lines. Large memory
+// lies in huge pages where the system has them: rows of a product's outputs lie in as many small pages as there are rows.
 #pragma once
 #include <cstddef>
 #include <cstdlib>
 #include <new>
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 class Scratch {
  public:
@@ -16,14 +20,21 @@ class Scratch {
     if (count > count_) {
       std::free(memory_);
       count_ = 0;
-      memory_ = (float*)std::aligned_alloc(64, (count * sizeof(float) + 63) / 64 * 64);
+      const size_t unit = count * sizeof(float) < HUGE_PAGE ? 64 : HUGE_PAGE;
+      const size_t bytes = (count * sizeof(float) + unit - 1) / unit * unit;
+      memory_ = (float*)std::aligned_alloc(unit, bytes);
       if (!memory_) throw std::bad_alloc();
+#if defined(__linux__)
+      if (unit == HUGE_PAGE) madvise(memory_, bytes, MADV_HUGEPAGE);
+#endif
       count_ = count;
     }
     return memory_;
   }
 
  private:
+  static constexpr size_t HUGE_PAGE = 2 << 20;
+
   float* memory_ = nullptr;
   size_t count_ = 0;
 };

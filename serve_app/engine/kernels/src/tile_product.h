@@ -1,5 +1,6 @@
 // Products of linear layers on tile registers. Their sums are stored, added to what is there, or gated.
 #pragma once
+#include "many_rows.h"
 #include "rowwise.h"
 #include "tiles.h"
 
@@ -8,7 +9,7 @@ namespace {
 // The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
-constexpr long BLOCK = 2 * TILE_ROWS;  // rows that the registers take at once
+constexpr long FEW_ROWS = BLOCK;  // of products whose panels come from memory for each block of rows alone
 
 // The sums of a block of rows at two panels.
 struct alignas(64) TileSums {
@@ -32,8 +33,26 @@ void row_blocks(const bf16* x, long m, long k, F&& block) {
 // whole panels, or null.
 template <bool ADD, class Y>
 void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
-  const long panel = panel_size(w, k), steps = panel / TILE_SIZE;
-  parallel_panels((n + LANES - 1) / LANES, 2, threads, [&](long first, long last, Turn& turn) {
+  const long panel = panel_size(w, k), steps = panel / TILE_SIZE, panels = (n + LANES - 1) / LANES;
+  if (m > FEW_ROWS)
+    return multiply_many(
+        x, m, steps, (panels + 1) / 2, threads,
+        [&](long pair) {
+          const bf16* const at = w + 2 * pair * panel;
+          return PanelPair{at, 2 * pair + 1 < panels ? at + panel : at};
+        },
+        [&](const float* sums, long row, long pair) {
+          for (long c = 0; c < 2; c++) {
+            const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
+            Y* const at = y + row * n + j * LANES;
+            const F16 v = load(sums + c * LANES) + bias_at(bias, j);
+            if (some == LANES)
+              store(at, ADD ? load(at) + v : v);
+            else if (some > 0)
+              store_some(at, ADD ? load_some(at, some) + v : v, some);
+          }
+        });
+  parallel_panels(panels, 2, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const TileScope scope(m);
@@ -62,6 +81,21 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
     });
     if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
   });
+}
+
+// The inputs of the next product, as tiles: act(x G^T) * (x U^T) [m, n], as below, of more than FEW_ROWS rows.
+void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf16* tiles, long m, long n, long k,
+                             bool gelu, int threads) {
+  const long count = n / LANES, panel = panel_size(w, k), padded = padded_inputs(n, false);
+  multiply_many(
+      x, m, panel / TILE_SIZE, count, threads,
+      [&](long pair) { return PanelPair{w + pair * panel, w + (pair + count) * panel}; },
+      [&](const float* sums, long row, long pair) {
+        const F16 gate = load(sums) + bias_at(bias, pair), up = load(sums + LANES) + bias_at(bias, pair + count);
+        bf16* const to = tiles + tile_offset(row, pair * LANES, padded);
+        store(to, gate_times_up(gate, up, gelu));
+        if (pair + 1 == count && padded > n) store(to + LANES, F16{});
+      });
 }
 
 // y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of

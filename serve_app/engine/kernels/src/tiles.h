@@ -15,6 +15,12 @@ INLINE long tile_offset(long r, long i, long inputs) {
   return r / TILE_ROWS * TILE_ROWS * inputs + i / BF16_INPUTS * TILE_SIZE + r % TILE_ROWS * BF16_INPUTS + i % BF16_INPUTS;
 }
 
+// The factors of a block: two tiles of rows and two panels.
+struct BlockFactors {
+  const bf16 *high, *low, *w, *v;
+  long steps;  // of 32 inputs
+};
+
 // The factors of a product: rows `x` as tiles, a panel `w` and a second panel `v` or null. All have the same inputs.
 struct TileFactors {
   const bf16 *x, *w, *v;
@@ -124,9 +130,50 @@ void tile_product(long rows, const TileFactors& f, float* y, long stride) {
     f.v ? tile_product<1, 2, ADD, COLD>(f, y, stride) : tile_product<1, 1, ADD, COLD>(f, y, stride);
 }
 
+// sums [32, 32] = x W^T, or += if ADD. Calls between() after every step of 32 inputs.
+template <bool ADD, class Between>
+INLINE void tile_block(const BlockFactors& f, float* sums, Between&& between) {
+  constexpr long STRIDE = 2 * LANES, BYTES = STRIDE * sizeof(float);
+  float* const low_sums = sums + TILE_ROWS * STRIDE;
+  asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
+  if (ADD) {
+    _tile_loadd(0, sums, BYTES);
+    _tile_loadd(1, sums + LANES, BYTES);
+    _tile_loadd(2, low_sums, BYTES);
+    _tile_loadd(3, low_sums + LANES, BYTES);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+  }
+  const bf16 *high = f.high, *low = f.low, *w = f.w, *v = f.v;
+  for (const bf16* const end = high + f.steps * TILE_SIZE; high < end;
+       high += TILE_SIZE, low += TILE_SIZE, w += TILE_SIZE, v += TILE_SIZE) {
+    _tile_loadd(4, high, 64);
+    _tile_loadd(6, w, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, v, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, low, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+    between();
+  }
+  _tile_stored(0, sums, BYTES);
+  _tile_stored(1, sums + LANES, BYTES);
+  _tile_stored(2, low_sums, BYTES);
+  _tile_stored(3, low_sums + LANES, BYTES);
+}
+
 #else
 
 inline bool have_tiles() { return false; }
+
+template <bool ADD, class Between>
+void tile_block(const BlockFactors&, float*, Between&&) {
+  __builtin_trap();
+}
 
 struct TileScope {
   explicit TileScope(long) {}

@@ -217,6 +217,7 @@ int main() {
     simulate_preemption(whom);
     for (const long product : products) {
       for (const long rows : {1, 5, 17, 35}) check_linear(product, rows, 50, 38), check_linear(product, rows, 400, 64);
+      check_linear(product, 150, 40, 650);
       for (const long tokens : {1L, 21L, LENGTH}) check_attention(product, tokens, 0), check_attention(product, tokens, 40);
       check_layers(product);
     }

@@ -79,6 +79,24 @@ def test_a_row_is_the_same_bit_for_bit_alone_and_among_others(product: torch.dty
         assert torch.equal(packed(x[rows:]), whole[rows:])
 
 
+def test_a_row_of_a_long_prompt_is_the_same_bit_for_bit_alone(product: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for inputs, outputs, rows in ((1056, 72, 530), (576, 200, 97)):  # several chunks of rows, and pieces
+        weight, bias = torch.randn(outputs, inputs, dtype=product), torch.randn(outputs, dtype=product)
+        packed = PackedLinear(weight, bias, Method.NATIVE)
+        x = torch.randn(rows, inputs, dtype=product)
+        whole = packed(x)
+        for row in (0, 15, 16, 32, 63, 95, rows // 2, rows - 17, rows - 1):
+            assert torch.equal(packed(x[row : row + 1])[0], whole[row])
+        threads = torch.get_num_threads()
+        try:
+            for count in (1, 5):
+                torch.set_num_threads(count)
+                assert torch.equal(packed(x), whole)
+        finally:
+            torch.set_num_threads(threads)
+
+
 def test_several_linears_side_by_side_give_their_outputs_side_by_side(kernels: str) -> None:
     torch.manual_seed(0)
     linears = [nn.Linear(32, 16), nn.Linear(32, 40, bias=False)]
