@@ -8,7 +8,13 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
+# The machine may stall in the middle of any example, and a run must not differ from the one before it.
+settings.register_profile(
+    "tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("tests")
 # Helpers too: an assertion of theirs that fails shows its values.
 pytest.register_assert_rewrite(*(f"tests.{each.name}" for each in Path(__file__).parent.iterdir()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -61,11 +62,12 @@ class Machine:
 
     def named(self, name: str) -> list[psutil.Process]:
         """The server's processes whose name or title begins so."""
-        return [
-            each
-            for each in self.inside.processes()
-            if each.name().startswith(name) or "".join(each.cmdline()[:1]).startswith(name)
-        ]
+        found = []
+        for each in self.inside.processes():
+            with contextlib.suppress(psutil.Error):  # it has just ended
+                if each.name().startswith(name) or "".join(each.cmdline()[:1]).startswith(name):
+                    found.append(each)
+        return found
 
     def get(self, path: str, key: str = KEY) -> Any:
         return self.ask("get", f"http://{self.inside.address}:{PORT}{path}", key)
@@ -231,10 +233,10 @@ def test_clients_with_half_a_header_keep_nobody_out_and_are_cut(machine: Machine
     url = f"http://127.0.0.1:{PORT}/v1/models"
     own = machine.inside.run(sys.executable, "-m", "tests.support.outside", "get", url, KEY)
     assert json.loads(own)["status"] == 200
-    out, _ = slow.communicate(timeout=120)
+    out, _ = slow.communicate(timeout=240)
     ended = json.loads(out)
     assert ended["left"] == 0
-    assert ended["seconds"] < 60  # ten for the last of them, and what it takes to open so many
+    assert ended["seconds"] < 60  # ten for the last of them
 
 
 def test_a_launcher_that_is_killed_leaves_nothing(machine: Machine) -> None:

@@ -23,7 +23,16 @@ from serve_app.types import UsageRecord
 from tests.support.asks import COMPLETIONS, connected
 from tests.support.mixed_streams import MixedStreams, long_asks
 from tests.support.ray_cluster import Cluster
-from tests.support.replica_pair import MODEL, POISON, Pair, is_alive, model_config, replica_pair, wide_demo
+from tests.support.replica_pair import (
+    MODEL,
+    POISON,
+    START_S,
+    Pair,
+    is_alive,
+    model_config,
+    replica_pair,
+    wide_demo,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +40,6 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest
 
 LONGEST_S: Final = 2.0  # between two replicas that are up and the next kill
 ANSWERS: Final = 10  # long ones
-GONE_S: Final = 10.0  # within which a process must be gone that had long answers
 DEATHS: Final = 4  # that one request may cause
 
 
@@ -99,9 +107,10 @@ async def test_a_replica_too_many_is_gone_at_once_and_its_answers_go_on(pair: Pa
             await pair.until_running(ANSWERS)
             done = len(load.answers)
             await pair.deploy(replicas=1)
-            async with asyncio.timeout(GONE_S):
+            async with asyncio.timeout(START_S):
                 await until_one_is_gone(pids)
             logger.info("gone; %d answers of %d tokens ended meanwhile", len(load.answers) - done, length)
+    # It did not wait for them: some have moved.
     assert any(record.migrations for record in await all_finished(pair, load, since))
 
 

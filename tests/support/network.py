@@ -5,6 +5,7 @@ Needs Linux and the right to make namespaces: root's, or any user's where user n
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -42,8 +43,12 @@ class Namespace:
     def processes(self) -> list[psutil.Process]:
         """Those in this network, but for the one that holds it."""
         mine = _network(self.pid)
-        pids = (pid for pid in psutil.pids() if pid != self.pid and _network(pid) == mine)
-        return [psutil.Process(pid) for pid in pids]
+        found = []
+        for pid in psutil.pids():
+            if pid != self.pid and _network(pid) == mine:
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+                    found.append(psutil.Process(pid))
+        return found
 
     def listening(self) -> dict[int, set[str]]:
         """TCP port -> addresses that it is listened on at, in hexadecimal as the kernel has them."""

@@ -53,7 +53,7 @@ def _configure() -> None:
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
             "XDG_STATE_HOME": str(folder / "state"),  # journals and databases of tests, not this user's
             "OMP_NUM_THREADS": "1",
-            "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.1",  # tests start and change a lot, and wait for it
+            "RAY_SERVE_CONTROL_LOOP_INTERVAL_S": "0.2",  # tests start and change a lot, and wait for it
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
         }
     )
