@@ -70,9 +70,9 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
         const float* const heads = take_inputs(l.out, attended_at + first * inner, inputs_at, rows, threads);
         add_projection(l.out, heads, states, rows, threads);
         norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, inputs_at, rows, threads);
-        add_projection(l.down,
-                       project_gated(l.gate_up, inputs_at, l.down, gated_at, gated_inputs_at, rows, l.gelu, threads),
-                       states, rows, threads);
+        const float* const gates =
+            project_gated(l.gate_up, inputs_at, l.down, gated_at, gated_inputs_at, rows, l.gelu, threads);
+        add_projection(l.down, gates, states, rows, threads);
       });
     }
   });

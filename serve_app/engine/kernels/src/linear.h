@@ -16,8 +16,7 @@ struct Linear {
   long product;  // a Product
 };
 
-// The inputs of a product, in the form that the product takes. A form belongs to the product and the number of inputs, so
-// layers that have both in common may share it.
+// The inputs of a product lie in the form that the product takes: float32 rows, bfloat16 rows or bfloat16 tiles.
 //
 // Floats of memory for `rows` rows of inputs.
 long inputs_room(const Linear& linear, long rows);
@@ -35,7 +34,7 @@ void project(const Linear& linear, const float* inputs, float* y, long rows, int
 void add_projection(const Linear& linear, const float* inputs, float* y, long rows, int threads);
 
 // act(gate) * value [rows, outputs / 2] in the form of `next`, whose inputs they are: in y [rows, outputs / 2] or in
-// `room`. The first half of the outputs are gates, the other half are values; outputs / 2 is a multiple of sixteen. act is
-// GELU in its tanh form if `gelu`, else SiLU.
-const float* project_gated(const Linear& linear, const float* inputs, const Linear& next, float* y, float* room, long rows,
-                           bool gelu, int threads);
+// `room`. The first half of the outputs are gates, the other half are values; outputs / 2 is a multiple of sixteen. act
+// is GELU in its tanh form if `gelu`, else SiLU.
+const float* project_gated(const Linear& linear, const float* inputs, const Linear& next, float* y, float* room,
+                           long rows, bool gelu, int threads);

@@ -1,10 +1,10 @@
 // Products of many rows on tile registers, blocked for the caches.
 //
-// A task has a chunk of rows, which stay in the second-level cache, and a range of pairs of panels. It takes one pair after
-// another. It cuts a pair into pieces of few inputs: a piece stays in the first-level cache while it meets all rows of the
-// chunk. Meanwhile the next pair is fetched. Sums between two pieces are float32 in memory, so every output adds up its
-// steps in the order of the inputs, as in a product of few rows. What becomes of the sums of a block is done between the
-// steps of the next block, because vector instructions run beside the tile registers.
+// A task has a chunk of rows, which stay in the second-level cache, and a range of pairs of panels. It takes one pair
+// after another, and cuts it into pieces of few inputs: a piece stays in the first-level cache while it meets all rows of
+// the chunk. Meanwhile the next pair is fetched. Sums between two pieces are float32 in memory, so every output adds up
+// its steps in the order of the inputs, as in a product of few rows. What becomes of the sums of a block is done between
+// the steps of the next block, because vector instructions run beside the tile registers.
 #pragma once
 #include "tiles.h"
 
@@ -41,25 +41,28 @@ struct Fetch {
 
   Fetch(PanelPair pair, long lines) : at((const char*)pair.w), apart((const char*)pair.v - at), lines(lines) {}
   void some() {
-    for (const char* const end = at + lines * 64; at < end; at += 64)
-      __builtin_prefetch(at, 0, 2), __builtin_prefetch(at + apart, 0, 2);
+    for (const char* const end = at + lines * 64; at < end; at += 64) {
+      __builtin_prefetch(at, 0, 2);
+      __builtin_prefetch(at + apart, 0, 2);
+    }
   }
 };
 
-// The rows of a block that are to be finished: `left` rows from row `row` on, with their sums.
+// The rows of a block that are to be finished: `left` rows from row `row` on, with the sums of `pairs` pairs of panels.
 struct Unfinished {
   const float* sums = nullptr;
-  long left = 0, row = 0, pair = 0;
+  long apart = 0, left = 0, row = 0, pair = 0, pairs = 0;  // sums of two pairs are `apart` floats apart
 
   template <class Finish>
   void some(long count, Finish&& finish) {
-    for (count = std::min(count, left), left -= count; count > 0; count--, sums += 2 * LANES, row++) finish(sums, row, pair);
+    for (count = std::min(count, left), left -= count; count > 0; count--, sums += 2 * LANES, row++)
+      for (long i = 0; i < pairs; i++) finish(sums + i * apart, row, pair + i);
   }
 };
 
 // Multiplies x, m rows as tiles of `steps` steps, by pairs of panels; pair_at(i) is pair i. Calls finish(sums, row, pair)
-// for every row and pair, with the 32 sums.
-template <class PairAt, class Finish>
+// for every row and pair, with the 32 sums; for GROUP pairs of a row at once, so that it may write them to one place.
+template <long GROUP, class PairAt, class Finish>
 void multiply_many(const bf16* x, long m, long steps, long pairs, int threads, PairAt&& pair_at, Finish&& finish) {
   const Grid grid(m, steps, pairs, threads);
   parallel(grid.chunks * grid.ranges, threads, [&](long task) {
@@ -67,28 +70,32 @@ void multiply_many(const bf16* x, long m, long steps, long pairs, int threads, P
     const long first = pairs * range / grid.ranges, last = pairs * (range + 1) / grid.ranges;
     const long blocks = (to - from + BLOCK - 1) / BLOCK, pieces = (steps + PIECE - 1) / PIECE;
     const long lines = (TILE_SIZE * sizeof(bf16) / 64 + blocks - 1) / blocks;
-    float* const sums = own_outputs(std::max(blocks, 2L) * BLOCK_SUMS);
+    const long apart = std::max(blocks, 2L) * BLOCK_SUMS;
+    float* const sums = own_outputs(GROUP * apart);
     const TileScope scope(TILE_ROWS);
     Unfinished unfinished;
-    long turn = 0;  // with one piece, blocks take turns in two places of `sums`
+    long turn = 0;  // where sums stay for one block alone, blocks take turns in two places
     for (long pair = first; pair < last; pair++) {
+      const long group = first + (pair - first) / GROUP * GROUP, grouped = pair + 1 - group;
+      const bool complete = grouped == GROUP || pair + 1 == last;
       const auto [w, v] = pair_at(pair);
       Fetch next(pair_at(std::min(pair + 1, pairs - 1)), lines);
       for (long piece = 0; piece < pieces; piece++) {
         const long step = steps * piece / pieces, count = steps * (piece + 1) / pieces - step, at = step * TILE_SIZE;
         const long finished = (BLOCK + count - 1) / count;  // rows at each step
         for (long row = from; row < to; row += BLOCK) {
-          const long place = pieces > 1 ? (row - from) / BLOCK : turn ^= 1;
+          const long place = pieces > 1 || GROUP > 1 ? (row - from) / BLOCK : turn ^= 1;
           const bf16* const high = x + row * steps * BF16_INPUTS + at;
           const bf16* const low = to - row > TILE_ROWS ? high + steps * TILE_SIZE : high;
-          float* const here = sums + place * BLOCK_SUMS;
+          float* const here = sums + (pair - group) * apart + place * BLOCK_SUMS;
           const auto between = [&] {
             next.some();
             unfinished.some(finished, finish);
           };
           piece ? tile_block<true>({high, low, w + at, v + at, count}, here, between)
                 : tile_block<false>({high, low, w + at, v + at, count}, here, between);
-          if (piece + 1 == pieces) unfinished = {here, std::min(BLOCK, to - row), row, pair};
+          if (complete && piece + 1 == pieces)
+            unfinished = {sums + place * BLOCK_SUMS, apart, std::min(BLOCK, to - row), row, group, grouped};
         }
       }
     }

@@ -1,5 +1,5 @@
 // Memory that grows and is used again. It begins at a cache line, so that no vector lies across two lines. Large memory
-// lies in huge pages where the system has them: rows of a product's outputs lie in as many small pages as there are rows.
+// lies in huge pages where the system has them, because a block of outputs touches as many small pages as it has rows.
 #pragma once
 #include <cstddef>
 #include <cstdlib>

@@ -9,6 +9,7 @@ namespace {
 // The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
+constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at once
 constexpr long FEW_ROWS = BLOCK;  // of products whose panels come from memory for each block of rows alone
 
 // The sums of a block of rows at two panels.
@@ -35,7 +36,7 @@ template <bool ADD, class Y>
 void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
   const long panel = panel_size(w, k), steps = panel / TILE_SIZE, panels = (n + LANES - 1) / LANES;
   if (m > FEW_ROWS)
-    return multiply_many(
+    return multiply_many<GROUPED>(
         x, m, steps, (panels + 1) / 2, threads,
         [&](long pair) {
           const bf16* const at = w + 2 * pair * panel;
@@ -87,7 +88,7 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
 void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf16* tiles, long m, long n, long k,
                              bool gelu, int threads) {
   const long count = n / LANES, panel = panel_size(w, k), padded = padded_inputs(n, false);
-  multiply_many(
+  multiply_many<1>(
       x, m, panel / TILE_SIZE, count, threads,
       [&](long pair) { return PanelPair{w + pair * panel, w + (pair + count) * panel}; },
       [&](const float* sums, long row, long pair) {
