@@ -9,6 +9,8 @@ namespace {
 // Floats of the state of one part of a task.
 long part_room(const Cache& c) { return whole_lines(ROWS * state_row(c)); }
 
+bool on_tiles(const Cache& c, const Task& t) { return c.tiles && t.rows > FEW; }
+
 }  // namespace
 
 long attention_room(const Attention& a, const Cache& c, int threads) {
@@ -25,10 +27,14 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   };
   if (parts.empty())
     return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
-      Worker(a, c).run(tasks[i], after(tasks, i), turn);
+      if (on_tiles(c, tasks[i]))
+        PromptWorker(a, c).run(tasks[i], turn);
+      else
+        Worker(a, c).run(tasks[i], after(tasks, i), turn);
     });
-  const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c)); };
+  const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c), ROWS); };
   parallel(parts.size(), threads, [&](long i) {
+    if (on_tiles(c, parts[i])) return PromptWorker(a, c).run_part(parts[i], parts[i].part, state_of(i));
     Worker worker(a, c);
     worker.load_query(parts[i]);
     worker.run_part(parts[i], parts[i].part, state_of(i), after(parts, i));
@@ -36,7 +42,7 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   parallel(tasks.size(), threads, [&](long i) {
     for (size_t j = plan.begins[i] + 1; j < plan.begins[i + 1]; j++)
       state_of(plan.begins[i]).merge(state_of(j), tasks[i].rows, c.value_pad);
-    Worker(a, c).finish(tasks[i], state_of(plan.begins[i]));
+    Places(a, c).finish(tasks[i], state_of(plan.begins[i]));
   });
 }
 

@@ -2,9 +2,12 @@
 #pragma once
 #include <vector>
 
+#include "attention_prompt.h"
 #include "attention_worker.h"
 
 namespace {
+
+constexpr long TASKS_A_THREAD = 4;  // so many tasks let all threads end at nearly the same time
 
 // The tasks of one call. Where tasks are few and contexts long, every part of a task is a task of its own, in `parts`.
 // The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty.
@@ -13,27 +16,44 @@ struct Plan {
   std::vector<size_t> begins;  // [tasks + 1]: task i has the parts begins[i] .. begins[i + 1] - 1
 
   Plan(const Attention& a, const Cache& c, int threads) {
-    const long group = a.heads / c.kv_heads;
-    bool long_ones = false;
+    const Places places(a, c);
+    const size_t enough = threads > 1 ? TASKS_A_THREAD * threads : 0;
     tasks.reserve(a.sequences * c.kv_heads);
-    for (long s = 0; s < a.sequences; s++) {
-      const long rows = (a.start[s + 1] - a.start[s]) * group;
-      long_ones |= a.length[s] > PART;
-      for (long h = 0; h < c.kv_heads; h++)
-        for (long first = 0; first < rows; first += ROWS)
-          tasks.push_back({s, h, first, std::min(ROWS, rows - first), -1});
+    // A task copies its keys and values, so it should have many rows. On tiles it may have more than its sums.
+    for (long most = c.tiles ? PROMPT_ROWS : ROWS;; most = std::max(ROWS, most / 2)) {
+      divide(places, most);
+      if (tasks.size() >= enough || most == ROWS) break;
     }
-    if (!long_ones || (long)tasks.size() >= 4 * threads) return;
-    const Worker ruler(a, c);
+    const bool long_ones = std::any_of(a.length, a.length + a.sequences, [](long length) { return length > PART; });
+    if (!long_ones || tasks.size() >= enough) return;
     for (const Task& t : tasks) {
       begins.push_back(parts.size());
-      const long from = ruler.first_visible(ruler.position(t, 0)) / PART, to = ruler.position(t, t.rows - 1) / PART;
-      for (long part = from; part <= to; part++) {
+      for (long part = places.first_part(t); part <= places.last_part(t); part++) {
         parts.push_back(t);
         parts.back().part = part;
       }
     }
     begins.push_back(parts.size());
+  }
+
+ private:
+  // Makes tasks of at most `most` rows. The ones with most work come first, so that none of them is the last to end.
+  void divide(const Places& p, long most) {
+    bool prompts = false;
+    tasks.clear();
+    for (long s = 0; s < p.a.sequences; s++) {
+      const long rows = (p.a.start[s + 1] - p.a.start[s]) * p.group;
+      prompts |= rows > FEW;
+      for (long h = 0; h < p.c.kv_heads; h++)
+        for (long first = 0; first < rows; first += most)
+          tasks.push_back({s, h, first, std::min(most, rows - first), -1});
+    }
+    if (!prompts) return;
+    const auto work = [&](const Task& t) {
+      const long last = p.position(t, t.rows - 1);
+      return t.rows * (last - p.first_visible(last));
+    };
+    std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& x, const Task& y) { return work(x) > work(y); });
   }
 };
 

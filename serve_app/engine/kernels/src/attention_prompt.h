@@ -1,0 +1,221 @@
+// Attention of many rows on tile registers, as prompts have them. A task copies the keys and values of a part to panels
+// once, for all of its rows. Then blocks of rows go over the tiles of keys. Tile registers multiply one block while
+// vector registers compute the softmax of another.
+#pragma once
+#include "attention_softmax.h"
+#include "attention_task.h"
+#include "attention_tiles.h"
+#include "pool.h"
+#include "scratch.h"
+
+namespace {
+
+constexpr long PROMPT_ROWS = 8 * ROWS;      // rows of one task at most
+constexpr long BLOCK_ROWS = 2 * TILE_ROWS;  // rows of one block
+constexpr long BLOCK_KEYS = 2 * LANES;      // keys of one product: two panels
+
+class PromptWorker : Places {
+ public:
+  PromptWorker(const Attention& a, const Cache& c)
+      : Places(a, c),
+        score_row_(tile + LANES),
+        value_panel_((tile + 2) * LANES),
+        tile_size_(tile * c.key_dim + c.value_pad / LANES * value_panel_) {
+    static thread_local Scratch scratch;
+    const long panels = PART / tile * tile_size_ / 2, query = ROWS * c.key_dim / 2;
+    const long block = BLOCK_ROWS * (score_row_ + 2);
+    float* at = scratch.take(panels + query + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
+    panels_ = (bf16*)at, at += panels;
+    query_ = (bf16*)at, at += query;
+    for (Buffers& b : buffers_) {
+      b.scores = at, at += BLOCK_ROWS * score_row_;
+      b.base = at, at += BLOCK_ROWS;
+      b.factor = at, at += BLOCK_ROWS;
+    }
+    all_ = state_at(at, PROMPT_ROWS), part_ = state_at(at + PROMPT_ROWS * state_row(c), ROWS);
+  }
+
+  // Runs a whole task.
+  void run(const Task& t, Turn& turn) {
+    if (!turn.mine()) return;
+    for (long part = first_part(t); part <= last_part(t); part++) run_part(t, part, all_);
+  }
+
+  // Adds the sums over the keys of one part to `all`, or sets `all` to them if a row sees no earlier part. Writes the
+  // output of rows that see no later part, if the task has all parts.
+  void run_part(const Task& t, long part, State all) {
+    pack(t, part);
+    for (long row = 0; row < t.rows; row += ROWS) {
+      const Task some{t.sequence, t.head, t.first + row, std::min(ROWS, t.rows - row), part};
+      if (part < first_part(some) || part > last_part(some)) continue;
+      const State mine = all.from(row, c.value_pad);
+      const bool first = t.part >= 0 || part == first_part(some);
+      sum_part(some, part, first ? mine : part_);
+      if (!first) mine.merge(part_, some.rows, c.value_pad);
+      if (t.part < 0 && part == last_part(some)) finish(some, mine);
+    }
+  }
+
+ private:
+  // What one block of rows needs while it goes over one tile of keys.
+  struct Buffers {
+    float* scores;  // [BLOCK_ROWS, tile], rows score_row_ apart; then weights, see SoftmaxTile
+    float *base, *factor;
+  };
+
+  // One block of rows and one tile of keys: the keys that a row sees, and as many as whole products take.
+  struct Item {
+    long row, rows, key0, padded;
+    const bf16* panels;
+    bool masked;  // some row does not see all keys
+  };
+
+  long padded_to(long count, long unit) const { return (count + unit - 1) / unit * unit; }
+
+  // The panels of the tile that begins at a key: of keys [tile/16][dim/2][16][2], then of values
+  // [value_pad/16][tile/2][16][2], value_panel_ apart. With panels 4096 bytes apart, caches would hold few of them.
+  bf16* panels_of(long key0) const { return panels_ + key0 % PART / tile * tile_size_; }
+
+  // Copies the keys and values that a task reads of one part to panels. Values that no row sees become zeros.
+  void pack(const Task& t, long part) {
+    const long size = c.block_size, dim = c.key_dim;
+    tiles_of(t, part, [&](long key0, long keys, long) {
+      bf16 *const to = panels_of(key0), *const values = to + tile * dim;
+      const long seen = unseen(t, key0), end = padded_to(keys, BLOCK_KEYS);
+      for (long k = 0; k < end; k += LANES) {
+        const bf16* rows = nullptr;  // the values of sixteen positions
+        if (k < keys) {
+          const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
+          key_panel(c.key_block<bf16>(block, t.head) + offset, size, dim, to + k * dim);
+          rows = c.value_block<bf16>(block, t.head) + offset * c.value_pad;
+        } else {
+          std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
+        }
+        for (long i = 0; i < LANES; i += 2) {
+          const auto row = [&](long i) { return k + i < seen || k + i >= keys ? nullptr : rows + i * c.value_pad; };
+          value_pair(row(i), row(i + 1), c.value_pad, values + (k + i) * LANES, value_panel_);
+        }
+      }
+    });
+  }
+
+  // Rounds the queries of a task, times the scale.
+  void load_query(const Task& t) {
+    for (long r = 0; r < t.rows; r++) positions_[r] = position(t, r);
+    queries(t, [&](long r, long d, F16 q, long) { store(query_ + r * c.key_dim + d, q); });
+  }
+
+  // Calls visit(item) for all blocks of rows and tiles of keys in which a row sees a key.
+  template <class F>
+  void items_of(const Task& t, long part, F&& visit) {
+    tiles_of(t, part, [&](long key0, long keys, long) {
+      for (long row = 0; row < t.rows; row += BLOCK_ROWS) {
+        const long rows = std::min(BLOCK_ROWS, t.rows - row), low = positions_[row], high = positions_[row + rows - 1];
+        const long seen = std::min(keys, high + 1 - key0);
+        if (seen <= 0 || first_visible(low) >= key0 + keys) continue;
+        const long padded = padded_to(seen, BLOCK_KEYS);
+        visit(Item{row, rows, key0, padded, panels_of(key0), low + 1 < key0 + padded || first_visible(high) > key0});
+      }
+    });
+  }
+
+  // The products of an item. The first ones add its weighted sums of 32 features each to `s`, and the others give its
+  // scores of 32 keys each.
+  long value_products() const { return padded_to(c.value_pad, BLOCK_KEYS) / BLOCK_KEYS; }
+  long key_products(const Item& i) const { return i.padded / BLOCK_KEYS; }
+
+  TileSteps value_product(const Item& i, long nth, const Buffers& b, State s) const {
+    const long feature = nth * 2 * LANES;
+    TileSteps product{};
+    product.x = (const bf16*)b.scores, product.x_row = 2 * score_row_;
+    product.w = i.panels + tile * c.key_dim + 2 * nth * value_panel_;
+    product.v = feature + LANES < c.value_pad ? product.w + value_panel_ : nullptr;
+    product.y = s.out + i.row * c.value_pad + feature, product.y_row = c.value_pad;
+    product.rows = i.rows, product.steps = i.padded / BF16_INPUTS, product.add = true;
+    return product;
+  }
+
+  TileSteps key_product(const Item& i, long nth, const Buffers& b) const {
+    TileSteps product{};
+    product.x = query_ + i.row * c.key_dim, product.x_row = c.key_dim;
+    product.w = i.panels + nth * BLOCK_KEYS * c.key_dim, product.v = product.w + LANES * c.key_dim;
+    product.y = b.scores + nth * BLOCK_KEYS, product.y_row = score_row_;
+    product.rows = i.rows, product.steps = c.key_dim / BF16_INPUTS, product.add = false;
+    return product;
+  }
+
+  // Goes over some products, step by step.
+  class Products {
+   public:
+    explicit Products(long count) : count_(count) {}
+
+    // Does the next step of all products, of which the nth one is product_of(nth). False: all are done.
+    template <class F>
+    bool step(F&& product_of) {
+      if (nth_ == count_) return false;
+      if (at_ == 0) now_ = product_of(nth_);
+      now_.step(at_++);
+      if (at_ == now_.steps) at_ = 0, nth_++;
+      return true;
+    }
+
+   private:
+    TileSteps now_;
+    const long count_;
+    long nth_ = 0, at_ = 0;
+  };
+
+  // The sums of at most ROWS rows over the keys of one part -> s.
+  void sum_part(const Task& t, long part, State s) {
+    load_query(t);
+    s.reset(padded_to(t.rows, LANES), c.value_pad);
+    Item items[PART / TILE * ROWS / BLOCK_ROWS];
+    long count = 0;
+    items_of(t, part, [&](const Item& item) { items[count++] = item; });
+    const TileScope scope(TILE_ROWS);
+    const auto first = [&](long nth) { return key_product(items[0], nth, buffers_[0]); };
+    for (Products products(key_products(items[0])); products.step(first);) continue;
+    for (long n = 0; n < count; n++) {
+      const Item& item = items[n];
+      const Item *const before = n > 0 ? &item - 1 : nullptr, *const after = n + 1 < count ? &item + 1 : nullptr;
+      const Buffers &mine = buffers_[n % 2], &other = buffers_[(n + 1) % 2];
+      const SoftmaxTile<Weights::HALVES> softmax{mine.scores, score_row_, item.padded, mine.base, mine.factor};
+      const State sums = s.from(item.row, c.value_pad);
+      raise(item, softmax, sums);
+      // Between the rows come steps of products: of the item before, which has its weights, and then of the one after.
+      const long values = before ? value_products() : 0, keys = after ? key_products(*after) : 0;
+      const long steps = (before ? values * before->padded : 0) / BF16_INPUTS + keys * c.key_dim / BF16_INPUTS;
+      const auto nth_product = [&](long nth) {
+        return nth < values ? value_product(*before, nth, other, s) : key_product(*after, nth - values, other);
+      };
+      Products products(values + keys);
+      long done = 0;
+      for (long row = 0; row < item.rows; row++) {
+        for (; done * item.rows < steps * (row + 1); done++) products.step(nth_product);
+        softmax.weigh(row, sums);
+      }
+      softmax.shrink(item.rows, sums, c.value_pad);
+    }
+    const auto last = [&](long nth) { return value_product(items[count - 1], nth, buffers_[(count - 1) % 2], s); };
+    for (Products products(value_products()); products.step(last);) continue;
+  }
+
+  // Caps and masks the scores of an item, and raises the tops of its rows.
+  void raise(const Item& i, const SoftmaxTile<Weights::HALVES>& softmax, State s) {
+    alignas(64) float tops[BLOCK_ROWS] = {};
+    for (long r = 0; r < i.rows; r++) {
+      const long at = positions_[i.row + r];
+      if (a.softcap > 0) softmax.cap(r, a.softcap);
+      tops[r] = softmax.largest(r, i.masked ? Seen{first_visible(at) - i.key0, at + 1 - i.key0} : Seen{0, i.padded});
+    }
+    softmax.raise(i.rows, tops, s);
+  }
+
+  const long score_row_, value_panel_, tile_size_;
+  bf16 *panels_, *query_;
+  Buffers buffers_[2];
+  State all_, part_;
+  long positions_[ROWS];  // of each row whose sums are computed, in its sequence
+};
+
+}  // namespace
