@@ -20,17 +20,19 @@ def roll_out(
     say: Callable[[str], None],
     *,
     cancelled: Callable[[], str | None] = lambda: None,
+    started: float | None = None,
 ) -> None:
     """Deploy `config`, a checked deploy file, and wait until all of it runs and the gateway is ready.
 
-    `say` hears of every change; `cancelled` tells why to give up. Raises CannotServe.
+    `say` hears of every change, with the seconds since `started` (of `time.monotonic`; None: now).
+    `cancelled` tells why to give up. Raises CannotServe.
     """
     from serve_app.deployments.rollout.rollout import RolloutFailed, rollout  # Ray comes with it
 
-    started = time.monotonic()
+    since = time.monotonic() if started is None else started
 
     def timed(words: str) -> None:
-        say(f"{words} ({time.monotonic() - started:.0f} s)")
+        say(f"{words} ({time.monotonic() - since:.1f} s)")
 
     try:
         rollout(config, say=timed, timeout_s=TIMEOUT_S, cancelled=cancelled)

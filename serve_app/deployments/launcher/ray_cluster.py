@@ -57,16 +57,20 @@ def start_ray(**options: Any) -> Any:
     """Start Ray with `options` of `ray.init`; once more where its node took over 30 s, Ray's own limit."""
     import ray
 
+    from serve_app.deployments.launcher.ray_node import lean
+
     others = _children()
     try:
-        return ray.init(address="local", **options)
+        with lean():
+            return ray.init(address="local", **options)
     except Exception as error:  # Ray has no class of its own for it
         _end(_children() - others)  # Ray forgets the processes of a node that did not come up
         if _TOO_LATE not in str(error):
             raise
         logger.warning("Ray was not up in time; it is started once more")
         ray.shutdown()
-        return ray.init(address="local", **options)
+        with lean():
+            return ray.init(address="local", **options)
 
 
 def _children() -> set[psutil.Process]:

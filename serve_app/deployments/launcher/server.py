@@ -20,7 +20,7 @@ from typing import Any, Final
 from serve_app.config import state_dir
 from serve_app.deployments import environment
 from serve_app.deployments.gateway import drain
-from serve_app.deployments.launcher import ports
+from serve_app.deployments.launcher import ports, worker_template
 from serve_app.deployments.launcher.control import Control, Note
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
@@ -82,24 +82,25 @@ class Server:
         token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
         environment.apply(environment.COMMON | proxy | token)  # first: whoever reads the file imports Ray
         os.environ[drain.FOLDER] = str(self._folder)
+        worker_template.start(self._folder)
         self._config = config = read(self._options.file)
         ports.check(config)
-        say("starting Ray ...")
+        host, _ = ports.address(config)
+        serve_host = environment.listen(self._folder, host, ports.v1(config))
+        say(f"starting Ray ... ({time.monotonic() - started:.1f} s)")
         from ray.serve.schema import ServeDeploySchema
 
         from serve_app.deployments.launcher import ray_cluster
         from serve_app.deployments.launcher.deploy import roll_out
 
-        host, _ = ports.address(config)
-        serve_host = environment.listen(self._folder, host, ports.v1(config))
         # Not inside of `waiting`, which has a thread: Ray runs Python between fork and exec here.
         ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)
         # Ray would end this process; but who signals every process of a container means the launcher.
         for each in (signal.SIGINT, signal.SIGTERM):
             signal.signal(each, lambda *_: None)
-        say(f"Ray runs ({time.monotonic() - started:.0f} s)")
+        say(f"Ray runs ({time.monotonic() - started:.1f} s)")
         with waiting("starting the applications"):
-            roll_out(config, say, cancelled=_lost)
+            roll_out(config, say, cancelled=_lost, started=started)
         self._take_deploys()
         self._tell_ready(time.monotonic() - started)
 
@@ -143,7 +144,7 @@ class Server:
     def _tell_ready(self, seconds: float) -> None:
         self._tell_launcher()
         host, port = ports.address(self._config)
-        show(f"\nserve: ready on http://{host}:{port} after {seconds:.0f} s. Try:\n\n")
+        show(f"\nserve: ready on http://{host}:{port} after {seconds:.1f} s. Try:\n\n")
         show(f"{_example(host, port, chat_endpoint(self._config))}\n\n")
         if (rpc := ports.rpc_port(self._config)) is not None:
             show(f"KServe v2 over gRPC: {ports.reachable(host)}:{rpc}\n\n")

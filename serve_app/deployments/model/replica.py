@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
@@ -47,6 +48,11 @@ class ModelReplica:
 
     async def __init__(self, config: ModelConfig, start: Start | None = None) -> None:  # type: ignore[misc]  # Serve awaits it
         """Returns when the model can answer. `start` makes the server; tests bring their own."""
+        began = time.monotonic()
+
+        def report(message: str) -> None:
+            _report(f"{message} ({time.monotonic() - began:.1f} s)")
+
         log_as_json()
         be_expendable()  # before there are children, which inherit it
         keep_private()
@@ -56,7 +62,7 @@ class ModelReplica:
             start = served_model.start
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         with warnings_shown(_report):
-            self._server = await start(config, _report)
+            self._server = await start(config, report)
         self._workload = Workload()
         self._memory = MemoryGuard(config.memory_reserve)
         self._settler = Settler()

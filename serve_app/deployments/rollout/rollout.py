@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeAlias
 from serve_app.deployments.rollout.cluster import ServeCluster, as_ray_has_it
 from serve_app.deployments.rollout.plan import File, RolloutStep, plan
 
-POLL_S: Final = 0.25
+POLL_S: Final = 0.1
 TIMEOUT_S: Final = 3_600.0  # of a step: a model may be downloaded, and an old answer may be long
 # A gateway that has just changed its routes may have sent a request by the old ones; it arrives by then.
 SETTLE_S: Final = 2.0

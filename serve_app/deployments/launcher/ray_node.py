@@ -1,0 +1,43 @@
+"""The node of a private Ray cluster without what nobody there uses, and with workers out of the template.
+
+`ray.init` takes no options for any of this, so a node of ours takes the place of Ray's for the call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import ray._private.node
+from ray._private.node import Node
+
+from serve_app.deployments.launcher import worker_entry
+
+
+class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
+    """A node without a dashboard's server and without an autoscaler: one machine has neither."""
+
+    def start_monitor(self) -> None:
+        """The autoscaler's process, which starts and stops machines: there is one machine."""
+
+    def start_api_server(self, *, include_dashboard: bool | None, raise_on_failure: bool) -> None:
+        """The dashboard's process. Ray starts it even where the dashboard is off, to report usage."""
+        self._webui_url = ""
+
+    def start_raylet(self, *arguments: Any, **options: Any) -> None:
+        if worker_entry.SOCKET in os.environ:
+            os.environ.setdefault(worker_entry.ORDINARY, self._ray_params.setup_worker_path)
+            self._ray_params.setup_worker_path = os.path.abspath(worker_entry.__file__)
+        super().start_raylet(*arguments, **options)
+
+
+@contextlib.contextmanager
+def lean() -> Iterator[None]:
+    """Inside, `ray.init` starts a `LeanNode`."""
+    ray._private.node.Node = LeanNode
+    try:
+        yield
+    finally:
+        ray._private.node.Node = Node

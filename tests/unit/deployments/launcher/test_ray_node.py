@@ -1,0 +1,55 @@
+"""The places of Ray that a node of ours takes: they are there, and as they were."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+
+from serve_app.deployments.launcher import worker_entry
+from serve_app.deployments.launcher.ray_node import LeanNode, lean
+
+
+def test_ray_starts_what_we_leave_out_by_these_methods() -> None:
+    text = inspect.getsource(Node.start_head_processes)
+    assert "self.start_monitor()" in text
+    assert "self.start_api_server(" in text
+    assert "self._ray_params.setup_worker_path" in inspect.getsource(Node.start_raylet)
+    ours, rays = (list(inspect.signature(each.start_api_server).parameters) for each in (LeanNode, Node))
+    assert ours == rays
+
+
+def test_ray_makes_our_node_inside_alone() -> None:
+    assert "ray._private.node.Node(" in inspect.getsource(ray.init)
+    with lean():
+        assert ray._private.node.Node is LeanNode
+    assert ray._private.node.Node is Node
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_workers_start_by_our_program_where_there_is_a_template(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, has_template: bool
+) -> None:
+    started: list[Any] = []
+    monkeypatch.setattr(Node, "start_raylet", lambda self, *found: started.append(found))
+    for name in (worker_entry.ORDINARY, worker_entry.SOCKET):
+        monkeypatch.setenv(name, "")  # so that what the call sets is undone
+        monkeypatch.delenv(name)
+    if has_template:
+        monkeypatch.setenv(worker_entry.SOCKET, str(tmp_path / "workers.sock"))
+    node = object.__new__(LeanNode)
+    node._ray_params = RayParams(setup_worker_path="/ray/setup_worker.py")
+    node.start_raylet("plasma", "fallback", 1)
+    assert started == [("plasma", "fallback", 1)]
+    path = Path(node._ray_params.setup_worker_path)
+    if has_template:
+        assert path.samefile(worker_entry.__file__)
+        assert os.environ[worker_entry.ORDINARY] == "/ray/setup_worker.py"
+    else:
+        assert str(path) == "/ray/setup_worker.py"
