@@ -5,8 +5,7 @@
 
 The engine runs as a replica runs it, in this process, with its text made as well. Every part gets its own
 time, without that of the parts inside it; a figure is the median over the repeats. All layers are one native
-call. To see into it, every other repeat calls each kernel of each layer by itself: "one by one" says how much
-longer that took, and the parts of the layers are those of these repeats. Then come operations or
+call, which says itself how long its parts take (see laps.h). Then come operations or
 bytes a second, and their share of what the machine reached in the same run (see limits.py): prompts are held
 against its rate of bf16 products, with the causal half of attention counted; decoding against its bandwidth.
 On a machine with other work, `best` says more than the median.
@@ -15,15 +14,14 @@ On a machine with other work, `best` says more than the median.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import datetime
 import json
 import random
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,9 +31,10 @@ from limits import matrix_rate, read_bandwidth
 from roofline import BF16_BYTES, CACHE_BYTES, Machine, Shape
 from stopwatch import Stopwatch
 
-from serve_app.engine.cpu.decoder import FusedLayer, FusedStack
 from serve_app.engine.engine import Engine
+from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.structs import Part
 from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model import isolation
 from serve_app.engine.model.runner import ModelRunner
@@ -51,28 +50,28 @@ DECODES: Final = (1, 4, 16, 32)
 CONTEXT: Final = 160  # tokens that a decoding sequence begins with
 SETTLING: Final = 4  # decoding steps that are not counted
 
-QKV, ATTENTION, OUT, GATE_UP, DOWN = "q, k, v", "attention", "output", "gate, up", "down"
-NORMS, ROTARY, GATING, BETWEEN = "norms", "rotary, cache", "gating", "between kernels"
 LAYERS, HEAD, AROUND = "layers", "head", "around the layers"
 SAMPLING, SCHEDULING, TENSORS, REST, TEXT = "sampling", "scheduling", "batch tensors", "rest", "text"
-IN_LAYERS: Final = (QKV, ATTENTION, OUT, GATE_UP, DOWN, NORMS, ROTARY, GATING, BETWEEN)
+NAMES: Final = {
+    Part.NORMS: "norms",
+    Part.QKV_PRODUCT: "q, k, v",
+    Part.ROTARY: "rotary, cache",
+    Part.ATTENTION: "attention",
+    Part.OUT_PRODUCT: "output",
+    Part.GATE_UP_PRODUCT: "gate, up",
+    Part.DOWN_PRODUCT: "down",
+}
+IN_LAYERS: Final = tuple(NAMES.values())
 IN_STEP: Final = (LAYERS, HEAD, AROUND, SAMPLING, SCHEDULING, TENSORS, REST, TEXT)
-OF_STEP: Final = (
+PLACES: Final = (
     (Scheduler, "schedule", SCHEDULING),
     (isolation, "build_batch", TENSORS),
     (ModelRunner, "run", AROUND),
+    (Native, "run_layers", LAYERS),
     (PackedLinear, "forward", HEAD),
     (LogitsReader, "read", SAMPLING),
     (OutputText, "push", TEXT),
 )
-OF_LAYERS: Final = (
-    (FusedLayer, "forward", BETWEEN),
-    (Native, "add_rmsnorm", NORMS),
-    (Native, "rope_and_cache", ROTARY),
-    (Native, "attend", ATTENTION),
-    (Native, "gated", GATING),
-)
-PRODUCTS: Final = {"_qkv": QKV, "_out": OUT, "_gate_up": GATE_UP, "_down": DOWN}
 
 
 @dataclass
@@ -82,9 +81,8 @@ class Work:
     name: str
     flops: dict[str, float]  # by part, and of LAYERS and the whole ("")
     bytes: dict[str, float]
-    run: Callable[[Bench], Iterator[None]]  # yields after each repeat of either way to run the layers
+    run: Callable[[Bench], Iterator[None]]  # yields after each repeat
     times: list[dict[str, float]] = field(default_factory=list)  # seconds by part; "": the whole
-    inside: list[dict[str, float]] = field(default_factory=list)  # the same, kernel by kernel
 
 
 class Bench:
@@ -92,11 +90,15 @@ class Bench:
 
     def __init__(self, engine: Engine, tokenizer: Tokenizer, watch: Stopwatch) -> None:
         self.engine, self.watch = engine, watch
-        self.mode: Callable[[Stopwatch], AbstractContextManager[None]] = whole
         self._tokenizer = tokenizer
         self._texts: dict[str, OutputText] = {}
         self._random = random.Random(0)
         self._count = 0
+        self.inside = (ctypes.c_double * len(Part))()  # seconds of parts of the layers
+
+    def reset(self) -> None:
+        self.watch.reset()
+        ctypes.memset(self.inside, 0, ctypes.sizeof(self.inside))
 
     def add(self, prompt_len: int, max_tokens: int) -> None:
         """A request that no cached prefix helps."""
@@ -110,7 +112,7 @@ class Bench:
     def step(self) -> int:
         """One step and its text; returns its new tokens."""
         count = 0
-        with self.mode(self.watch), self.watch.part(REST):
+        with self.watch.part(REST):
             for output in self.engine.step():
                 if output.request_id in self._texts:
                     self._texts[output.request_id].push(output.token_ids)
@@ -129,9 +131,9 @@ def prompt(length: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
     """A prompt up to its first token, again and again."""
 
     def run(bench: Bench) -> Iterator[None]:
-        for number in range(2 * repeats + 1):
+        for number in range(repeats + 1):
             bench.add(length, 1)
-            bench.watch.reset()
+            bench.reset()
             while not bench.step():
                 pass
             if number:  # the first one warms up
@@ -146,11 +148,11 @@ def decode(batch: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
 
     def run(bench: Bench) -> Iterator[None]:
         for _ in range(batch):
-            bench.add(CONTEXT, 2 * repeats + SETTLING + batch + 1)
+            bench.add(CONTEXT, repeats + SETTLING + batch + 1)
         while bench.step() < batch:
             pass
-        for number in range(2 * repeats + SETTLING):
-            bench.watch.reset()
+        for number in range(repeats + SETTLING):
+            bench.reset()
             bench.step()
             if number >= SETTLING:
                 yield
@@ -161,7 +163,7 @@ def decode(batch: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
 
 def prompt_work(shape: Shape, length: int, repeats: int) -> Work:
     flops = {part: 2.0 * shape.layers * weights * length for part, weights in products(shape).items()}
-    flops[ATTENTION] = float(shape.attention_flops(length))
+    flops[NAMES[Part.ATTENTION]] = float(shape.attention_flops(length))
     flops[LAYERS] = sum(flops.values())
     flops[HEAD] = 2.0 * shape.head_weights
     flops[""] = float(shape.prefill_flops(length))
@@ -169,10 +171,10 @@ def prompt_work(shape: Shape, length: int, repeats: int) -> Work:
 
 
 def decode_work(shape: Shape, batch: int, repeats: int, weight_bytes: float) -> Work:
-    context = CONTEXT + SETTLING + repeats
+    context = CONTEXT + SETTLING + repeats // 2
     sizes = {part: shape.layers * weights * weight_bytes for part, weights in products(shape).items()}
     cached = shape.layers * 2 * shape.kv_heads * shape.head_dim * CACHE_BYTES
-    sizes[ATTENTION] = float(batch * context * cached)
+    sizes[NAMES[Part.ATTENTION]] = float(batch * context * cached)
     sizes[LAYERS] = sum(sizes.values())
     sizes[HEAD] = shape.head_weights * weight_bytes
     sizes[""] = shape.decode_bytes(batch, context, weight_bytes)
@@ -182,45 +184,27 @@ def decode_work(shape: Shape, batch: int, repeats: int, weight_bytes: float) -> 
 def products(shape: Shape) -> dict[str, int]:
     """Weights of one layer by part."""
     mlp = shape.mlp_weights
-    return {QKV: shape.qkv_weights, OUT: shape.output_weights, GATE_UP: 2 * mlp, DOWN: mlp}
-
-
-@contextmanager
-def whole(watch: Stopwatch) -> Iterator[None]:
-    """All layers in one native call, and final norms as a part of what is around them."""
-    places = (*OF_STEP, (Native, "run_layers", LAYERS))
-    with watch.wrapped(*places):
-        yield
-
-
-@contextmanager
-def kernel_by_kernel(watch: Stopwatch) -> Iterator[None]:
-    """Every layer by itself, with a call for each of its kernels."""
-    project, bind = FusedLayer._project, FusedStack._bind
-
-    def timed(layer: FusedLayer, linear: PackedLinear, x: torch.Tensor) -> torch.Tensor:
-        [name] = (PRODUCTS[name] for name in PRODUCTS if getattr(layer, name) is linear)
-        with watch.part(name):
-            return project(layer, linear, x)
-
-    FusedLayer._project, FusedStack._bind = timed, lambda *_: None  # type: ignore[method-assign]
-    try:
-        with watch.wrapped(*OF_STEP, *OF_LAYERS):
-            yield
-    finally:
-        FusedLayer._project, FusedStack._bind = project, bind  # type: ignore[method-assign]
+    sizes = {
+        Part.QKV_PRODUCT: shape.qkv_weights,
+        Part.OUT_PRODUCT: shape.output_weights,
+        Part.GATE_UP_PRODUCT: 2 * mlp,
+        Part.DOWN_PRODUCT: mlp,
+    }
+    return {NAMES[part]: size for part, size in sizes.items()}
 
 
 def measure(bench: Bench, works: list[Work], report: Report) -> None:
-    """Repeats take turns in how they run the layers, so that a slow minute of the machine hits both ways."""
-    for work in works:
-        ways = cycle(((whole, work.times), (kernel_by_kernel, work.inside)))
-        bench.mode, times = next(ways)
-        for _ in work.run(bench):
-            seconds = dict(bench.watch.seconds)
-            times.append(seconds | {"": sum(seconds.values())})
-            bench.mode, times = next(ways)
-        print(report.table(work), flush=True)
+    kernels = native()
+    if kernels is None:
+        raise SystemExit("there are no native kernels on this machine")
+    with bench.watch.wrapped(*PLACES), kernels.timed_parts() as inside:
+        for work in works:
+            bench.inside = inside
+            for _ in work.run(bench):
+                seconds = dict(bench.watch.seconds)
+                parts = {NAMES[part]: inside[part] for part in Part}
+                work.times.append(seconds | parts | {"": sum(seconds.values())})
+            print(report.table(work), flush=True)
 
 
 def middle_ms(times: list[dict[str, float]], part: str) -> float:
@@ -236,9 +220,8 @@ def best_ms(work: Work) -> float:
 
 
 def figures(work: Work) -> dict[str, float]:
-    """Milliseconds by part: of a step, and of its layers kernel by kernel."""
-    found = {part: middle_ms(work.times, part) for part in IN_STEP}
-    return found | {part: middle_ms(work.inside, part) for part in IN_LAYERS}
+    """Milliseconds by part; the parts of the layers lie inside of them."""
+    return {part: middle_ms(work.times, part) for part in (*IN_STEP, *IN_LAYERS)}
 
 
 @dataclass(frozen=True)
@@ -260,13 +243,11 @@ class Report:
 
     def table(self, work: Work) -> str:
         parts, total, best = figures(work), whole_ms(work), best_ms(work)
-        inside = sum(parts[part] for part in IN_LAYERS)
         rows = [("**all**", "", total), ("**all, best**", "", best)]
         for part in IN_STEP:
             rows.append((part, part, parts[part]))
             if part == LAYERS:
                 rows += [(f"- {inner}", inner, parts[inner]) for inner in IN_LAYERS]
-                rows.append((f"- one by one: {inside / parts[LAYERS]:.2f} times the layers", "none", inside))
         lines = [
             f"\n### {work.name}\n",
             "| part | ms | of all | rate | of the limit |",

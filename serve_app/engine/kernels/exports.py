@@ -25,6 +25,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "highest": (None, (P, P, P, L, L, I)),
     "attend": (None, (P, P, I)),
     "run_layers": (None, (P, P, L, P, I)),
+    "time_parts": (None, (P,)),
     "tasks_taken_over": (L, ()),
     "simulate_preemption": (L, (L,)),
 }

@@ -23,6 +23,7 @@ _PREAMBLE: Final = """\
 #include <type_traits>
 
 #include "exports.h"
+#include "laps.h"
 #include "panels.h"
 #include "turn.h"
 

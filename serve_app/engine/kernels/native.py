@@ -8,6 +8,8 @@ during a call. The module knows no model.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +27,7 @@ from serve_app.engine.kernels.structs import (
     CacheStruct,
     LayerStruct,
     LinearStruct,
+    Part,
     Preempted,
     Product,
     StepStruct,
@@ -114,6 +117,16 @@ class Native:
             torch.float32: (Product.FLOATS,),
             torch.bfloat16: tuple(sorted(filter(ranks.get, ranks), key=ranks.__getitem__, reverse=True)),
         }
+
+    @contextmanager
+    def timed_parts(self) -> Iterator[ctypes.Array[ctypes.c_double]]:
+        """Within it, `run_layers` adds the seconds of each Part to the array. One thread may run layers."""
+        seconds = (ctypes.c_double * len(Part))()
+        self._library.time_parts(ctypes.addressof(seconds))
+        try:
+            yield seconds
+        finally:
+            self._library.time_parts(None)
 
     def tasks_taken_over(self) -> int:
         """The number of tasks that a second thread finished because the first one had lost its core."""

@@ -196,7 +196,9 @@ def _run_layers(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
-    """Counters compute nothing, and no test has asked threads to wait."""
+    """Counters compute nothing, no test has asked threads to wait, and nothing took time."""
+    with native.timed_parts() as seconds:
+        yield sum(seconds)
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
 
 
@@ -213,6 +215,7 @@ CHECKS: Final[dict[str, Check]] = {
     "highest": _highest,
     "attend": _attend,
     "run_layers": _run_layers,
+    "time_parts": _counters,
     "tasks_taken_over": _counters,
     "simulate_preemption": _counters,
 }

@@ -35,6 +35,18 @@ class Preempted(IntEnum):
     STAND_IN = 2  # a stand-in, before it computes: the owner writes first
 
 
+class Part(IntEnum):
+    """A part of `run_layers`, whose time a profile asks for."""
+
+    NORMS = 0  # with the rounding of what they give to products
+    QKV_PRODUCT = 1
+    ROTARY = 2  # and the writing of keys and values to the cache
+    ATTENTION = 3
+    OUT_PRODUCT = 4
+    GATE_UP_PRODUCT = 5  # and the gating
+    DOWN_PRODUCT = 6
+
+
 class _Struct(ctypes.Structure):
     """A structure that takes all its fields by name. Raises TypeError for a missing or unknown field."""
 
@@ -101,4 +113,4 @@ class StepStruct(_Struct):
 
 
 STRUCTS: Final = (CacheStruct, AttentionStruct, LinearStruct, LayerStruct, StepStruct)
-ENUMS: Final = (Product, Preempted)
+ENUMS: Final = (Product, Preempted, Part)

@@ -48,6 +48,10 @@ void attend(const Attention* attention, const Cache* cache, int threads);
 // Runs one step through `count` decoder layers with a cache each. A step has decodes, chunks of prefills, or both.
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads);
 
+// From now on, run_layers adds to `seconds`, by Part (see laps.h), what it takes. Null: no more. One thread may run
+// layers meanwhile.
+void time_parts(double* seconds);
+
 // The number of tasks so far that a second thread finished because the first one had lost its core.
 long tasks_taken_over();
 

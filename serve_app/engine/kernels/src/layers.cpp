@@ -8,6 +8,7 @@
 
 #include "attention.h"
 #include "exports.h"
+#include "laps.h"
 #include "linear.h"
 #include "pool.h"
 #include "rowwise.h"
@@ -23,7 +24,11 @@ void tiles(long rows, F&& work) {
   for (long first = 0; first < rows; first += TILE) work(first, std::min(TILE, rows - first));
 }
 
+double* wanted_seconds = nullptr;  // by part; null: nobody asks
+
 }  // namespace
+
+void time_parts(double* seconds) { wanted_seconds = seconds; }
 
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
   const Step& s = *step;
@@ -52,6 +57,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
   float* const attended_at = qkv_at + qkv;
   float* const parts_at = attended_at + attended;
 
+  Laps laps(wanted_seconds);
   together(threads, [&] {
     for (long i = 0; i < count; i++) {
       const Layer& l = layers[i];
@@ -60,19 +66,27 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       tiles(s.rows, [&](long first, long rows) {
         float* const out = qkv_at + first * l.qkv.outputs;
         norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, inputs_at, rows, threads);
+        laps.end(NORMS);
         project(l.qkv, inputs_at, out, rows, threads);
+        laps.end(QKV_PRODUCT);
         rope_and_cache(out, s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm, l.eps_head, &cache,
                        s.slots + first, rows, l.heads, threads);
+        laps.end(ROTARY);
       });
       attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
+      laps.end(ATTENTION);
       tiles(s.rows, [&](long first, long rows) {
         float* const states = s.states + first * width;
         const float* const heads = take_inputs(l.out, attended_at + first * inner, inputs_at, rows, threads);
         add_projection(l.out, heads, states, rows, threads);
+        laps.end(OUT_PRODUCT);
         norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, inputs_at, rows, threads);
+        laps.end(NORMS);
         const float* const gates =
             project_gated(l.gate_up, inputs_at, l.down, gated_at, gated_inputs_at, rows, l.gelu, threads);
+        laps.end(GATE_UP_PRODUCT);
         add_projection(l.down, gates, states, rows, threads);
+        laps.end(DOWN_PRODUCT);
       });
     }
   });

@@ -30,7 +30,7 @@ from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
-from serve_app.engine.kernels.structs import Preempted, Product
+from serve_app.engine.kernels.structs import Part, Preempted, Product
 from serve_app.engine.model.forward import active
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
@@ -152,6 +152,21 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: 
     finally:
         torch.set_num_threads(threads)
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[5]]), whole)
+
+
+def test_a_profile_is_told_what_each_part_takes_and_changes_nothing(dtype: torch.dtype) -> None:
+    model, loaded = build("llama", dtype), native()
+    assert loaded is not None
+    expected = logits(runner(model, CpuAttention(), dtype))
+    profiled = runner(model, CpuAttention(), dtype)
+    with loaded.timed_parts() as seconds:
+        got = logits(profiled)
+    told = list(seconds)
+    assert all(torch.equal(one, other) for one, other in zip(got, expected, strict=True))
+    assert len(told) == len(Part)
+    assert min(told) > 0
+    logits(profiled)
+    assert list(seconds) == told  # nobody asks any more
 
 
 @pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])
