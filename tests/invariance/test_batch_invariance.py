@@ -254,7 +254,8 @@ def test_a_prefix_computed_once_for_several_cold_prompts_gives_each_its_own_toke
         collected.step(engine)
     assert [collected.answer(request) for request in asked] == expected
     own = sum(len(request.token_ids) - 112 for request in asked)  # seven blocks of the prefix are full
-    assert engine.stats().computed_tokens - before == 112 + own
+    # The last token of a prompt may count as a decode; a block that is computed twice is 16 tokens more.
+    assert 112 + own - len(asked) <= engine.stats().computed_tokens - before <= 112 + own
 
 
 @pytest.mark.full
