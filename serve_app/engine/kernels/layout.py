@@ -25,6 +25,7 @@ _PREAMBLE: Final = """\
 #include "exports.h"
 #include "laps.h"
 #include "panels.h"
+#include "quantized_rows.h"
 #include "turn.h"
 
 namespace {
@@ -61,6 +62,7 @@ def _constants() -> Iterator[str]:
             yield _assert(f"{member.name} == {member.value}", f"{enum.__name__} {member.name}")
     yield _assert(f"LANES == {LANES}", "LANES")
     yield _assert(f"FLOAT_INPUTS == {INPUTS[torch.float32]}", "FLOAT_INPUTS")
+    yield _assert(f"INT_INPUTS == {INPUTS[torch.int8]}", "INT_INPUTS")
     yield _assert(f"BF16_INPUTS == {INPUTS[torch.bfloat16]}", "BF16_INPUTS")
 
 

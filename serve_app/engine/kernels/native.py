@@ -19,6 +19,7 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels.arena import Arena
 from serve_app.engine.kernels.exports import declare
+from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.structs import (
     INPUTS,
     LANES,
@@ -31,6 +32,8 @@ from serve_app.engine.kernels.structs import (
     Preempted,
     Product,
     StepStruct,
+    packed_size,
+    quantized_size,
 )
 
 TYPES: Final = (torch.float32, torch.bfloat16)
@@ -146,35 +149,50 @@ class Native:
         """
         _check(weight, *TYPES)
         n, k = weight.shape
-        size = _packed_size(n, k, weight.dtype)
+        size = packed_size(n, k, weight.dtype)
         packed = self._arena.empty(size, weight.dtype) if lasting else torch.empty(size, dtype=weight.dtype)
         wide = weight.dtype == torch.float32
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed
 
+    def pack_quantized(self, weight: QuantizedWeight, *, lasting: bool = True) -> torch.Tensor:
+        """Bytes for the product INT8. `lasting`: as of `pack_weight`."""
+        codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
+        _check(codes, torch.int8)
+        _check(scales, torch.float32)
+        n, k = codes.shape
+        size = quantized_size(n, k)
+        packed = self._arena.empty(size, torch.uint8) if lasting else torch.empty(size, dtype=torch.uint8)
+        if scales.shape != (n,):
+            raise ValueError("the scales do not fit the codes")
+        self._library.pack_int8(
+            *(codes.data_ptr(), scales.data_ptr(), packed.data_ptr(), n, k, torch.get_num_threads())
+        )
+        return packed
+
     def linear(
         self,
-        x: torch.Tensor,  # [M, K] float32, K even
-        packed: torch.Tensor,  # from pack_weight
+        x: torch.Tensor,  # [M, K] float32; K even, unless the weight is quantised
+        packed: torch.Tensor,  # from pack_weight or pack_quantized
         bias: torch.Tensor | None,  # float32, N rounded up to LANES
         features: int,  # N
         dtype: torch.dtype = torch.float32,
-        product: Product | None = None,  # None: the fastest
+        product: Product | None = None,  # None: the fastest; of a quantised weight, its own
     ) -> torch.Tensor:
         """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows.
 
-        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first.
+        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. INT8 rounds x to int8.
         """
         _check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
         product = self.products[packed.dtype][0] if product is None else product
-        if (
-            k % 2
-            or packed.numel() != _packed_size(features, k, packed.dtype)
-            or dtype not in TYPES
-            or product not in self.products[packed.dtype]
-        ):
+        if product is Product.INT8:
+            fits = packed.dtype == torch.uint8 and packed.numel() == quantized_size(features, k)
+        else:
+            fits = product in self.products.get(packed.dtype, ()) and k % 2 == 0
+            fits = fits and packed.numel() == packed_size(features, k, packed.dtype)
+        if not fits or dtype not in TYPES:
             raise ValueError("the packed weight does not fit the input")
         struct = LinearStruct(
             weight=packed.data_ptr(),
@@ -365,11 +383,6 @@ class Native:
             *(gate_up.data_ptr(), out.data_ptr(), tokens, both // 2, gelu, torch.get_num_threads())
         )
         return out
-
-
-def _packed_size(n: int, k: int, dtype: torch.dtype) -> int:
-    """The elements of a packed weight [n, k] (see panels.h)."""
-    return -(-n // LANES) * LANES * -(-k // INPUTS[dtype]) * INPUTS[dtype]
 
 
 def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:

@@ -13,9 +13,10 @@ from typing import Any, Final
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels import plain
+from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.native import Layers, Native, NativeCache
+from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.structs import (
     INPUTS,
     LANES,
@@ -68,6 +69,20 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
             got = native.linear(x, packed, bias, 50, product=product)
             yield _error(got, x.double() @ weight.double().T + bias[:50])
             yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
+
+
+def _pack_int8(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Products of a packed weight: equal to those of plain torch, which are near those of floats."""
+    weight = torch.randn(70, 138, generator=random)
+    bias = torch.randn(80, generator=random)
+    codes = QuantizedWeight.of(weight)
+    packed = native.pack_quantized(codes, lasting=False)
+    for rows in (1, 2, 5, 16, 17, 35):
+        x = torch.randn(rows, 138, generator=random)
+        want = quantized.product(x, codes, bias[:70])
+        got = native.linear(x, packed, bias, 70, product=Product.INT8)
+        yield 0.0 if torch.equal(got, want) else 1.0
+        yield _error(want, x.double() @ codes.dequantize().double().T + bias[:70], exact=False)
 
 
 def _product_rank(native: Native, _: torch.Generator) -> Iterator[float]:
@@ -205,6 +220,7 @@ def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
 # A check for every function of exports.py.
 CHECKS: Final[dict[str, Check]] = {
     "pack_weight": _pack_weight,
+    "pack_int8": _pack_int8,
     "linear": _linear,
     "product_rank": _product_rank,
     "add_rmsnorm": _add_rmsnorm,

@@ -15,7 +15,18 @@ import torch
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
 LANES: Final = 16  # outputs in a panel of a packed weight; values in the cache are padded to a multiple
-INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32}  # inputs of a panel are padded to a multiple of these
+# Inputs of a panel are padded to a multiple of these.
+INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32, torch.int8: 64}
+
+
+def packed_size(n: int, k: int, dtype: torch.dtype) -> int:
+    """The elements of a packed weight [n, k] (see panels.h)."""
+    return -(-n // LANES) * LANES * -(-k // INPUTS[dtype]) * INPUTS[dtype]
+
+
+def quantized_size(n: int, k: int) -> int:
+    """The bytes of a packed weight [n, k] of int8 (see int8_product.h): codes, then float32 scales."""
+    return packed_size(n, k, torch.int8) + 4 * -(-n // LANES) * LANES
 
 
 class Product(IntEnum):
@@ -25,6 +36,7 @@ class Product(IntEnum):
     WIDENED = 1  # bfloat16 weights, widened to float32
     PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16, with AVX512-BF16
     TILES = 3  # bfloat16 weights, inputs rounded to bfloat16, with AMX
+    INT8 = 4  # int8 weights, inputs rounded to int8
 
 
 class Preempted(IntEnum):

@@ -9,9 +9,9 @@ plain torch before its original is dropped. It knows no model structure.
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Callable, Set
 from enum import Enum
-from typing import Final
+from typing import Final, TypeAlias
 
 import torch
 from torch import nn
@@ -78,14 +78,7 @@ class PackedLinear(nn.Module):
     @classmethod
     def of(cls, *linears: nn.Linear) -> PackedLinear:
         """One layer computing several linears of the same input side by side."""
-        biases = tuple(
-            linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
-            for linear in linears
-        )
-        bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
-        if len(linears) == 1:
-            return cls(linears[0].weight, bias)
-        return cls(torch.cat(tuple(linear.weight for linear in linears)), bias)
+        return cls(*side_by_side(*linears))
 
     @property
     def num_bytes(self) -> int:
@@ -160,8 +153,23 @@ class PackedLinear(nn.Module):
         return worst
 
 
-def pack_linears(module: nn.Module, linears: Set[nn.Module]) -> int:
-    """Swap those of `linears` that lie below `module` for packed ones, in place; returns how many.
+Pack: TypeAlias = Callable[..., PackedLinear]  # of linears with the same input, side by side
+
+
+def side_by_side(*linears: nn.Linear) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The weight and the bias of one linear that computes several of the same input."""
+    biases = tuple(
+        linear.weight.new_zeros(linear.out_features) if linear.bias is None else linear.bias
+        for linear in linears
+    )
+    bias = torch.cat(biases) if any(linear.bias is not None for linear in linears) else None
+    if len(linears) == 1:
+        return linears[0].weight, bias
+    return torch.cat(tuple(linear.weight for linear in linears)), bias
+
+
+def pack_linears(module: nn.Module, linears: Set[nn.Module], pack: Pack = PackedLinear.of) -> int:
+    """Swap those of `linears` that lie below `module` for what `pack` makes, in place; returns how many.
 
     A weight that an embedding shares stays with the embedding; the linear gets its own packed copy.
     """
@@ -171,7 +179,7 @@ def pack_linears(module: nn.Module, linears: Set[nn.Module]) -> int:
             if not isinstance(child, nn.Linear) or child not in linears:
                 continue
             if child.weight.dtype in TYPES and child.weight.device.type == "cpu":
-                setattr(parent, name, PackedLinear.of(child))
+                setattr(parent, name, pack(child))
                 count += 1
     return count
 

@@ -14,6 +14,9 @@ extern "C" {
 // weight [n, k], float32 if `wide`, else bfloat16 -> panels of the same type (see panels.h).
 void pack_weight(const void* weight, void* packed, long n, long k, int wide, int threads);
 
+// codes [n, k] from -127 to 127, scales [n] -> a weight for INT8 (see int8_product.h).
+void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, long k, int threads);
+
 // x [m, inputs] float32 -> y [m, outputs], float32 if `wide_out`, else bfloat16. The number of inputs is even.
 void linear(const Linear* linear, const float* x, void* y, long m, int wide_out, int threads);
 

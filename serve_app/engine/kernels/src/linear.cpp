@@ -3,6 +3,7 @@
 #include "linear.h"
 
 #include "exports.h"
+#include "quantized_product.h"
 #include "scratch.h"
 #include "tile_product.h"
 #include "vector_product.h"
@@ -37,6 +38,7 @@ void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
     case WIDENED: return multiply<ADD>(x, w, l.bias, y, m, n, k, threads);
     case PAIRS: return multiply<ADD>(rounded, w, l.bias, y, m, n, k, threads);
     case TILES: return multiply_tiles<ADD>(rounded, w, l.bias, y, m, n, k, threads);
+    case INT8: return multiply_quantized<ADD>(Int8Weight(w, n, k), QuantizedRows(x, m, k), l.bias, y, n, threads);
   }
 }
 
@@ -46,6 +48,7 @@ long inputs_room(const Linear& l, long rows) {
   switch (l.product) {
     case PAIRS: return whole_lines((rows * l.inputs + 1) / 2);
     case TILES: return whole_lines((rows + BLOCK - 1) / BLOCK * BLOCK * padded_inputs(l.inputs, false) / 2);
+    case INT8: return QuantizedRows::room(rows, l.inputs);
     default: return whole_lines(rows * l.inputs);
   }
 }
@@ -54,6 +57,7 @@ void put_row(const Linear& l, const float* x, float* inputs, long row) {
   switch (l.product) {
     case PAIRS: return round_row(x, (bf16*)inputs + row * l.inputs, l.inputs);
     case TILES: return round_tiled(x, (bf16*)inputs, row, l.inputs);
+    case INT8: return quantize_row(x, l.inputs, row, QuantizedRows(inputs, row + 1, l.inputs));
     default: std::copy(x, x + l.inputs, inputs + row * l.inputs);
   }
 }
@@ -78,6 +82,7 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
                            bool gelu, int threads) {
   const long n = l.outputs / 2, k = l.inputs;
   const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)inputs;
+  const QuantizedRows quantized(inputs, m, k);
   switch (l.product) {
     case FLOATS: multiply_gated(inputs, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads); break;
     case WIDENED: multiply_gated(inputs, w, l.bias, y, m, n, k, gelu, threads); break;
@@ -88,6 +93,8 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
         return room;
       }
       multiply_gated_tiles(rounded, w, l.bias, y, m, n, k, gelu, threads);
+      break;
+    case INT8: multiply_quantized_gated(Int8Weight(w, l.outputs, k), quantized, l.bias, y, n, gelu, threads); break;
   }
   return take_inputs(next, y, room, m, threads);
 }
@@ -116,6 +123,18 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
           else
             ((bf16*)packed)[base + lane * 2 + odd] = inside ? ((const bf16*)weight)[row * k + col] : bf16{0};
         }
+  });
+}
+
+void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, long k, int threads) {
+  const long steps = int_steps(k), count = (n + LANES - 1) / LANES;
+  float* const to = (float*)((uint8_t*)packed + count * steps * INT_TILE);
+  parallel(count, threads, [&](long j) {
+    uint8_t* at = (uint8_t*)packed + j * steps * INT_TILE;
+    for (long quad = 0; quad < steps * INT_TILE_ROWS; quad++)
+      for (long row = j * LANES; row < (j + 1) * LANES; row++)
+        for (long i = 4 * quad; i < 4 * quad + 4; i++) *at++ = INT8_ZERO + (row < n && i < k ? codes[row * k + i] : 0);
+    for (long row = j * LANES; row < (j + 1) * LANES; row++) to[row] = row < n ? scales[row] : 0.f;
   });
 }
 

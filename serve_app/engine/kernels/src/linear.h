@@ -7,10 +7,11 @@ enum Product : long {
   WIDENED,  // bfloat16 weights, widened to float32 as they are used
   PAIRS,    // bfloat16 weights and inputs, two inputs at a time (AVX512-BF16)
   TILES,    // bfloat16 weights and inputs, a tile at a time (AMX)
+  INT8,     // int8 weights with a scale for each output, inputs rounded to int8 (see int8_product.h)
 };
 
 struct Linear {
-  const void* weight;  // panels from pack_weight
+  const void* weight;  // from pack_weight or pack_int8
   const float* bias;   // padded to whole panels, or null
   long outputs, inputs;
   long product;  // a Product

@@ -1,0 +1,149 @@
+// Products of int8 weights with rows of int8. Sums are integers and therefore exact: every path has the same outputs,
+// bit for bit. An output is sum * (scale of the row) * (scale of the output), in this order.
+//
+// A packed weight: panels [N/16][K/4][16][4] of codes + 128, K rounded up to 64, then N scales, rounded up to 16. 64
+// bytes have sixteen outputs at four inputs. Sixteen such lines are one tile of AMX.
+#pragma once
+#include "quantized_rows.h"
+#include "tiles.h"
+
+namespace {
+
+constexpr int32_t INT8_ZERO = 128;  // what a stored code is above its value
+constexpr long INT_TILE = INT_TILE_ROWS * INT_INPUTS;
+constexpr long INT8_AHEAD = 4096;  // bytes of a panel fetched ahead
+
+struct Int8Weight {
+  const uint8_t* codes;
+  const float* scales;
+  long steps;
+
+  Int8Weight(const void* packed, long n, long k)
+      : codes((const uint8_t*)packed), steps(int_steps(k)) {
+    scales = (const float*)(codes + (n + LANES - 1) / LANES * panel());
+  }
+  long panel() const { return steps * INT_TILE; }  // bytes
+};
+
+// The outputs of a row at a panel, of the sums of stored codes times the row's codes.
+INLINE F16 scaled(I16 sums, const Int8Weight& weight, long j, const QuantizedRows& x, long row) {
+  return to_floats(sums - INT8_ZERO * x.sum(row)) * x.scale(row) * load(weight.scales + j * LANES);
+}
+
+// MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
+template <int MR, int NR>
+void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, float* out, long stride) {
+  const uint8_t* w = weight.codes + j * weight.panel();
+  const int8_t* codes = x.row(row);
+  const long panel = weight.panel();
+  I16 sums[MR][NR] = {};
+  for (long step = 0; step < x.steps; step++, codes += x.STRIDE)
+    for (long line = 0; line < INT_TILE_ROWS; line++, w += 64) {
+      U16 b[NR];
+#pragma GCC unroll 4
+      for (int c = 0; c < NR; c++) {
+        b[c] = load_line(w + c * panel);
+        __builtin_prefetch(w + c * panel + INT8_AHEAD / 2, 0, 3);
+      }
+#pragma GCC unroll 4
+      for (int r = 0; r < MR; r++) {
+        const U16 a = splat_four(codes + r * INT_INPUTS + line * 4);
+#pragma GCC unroll 4
+        for (int c = 0; c < NR; c++) sums[r][c] = add_four(sums[r][c], b[c], a);
+      }
+    }
+  for (int r = 0; r < MR; r++)
+    for (int c = 0; c < NR; c++)
+      store(out + r * stride + c * LANES, scaled(sums[r][c], weight, j + c, x, row + r));
+}
+
+#ifdef __AMX_INT8__
+
+// The same for ROWS tiles of rows, 1 or 2, and PANELS panels, 1 or 2.
+template <int ROWS, int PANELS>
+void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, bool cold, float* out,
+                long stride) {
+  alignas(64) int32_t sums[2 * INT_TILE_ROWS][2 * LANES];
+  const uint8_t* const w = weight.codes + j * weight.panel();
+  const uint8_t* const v = w + weight.panel();
+  const int8_t *const codes = x.row(row), *const low = ROWS > 1 ? x.row(row + INT_TILE_ROWS) : codes;
+  _tile_zero(0);
+  if (PANELS > 1) _tile_zero(1);
+  if (ROWS > 1) _tile_zero(2);
+  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory
+  for (long step = 0; step < x.steps; step++) {
+    const long at = step * INT_TILE;
+    _tile_loadd(4, codes + step * x.STRIDE, INT_INPUTS);
+    _tile_loadd(6, w + at, 64);
+    _tile_dpbsud(0, 4, 6);
+    if (cold) prefetch_tile((const bf16*)(w + at));
+    if (PANELS > 1) {
+      _tile_loadd(7, v + at, 64);
+      _tile_dpbsud(1, 4, 7);
+      if (cold) prefetch_tile((const bf16*)(v + at));
+    }
+    if (ROWS > 1) {
+      _tile_loadd(5, low + step * x.STRIDE, INT_INPUTS);
+      _tile_dpbsud(2, 5, 6);
+      if (PANELS > 1) _tile_dpbsud(3, 5, 7);
+    }
+  }
+  _tile_stored(0, sums[0], sizeof sums[0]);
+  if (PANELS > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
+  if (ROWS > 1) _tile_stored(2, sums[INT_TILE_ROWS], sizeof sums[0]);
+  if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums[INT_TILE_ROWS] + LANES, sizeof sums[0]);
+  asm volatile("" ::: "memory");
+  for (long r = 0; r < count; r++)
+    for (long c = 0; c < PANELS; c++) {
+      I16 sum;
+      memcpy(&sum, sums[r] + c * LANES, sizeof sum);
+      store(out + r * stride + c * LANES, scaled(sum, weight, j + c, x, row + r));
+    }
+}
+
+#endif
+
+template <int MR>
+void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, long panels, float* out,
+                  long stride) {
+  switch (panels) {
+    case 1: return int8_vectors<MR, 1>(weight, x, row, j, out, stride);
+    case 2: return int8_vectors<MR, 2>(weight, x, row, j, out, stride);
+    case 3: return int8_vectors<MR, 3>(weight, x, row, j, out, stride);
+    case 4: return int8_vectors<MR, 4>(weight, x, row, j, out, stride);
+  }
+}
+
+// `count` rows from `row` on at up to four panels, on vector registers.
+inline void int8_vector_block(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
+                              float* out, long stride) {
+  for (long r = 0, next; r < count; r = next) {
+    float* const at = out + r * stride;
+    if (const long left = count - r; left >= 4)
+      int8_vectors<4>(weight, x, row + r, j, panels, at, stride), next = r + 4;
+    else if (left >= 2)
+      int8_vectors<2>(weight, x, row + r, j, panels, at, stride), next = r + 2;
+    else
+      int8_vectors<1>(weight, x, row + r, j, panels, at, stride), next = r + 1;
+  }
+}
+
+// The same on tiles. At most 32 rows, from a multiple of 32 on.
+inline void int8_tile_block([[maybe_unused]] const Int8Weight& weight, [[maybe_unused]] const QuantizedRows& x,
+                            [[maybe_unused]] long row, [[maybe_unused]] long count, [[maybe_unused]] long j,
+                            [[maybe_unused]] long panels, [[maybe_unused]] float* out, [[maybe_unused]] long stride) {
+#ifdef __AMX_INT8__
+  for (long c = 0; c < panels; c += 2, j += 2, out += 2 * LANES) {
+    const bool two = c + 1 < panels, cold = row == 0;
+    if (count > INT_TILE_ROWS)
+      two ? int8_tiles<2, 2>(weight, x, row, count, j, cold, out, stride)
+          : int8_tiles<2, 1>(weight, x, row, count, j, cold, out, stride);
+    else
+      two ? int8_tiles<1, 2>(weight, x, row, count, j, cold, out, stride)
+          : int8_tiles<1, 1>(weight, x, row, count, j, cold, out, stride);
+  }
+#endif
+}
+
+}  // namespace

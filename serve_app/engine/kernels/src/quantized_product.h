@@ -1,0 +1,85 @@
+// Products of linear layers with quantised weights, on tile or vector registers. Their outputs are stored, added to what
+// is there, or gated.
+#pragma once
+#include <optional>
+
+#include "int8_product.h"
+#include "rowwise.h"
+
+namespace {
+
+constexpr long INT_FEW = 4;                    // up to so many rows, vectors are as fast as tiles
+constexpr long INT_GROUP = 4;                  // panels that a product takes at once
+constexpr long INT_BLOCK = 2 * INT_TILE_ROWS;  // rows
+
+#ifdef __AMX_INT8__
+inline bool have_int_tiles() { return have_tiles(); }
+#else
+inline bool have_int_tiles() { return false; }
+#endif
+
+// Computes all rows of x at the panels [0, panels), by tasks of some panels each. With two `parts`, also at the panels
+// [panels, 2 * panels). finish(outputs, of the second part, rows, first panel, number of panels) changes the outputs
+// [rows, number of panels * 16] in place; then they are written to y, whose rows are n apart, or added if ADD.
+template <bool ADD, class Y, class Finish>
+void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, long panels, long parts, Y* y, long n,
+                        int threads, Finish&& finish) {
+  const long m = x.rows;
+  const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS;
+  parallel_panels(panels, INT_GROUP, threads, [&](long first, long last, Turn& turn) {
+    if (!kept && !turn.mine()) return;
+    const long part = (kept ? m : INT_BLOCK) * INT_GROUP * LANES;  // floats
+    const long groups = (last - first + INT_GROUP - 1) / INT_GROUP;
+    float* const own = own_outputs(parts * part * (kept ? groups : 1));
+    std::optional<TileScope> scope;
+    if (tiles) scope.emplace(m);
+    for (long g = 0; g < groups; g++) {
+      const long j = first + g * INT_GROUP, some = std::min(INT_GROUP, last - j), width = some * LANES;
+      float* const at = own + (kept ? g * parts * part : 0);
+      for (long row = 0; row < m; row += INT_BLOCK) {
+        const long count = std::min(INT_BLOCK, m - row);
+        for (long p = 0; p < parts; p++)
+          (tiles ? int8_tile_block : int8_vector_block)(weight, x, row, count, j + p * panels, some, at + p * part, width);
+        asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
+        finish(at, at + part, count, j, some);
+        if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, j * LANES);
+      }
+    }
+    if (!kept || !turn.mine()) return;
+    for (long g = 0; g < groups; g++) {
+      const long j = first + g * INT_GROUP;
+      hand_over<ADD>(own + g * parts * part, m, std::min(INT_GROUP, last - j) * LANES, y, n, j * LANES);
+    }
+  });
+}
+
+// y [m, n] = x W^T + bias, or += if ADD. bias: padded to whole panels, or null.
+template <bool ADD, class Y>
+void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, const float* bias, Y* y, long n, int threads) {
+  multiply_quantized<ADD>(weight, x, (n + LANES - 1) / LANES, 1, y, n, threads,
+                          [&](float* out, const float*, long rows, long j, long panels) {
+                            if (!bias) return;
+                            const long width = panels * LANES;
+                            for (long r = 0; r < rows; r++)
+                              for (long i = 0; i < width; i += LANES)
+                                store(out + r * width + i, load(out + r * width + i) + load(bias + j * LANES + i));
+                          });
+}
+
+// y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
+// sixteen.
+inline void multiply_quantized_gated(const Int8Weight& weight, const QuantizedRows& x, const float* bias, float* y, long n,
+                                     bool gelu, int threads) {
+  multiply_quantized<false>(weight, x, n / LANES, 2, y, n, threads,
+                            [&](float* gates, const float* ups, long rows, long j, long panels) {
+                              const long width = panels * LANES;
+                              for (long r = 0; r < rows; r++)
+                                for (long i = 0; i < width; i += LANES) {
+                                  F16 gate = load(gates + r * width + i), up = load(ups + r * width + i);
+                                  if (bias) gate += load(bias + j * LANES + i), up += load(bias + n + j * LANES + i);
+                                  store(gates + r * width + i, gate_times_up(gate, up, gelu));
+                                }
+                            });
+}
+
+}  // namespace

@@ -1,0 +1,118 @@
+// Rows of activations as int8, each with a scale of its own, for the products of quantised weights.
+//
+// A row's scale is its largest magnitude / 127. Codes are rounded to nearest, ties to even. So a row's codes do not
+// depend on the other rows, nor on the instructions that made them. A row with a number that is not finite has the scale
+// NaN, and so have all its outputs.
+#pragma once
+#include "panels.h"
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+constexpr long INT_INPUTS = 64;     // the inputs of a quantised panel are padded to a multiple of these
+constexpr long INT_TILE_ROWS = 16;  // rows side by side in memory
+constexpr float MAX_CODE = 127.f, LEAST_PEAK = 1e-30f;  // a row with a smaller peak is a row of zeros
+
+INLINE long int_steps(long k) { return (k + INT_INPUTS - 1) / INT_INPUTS; }
+
+// Blocks of sixteen rows: their scales [16], the sums of their codes [16], then the codes as tiles of AMX [k/64][16][64].
+struct QuantizedRows {
+  static constexpr long STRIDE = INT_TILE_ROWS * INT_INPUTS;  // from a row's codes to those at its next 64 inputs
+
+  char* blocks;
+  long rows, steps;
+
+  QuantizedRows(const float* inputs, long rows, long k) : blocks((char*)inputs), rows(rows), steps(int_steps(k)) {}
+
+  // Floats of memory for `rows` rows of k inputs.
+  static long room(long rows, long k) {
+    return (rows + INT_TILE_ROWS - 1) / INT_TILE_ROWS * block_bytes(int_steps(k)) / 4;
+  }
+  static long block_bytes(long steps) { return INT_TILE_ROWS * 4 * 2 + steps * STRIDE; }
+
+  char* block(long r) const { return blocks + r / INT_TILE_ROWS * block_bytes(steps); }
+  float& scale(long r) const { return ((float*)block(r))[r % INT_TILE_ROWS]; }
+  int32_t& sum(long r) const { return ((int32_t*)(block(r) + INT_TILE_ROWS * 4))[r % INT_TILE_ROWS]; }
+  // The codes of a row at its first 64 inputs.
+  int8_t* row(long r) const { return (int8_t*)block(r) + INT_TILE_ROWS * 4 * 2 + r % INT_TILE_ROWS * INT_INPUTS; }
+};
+
+// The nearest integer of each lane, ties to even.
+INLINE I16 nearest(F16 v) {
+#ifdef __AVX512F__
+  return (I16)_mm512_cvtps_epi32((__m512)v);
+#else
+  I16 out;
+  for (int i = 0; i < LANES; i++) out[i] = (int32_t)__builtin_rintf(v[i]);
+  return out;
+#endif
+}
+
+typedef int8_t C16 __attribute__((vector_size(16)));
+
+// Quantises x [k] to row `r`.
+inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to) {
+  F16 peaks = {}, faults = {};
+  const auto at = [&](long i) { return i + LANES <= k ? load(x + i) : load_some(x + i, std::max(0L, k - i)); };
+  for (long i = 0; i < k; i += LANES) {
+    const F16 v = at(i);
+    const F16 magnitude = (F16)((U16)v & 0x7fffffffu);
+    peaks = peaks > magnitude ? peaks : magnitude;
+    faults += v - v;  // 0, or NaN where v is not finite
+  }
+  const float peak = max(peaks), fault = sum(faults);
+  const bool empty = !(peak >= LEAST_PEAK) || fault != fault;
+  to.scale(r) = (empty ? 0.f : peak / MAX_CODE) + fault;
+  const F16 inverse = splat(empty ? 0.f : MAX_CODE / peak);
+  int8_t* codes = to.row(r);
+  I16 sums = {};
+  for (long step = 0; step < to.steps; step++, codes += to.STRIDE)
+    for (long i = 0; i < INT_INPUTS; i += LANES) {
+      const I16 code = empty ? I16{} : nearest(at(step * INT_INPUTS + i) * inverse);
+      sums += code;
+      const C16 bytes = __builtin_convertvector(code, C16);
+      memcpy(codes + i, &bytes, sizeof bytes);
+    }
+  int32_t total = 0;
+  for (int i = 0; i < LANES; i++) total += sums[i];
+  to.sum(r) = total;
+}
+
+// Each lane of `sums` plus four products: unsigned bytes of a lane of `w` with signed bytes of the same lane of `x`.
+INLINE I16 add_four(I16 sums, U16 w, U16 x) {
+#if defined(__AVX512VNNI__)
+  return (I16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, (__m512i)x);
+#elif defined(__AVX2__)
+  __m256i to[2], weights[2], rows[2];
+  memcpy(to, &sums, sizeof to), memcpy(weights, &w, sizeof weights), memcpy(rows, &x, sizeof rows);
+  for (int i = 0; i < 2; i++) {  // sixteen bits hold every factor, so no sum saturates
+    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(weights[i], _mm256_set1_epi16(0xff)),
+                                           _mm256_srai_epi16(_mm256_slli_epi16(rows[i], 8), 8));
+    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(weights[i], 8), _mm256_srai_epi16(rows[i], 8));
+    to[i] = _mm256_add_epi32(to[i], _mm256_add_epi32(even, odd));
+  }
+  memcpy(&sums, to, sizeof to);
+  return sums;
+#else
+  const I16 codes = (I16)x;
+  sums += (I16)(w & 0xffu) * (codes << 24 >> 24);
+  sums += (I16)(w >> 8 & 0xffu) * (codes << 16 >> 24);
+  sums += (I16)(w >> 16 & 0xffu) * (codes << 8 >> 24);
+  return sums + (I16)(w >> 24) * (codes >> 24);
+#endif
+}
+
+// Four codes of a row in each of sixteen lanes.
+INLINE U16 splat_four(const int8_t* codes) {
+  uint32_t word;
+  memcpy(&word, codes, sizeof word);
+  return U16{} + word;
+}
+
+INLINE U16 load_line(const uint8_t* p) {
+  U16 line;
+  memcpy(&line, p, sizeof line);
+  return line;
+}
+
+INLINE F16 to_floats(I16 v) { return __builtin_convertvector(v, F16); }
