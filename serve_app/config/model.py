@@ -149,6 +149,11 @@ class ModelConfig(ConfigModel):
         "auto",
         description="Type of the weights in memory; auto: the checkpoint's own, or one that suits the CPU.",
     )
+    quantization: Literal["none", "int8"] = Field(
+        "none",
+        description="Weights of linear layers in fewer bits, made at the start; for models that generate on "
+        "a CPU. int8: half the bytes of bfloat16, and answers near those.",
+    )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto: on a GPU with CUDA if there is one, else on the CPU."
     )
@@ -203,6 +208,22 @@ class ModelConfig(ConfigModel):
         lt=1,
         description="Share of all memory that stays free: with less, new requests get 503. 0: never.",
     )
+
+    @model_validator(mode="after")
+    def _quantized_where_it_can_be(self) -> ModelConfig:
+        if self.quantization == "none":
+            return self
+        for field, wrong in (
+            ("device", ("cuda",)),
+            ("attention", ("reference", "cuda")),
+            ("task", ("embed",)),
+        ):
+            if (value := getattr(self, field)) in wrong:
+                raise ValueError(
+                    f"quantization {self.quantization} is for models that generate on a CPU, not with "
+                    f"{field}: {value}; take one of the two out"
+                )
+        return self
 
     @model_validator(mode="after")
     def _demo_by_default(self) -> ModelConfig:

@@ -18,6 +18,8 @@ from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
+from serve_app.engine.kernels.quantized import Quantization
+from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
 
@@ -66,8 +68,15 @@ def assemble(
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     backend = make_backend(config.attention, device)
+    quantization = None if config.quantization == "none" else Quantization(config.quantization)
     if device.type == "cpu" and config.attention in ("auto", "cpu"):
-        module = accelerate_cpu(module, dtype)
+        if quantization is not None:
+            progress(f"quantising the weights to {quantization}")
+        module = accelerate_cpu(module, dtype, quantization=quantization, progress=progress)
+    elif quantization is not None:
+        raise UnsupportedModel(
+            f"quantization {quantization} is for models on a CPU; this one runs on {device}"
+        )
     runner = ModelRunner(
         module,
         backend=backend,

@@ -61,6 +61,11 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
 
     ModelLoadError when it cannot be had or must not be served; its message says what to do.
     """
+    if config.quantization != "none":
+        raise ModelLoadError(
+            f"{config.name}: quantization {config.quantization} is not for models that embed. "
+            "Take the setting out"
+        )
     folder, _ = locate(config.source, config.revision, progress)
     check_files(folder)
     hf_config = read_config(folder)

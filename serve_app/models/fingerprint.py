@@ -46,6 +46,7 @@ def _settings(config: ModelConfig, dtype: str) -> Iterator[bytes]:
     template = config.chat_template
     said = {
         "dtype": dtype,
+        "quantization": config.quantization,
         "generation_config": config.model_dump(mode="json", include={"generation_config"}),
         "tool_format": config.tool_format,
         "reasoning_format": config.reasoning_format,

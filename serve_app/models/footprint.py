@@ -1,7 +1,8 @@
 """The least memory that a replica takes, read from a model's files without loading any.
 
-Weights count by their headers, the KV cache by config.json and the settings. The figure is never too large:
-activations, adapters, packed copies of weights, and a cache beyond what the settings insist on, are left out.
+Weights count by their headers and the settings, the KV cache by config.json and the settings. The figure is
+never too large: activations, adapters, scales, packed copies of weights, and a cache beyond what the settings
+insist on, are left out.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,11 +33,14 @@ def least_memory(config: ModelConfig) -> int | None:
     try:
         tensors = _tensors(folder)
         item_bytes = _WANTED.get(config.dtype)
+        shape = read_json(folder / "config.json")
         weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
+        if config.quantization == "int8":
+            weights = _int8_bytes(tensors, item_bytes, (shape.get("text_config") or shape).get("vocab_size"))
         smallest = item_bytes or min(
             (_FLOATS[each["dtype"]] for each in tensors if _is_float(each)), default=2
         )
-        return weights + cache_bytes(read_json(folder / "config.json"), config.engine, smallest)
+        return weights + cache_bytes(shape, config.engine, smallest)
     except (OSError, ValueError, KeyError, TypeError, struct.error, ModelLoadError):
         return None  # the start says what is wrong with the files
 
@@ -86,6 +90,25 @@ def _header(path: Path) -> dict[str, Any]:
 
 def _is_float(tensor: Mapping[str, Any]) -> bool:
     return tensor["dtype"] in _FLOATS
+
+
+def _int8_bytes(tensors: Sequence[Mapping[str, Any]], item_bytes: int | None, vocabulary: int | None) -> int:
+    """Bytes of all weights where matrices have one byte a weight.
+
+    Of the matrices with a row for each token, one is the embedding, which stays as it is. The head is
+    quantised: a matrix of its own in the files, or a copy of the embedding.
+    """
+    total, embedding, head = 0, 0, 0
+    for each in tensors:
+        matrix = _is_float(each) and len(each["shape"]) == 2
+        if matrix and each["shape"][0] == vocabulary:
+            embedding = max(embedding, _tensor_bytes(each, item_bytes))
+            head = max(head, math.prod(each["shape"]))
+        elif matrix:
+            total += math.prod(each["shape"])
+        else:
+            total += _tensor_bytes(each, item_bytes)
+    return total + embedding + head
 
 
 def _tensor_bytes(tensor: Mapping[str, Any], item_bytes: int | None) -> int:

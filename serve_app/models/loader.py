@@ -63,6 +63,11 @@ def load_model(
     window = context_window(hf_config, config.engine.max_model_len)
     text = hf_config.get_text_config()
     device = choose_device(config.device)
+    if config.quantization != "none" and device.type != "cpu":
+        raise ModelLoadError(
+            f"{config.name}: quantization {config.quantization} is for a CPU; this model would run on "
+            f"{device}. Take the setting out, or set device to cpu"
+        )
     stored = stored_dtype(folder, text.dtype or hf_config.dtype)
     dtype = choose_dtype(config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16)
     architecture = architecture_of(hf_config)

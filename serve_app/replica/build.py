@@ -73,6 +73,7 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
         has_chat_template=encoder.template is not None,
         has_fim=encoder.fim is not None,
         dtype=str(model.dtype).removeprefix("torch."),
+        quantization=config.quantization,
         device=str(model.device),
         pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
         end_token_id=tokenizer.eos_token_id,

@@ -19,7 +19,7 @@ from transformers.activations import GELUTanh
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.kernels.native import Layers, Native, NativeCache
 from serve_app.engine.kernels.structs import LANES, LayerStruct
-from serve_app.engine.linear.packed import PackedLinear
+from serve_app.engine.linear.packed import Pack, PackedLinear
 from serve_app.engine.model.forward import ActiveStep, current
 from serve_app.engine.model.lora import Site
 
@@ -37,7 +37,10 @@ class AttentionCall:
 class FusedLayer(nn.Module):
     """One pre-norm decoder layer: attention with rotary positions, then a gated MLP."""
 
-    def __init__(self, layer: Any, call: AttentionCall, kernels: Native) -> None:
+    def __init__(
+        self, layer: Any, call: AttentionCall, kernels: Native, pack: Pack = PackedLinear.of
+    ) -> None:
+        """`pack` makes the linears."""
         super().__init__()
         self._kernels = kernels
         attention, mlp = layer.self_attn, layer.mlp
@@ -46,10 +49,10 @@ class FusedLayer(nn.Module):
         self._heads: int = attention.q_proj.out_features // self._head_dim
         self._kv_heads: int = attention.k_proj.out_features // self._head_dim
         self._call = call
-        self._qkv = PackedLinear.of(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = PackedLinear.of(attention.o_proj)
-        self._gate_up = PackedLinear.of(mlp.gate_proj, mlp.up_proj)
-        self._down = PackedLinear.of(mlp.down_proj)
+        self._qkv = pack(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = pack(attention.o_proj)
+        self._gate_up = pack(mlp.gate_proj, mlp.up_proj)
+        self._down = pack(mlp.down_proj)
         self.sites: dict[nn.Module, Site] = {
             self._qkv: self._site(attention, "q_proj", "k_proj", "v_proj"),
             self._out: self._site(attention, "o_proj"),

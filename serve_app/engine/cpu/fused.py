@@ -9,6 +9,7 @@ norm run.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -28,30 +29,53 @@ from serve_app.engine.cpu.fused_forward import FusedForward
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.linear.packable import packable_linears
-from serve_app.engine.linear.packed import PackedLinear, pack_linears
-from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
+from serve_app.engine.linear.packed import Pack, PackedLinear, pack_linears
+from serve_app.engine.linear.quantized import packer
+from serve_app.engine.model.forward import (
+    ATTENTION_NAME,
+    UnsupportedModel,
+    active,
+    check_takes_positions,
+)
 
 log = logging.getLogger(__name__)
 
 LAYERS: Final = (LlamaDecoderLayer, MistralDecoderLayer, Qwen2DecoderLayer, Qwen3DecoderLayer)
 
+PROGRESS: Final = 8  # layers between two lines of progress while weights are quantised
 TOKENS: Final = 5  # of the batches on which results are compared
 
 # Of the largest output of a layer; the original rounds to its type after every operation.
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2}
 
 
-def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = True) -> PreTrainedModel:
+def accelerate_cpu(
+    model: PreTrainedModel,
+    dtype: torch.dtype,
+    *,
+    fuse: bool = True,
+    quantization: Quantization | None = None,
+    progress: Callable[[str], None] = log.info,
+) -> PreTrainedModel:
     """Make `model` fast on this CPU, in place, as far as that is possible; logs what it did.
 
     Call it once, after loading and before anything else holds on to the model's
     linears. `dtype` is the type of its weights. The model's forward keeps its signature;
-    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does.
+    it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does, and for a
+    `quantization` that does not reach the model's weights.
     """
-    fused = fuse_layers(model) if fuse else 0
+    pack = packer(quantization)
+    if quantization is not None:
+        check_quantizable(model, quantization)
+    fused = fuse_layers(model, pack, progress if quantization else None) if fuse else 0
     head = model.get_output_embeddings()
-    packed = pack_linears(model, packable_linears(model, lambda: _run_model(model)))
+    packed = pack_linears(model, packable_linears(model, lambda: _run_model(model)), pack)
+    if quantization is not None and not packed:
+        raise UnsupportedModel(
+            f"quantization {quantization} cannot be applied: the model reads its own weights"
+        )
     if isinstance(packed_head := model.get_output_embeddings(), PackedLinear) and packed_head is not head:
         packed_head.wide_output = True
     if fused:
@@ -60,8 +84,25 @@ def accelerate_cpu(model: PreTrainedModel, dtype: torch.dtype, *, fuse: bool = T
     return model
 
 
-def fuse_layers(model: PreTrainedModel) -> int:
-    """Replace the decoder layers by fused ones in place; returns how many: all of them or none."""
+def check_quantizable(model: PreTrainedModel, kind: Quantization) -> None:
+    """Raises UnsupportedModel for a model whose weights are not those of linear layers, such as experts."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() > 2:
+            raise UnsupportedModel(
+                f"quantization {kind} is for weights of linear layers; {name} is a tensor of shape "
+                f"{tuple(parameter.shape)}, as experts are. Serve the model without `quantization`"
+            )
+
+
+def fuse_layers(
+    model: PreTrainedModel,
+    pack: Pack = PackedLinear.of,
+    progress: Callable[[str], None] | None = None,
+) -> int:
+    """Replace the decoder layers by fused ones in place; returns how many: all of them or none.
+
+    `pack` makes their linears. Results are compared with linears in the weights' own type.
+    """
     layers = getattr(model.get_decoder(), "layers", None)
     kernels = native()
     if kernels is None or not isinstance(layers, nn.ModuleList) or not all(map(_known, layers)):
@@ -78,7 +119,9 @@ def fuse_layers(model: PreTrainedModel) -> int:
         count = len(layers)
         # In place, so that an original is freed as soon as its weights are packed.
         for index, layer in enumerate(layers):
-            layers[index] = FusedLayer(layer, _observe(model, layer), kernels)
+            layers[index] = FusedLayer(layer, _observe(model, layer), kernels, pack)
+            if progress is not None and (index + 1) % PROGRESS == 0:
+                progress(f"quantised {index + 1} of {count} layers")
         fused: Any = FusedStack(layers, kernels)
         model.get_decoder().layers = nn.ModuleList([fused])
     return count

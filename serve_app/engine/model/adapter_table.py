@@ -143,7 +143,7 @@ class _Hook:
 
 
 def _is_linear(module: nn.Module) -> bool:
-    return type(module) in (nn.Linear, PackedLinear)
+    return type(module) is nn.Linear or isinstance(module, PackedLinear)
 
 
 def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:

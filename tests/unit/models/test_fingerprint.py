@@ -164,3 +164,7 @@ def test_the_operators_adapters_count_by_name_and_content(
     assert len({same, of(folder), of(folder, adapters={"y": str(adapter)})}) == 3
     save_file({"lora_A": torch.zeros(2, 8)}, copy / "adapter_model.safetensors")
     assert of(folder, adapters={"x": str(copy)}) != same
+
+
+def test_a_quantised_model_is_another_one(folder: Path) -> None:
+    assert of(folder, quantization="int8") != of(folder, quantization="none") == of(folder)

@@ -10,6 +10,9 @@ import torch
 from safetensors.torch import save_file
 
 from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.cpu.fused import accelerate_cpu
+from serve_app.engine.kernels.quantized import Quantization
+from serve_app.engine.linear.quantized import QuantizedLinear
 from serve_app.models.catalogue import demo_folder
 from serve_app.models.files import INDEX
 from serve_app.models.footprint import cache_bytes, least_memory
@@ -77,3 +80,29 @@ def test_what_is_not_here_or_broken_is_not_known(tmp_path: Path) -> None:
     config = folder_of(tmp_path, a=torch.zeros(1))
     (tmp_path / "model.safetensors").write_bytes(b"\xff" * 64)
     assert least_memory(config) is None
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_matrices_count_as_they_are_quantised(tmp_path: Path, tied: bool) -> None:
+    """The embedding stays as it is; the head is int8, also where the files have one matrix for both."""
+    tensors = {"a": torch.zeros(64, 64), "b": torch.zeros(8), "embed": torch.zeros(100, 64)}
+    if not tied:
+        tensors["head"] = torch.zeros(100, 64)
+    config = folder_of(tmp_path, **{name: each.bfloat16() for name, each in tensors.items()})
+    (tmp_path / "config.json").write_text('{"vocab_size": 100}')
+    quantised = config.model_copy(update={"quantization": "int8"})
+    assert least_memory(quantised) == 64 * 64 + 8 * 2 + 100 * 64 * 2 + 100 * 64
+    in_float32 = quantised.model_copy(update={"dtype": "float32"})
+    assert least_memory(in_float32) == 64 * 64 + 8 * 4 + 100 * 64 * 4 + 100 * 64
+
+
+def test_a_quantised_model_takes_no_less() -> None:
+    config = ModelConfig(name="demo-chat", quantization="int8", engine={"num_blocks": 3})
+    model = load_model(config, lambda line: None).module
+    shape = json.loads((demo_folder("demo-chat") / "config.json").read_text())
+    cache = cache_bytes(shape, config.engine, model.dtype.itemsize)
+    model = accelerate_cpu(model, model.dtype, quantization=Quantization.INT8)
+    packed = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
+    parameters = {each.data_ptr(): each.nbytes for each in model.parameters()}
+    taken = cache + sum(parameters.values()) + sum(each.num_bytes for each in packed)
+    assert 0.9 * taken < (least_memory(config) or 0) <= taken

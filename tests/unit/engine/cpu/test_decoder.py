@@ -30,6 +30,7 @@ from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.kernels.structs import Part, Preempted, Product
 from serve_app.engine.model.forward import active
 from serve_app.engine.model.runner import ModelRunner
@@ -61,12 +62,14 @@ STEPS: tuple[tuple[tuple[int, int, int], ...], ...] = (
 )
 
 
-def build(name: str, dtype: torch.dtype, **options: Any) -> PreTrainedModel:
+def build(
+    name: str, dtype: torch.dtype, quantization: Quantization | None = None, **options: Any
+) -> PreTrainedModel:
     torch.manual_seed(0)
     model = MODELS[name](**options).eval()
     for parameter in model.parameters():  # biases and norms that do something
         parameter.data += torch.randn_like(parameter) * 0.1
-    return accelerate_cpu(model.to(dtype), dtype)
+    return accelerate_cpu(model.to(dtype), dtype, quantization=quantization)
 
 
 def runner(model: PreTrainedModel, backend: AttentionBackend, dtype: torch.dtype) -> ModelRunner:
@@ -167,6 +170,26 @@ def test_a_profile_is_told_what_each_part_takes_and_changes_nothing(dtype: torch
     assert min(told) > 0
     logits(profiled)
     assert list(seconds) == told  # nobody asks any more
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_quantised_layers_in_one_call_equal_layer_by_layer_and_a_profile_is_told(
+    name: str, native_calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, loaded = build(name, torch.float32, Quantization.INT8), native()
+    assert loaded is not None
+    native_calls.clear()
+    with loaded.timed_parts() as seconds:
+        got = logits(runner(model, CpuAttention(), torch.float32))
+    assert len(native_calls) == len(STEPS)
+    assert min(seconds) > 0
+    monkeypatch.setattr(FusedStack, "_bind", lambda *_: None)
+    by_layer = logits(runner(model, CpuAttention(), torch.float32))
+    assert len(native_calls) == len(STEPS)
+    plain = logits(runner(build(name, torch.float32), CpuAttention(), torch.float32))
+    for one, many, want in zip(got, by_layer, plain, strict=True):
+        assert torch.equal(one, many)
+        assert (one - want).norm() < 0.1 * want.norm()
 
 
 @pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])

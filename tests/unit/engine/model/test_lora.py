@@ -24,6 +24,8 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.linear.packed import Method
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.lora import LowRank
@@ -67,11 +69,15 @@ def original(name: str) -> PreTrainedModel:
 
 
 def build(
-    name: str, how: str = "fused", dtype: torch.dtype = torch.float32, **settings: Any
+    name: str,
+    how: str = "fused",
+    dtype: torch.dtype = torch.float32,
+    quantization: Quantization | None = None,
+    **settings: Any,
 ) -> tuple[Engine, AdapterTable]:
     module: Any = copy.deepcopy(original(name)).to(dtype)
     if how == "fused":
-        accelerate_cpu(module, dtype)
+        accelerate_cpu(module, dtype, quantization=quantization)
     config = EngineConfig(kv_cache_bytes=1 << 20, block_size=16, **settings)
     runner = ModelRunner(
         module, backend=BACKENDS[how](), dtype=dtype, device=torch.device("cpu"), config=config
@@ -212,6 +218,39 @@ def test_a_mixed_batch_answers_as_each_row_alone(name: str, how: str, dtype: tor
     together = run(engine, requests)
     for id, request in requests.items():
         assert run(engine, {id: request})[id] == together[id], id
+
+
+def test_a_quantised_mixed_batch_answers_as_each_row_alone() -> None:
+    if native() is None:
+        pytest.skip("exact with the kernels of ours alone")
+    engine, table = build("qwen3", quantization=Quantization.INT8, prefix_cache=False, max_step_tokens=24)
+    load(table, b=0.5)
+    requests = {
+        f"{key}{copy}": ask(f"{key}{copy}", key, logprobs=1) for copy in range(3) for key in (None, *"abc")
+    }
+    together = run(engine, requests)
+    for id, request in requests.items():
+        assert run(engine, {id: request})[id] == together[id], id
+
+
+def test_an_adapter_moves_a_quantised_model_as_it_moves_the_model_itself() -> None:
+    engine, table = build("qwen3", quantization=Quantization.INT8)
+    updates = load(table)
+    for key in "abc":
+        engine.add(ask(key, key, PROMPTS["c"], prompt_logprobs=0))
+        (positions,) = (each.prompt_logprobs for each in steps(engine) if each.prompt_logprobs is not None)
+        found = torch.tensor([each.logprob for each in positions])
+        want, plain = (
+            _logprobs(each, PROMPTS["c"]) for each in (merged("qwen3", updates[key]), original("qwen3"))
+        )
+        assert (found - want).abs().mean() < 0.1 * (plain - want).abs().mean()
+
+
+def _logprobs(model: PreTrainedModel, prompt: tuple[int, ...]) -> torch.Tensor:
+    """Of each token of the prompt but the first."""
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([prompt])).logits[0, :-1].log_softmax(-1)
+    return logits.gather(1, torch.tensor(prompt[1:])[:, None])[:, 0]
 
 
 def test_a_prefix_is_found_under_its_own_adapter_only() -> None:

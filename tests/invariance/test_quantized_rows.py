@@ -1,0 +1,67 @@
+"""A quantised model gives the same answers alone, among others, preempted, and from a place in the middle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.assemble import assemble
+from serve_app.engine.engine import Engine
+from serve_app.engine.kernels import native
+from serve_app.types import EngineRequest, SamplingParams
+from tests.invariance.test_batch_invariance import EOS, WINDOW, alone, mixed, requests
+
+
+def new_engine(folder: Path, **engine: int) -> Engine:
+    if native() is None:
+        pytest.skip("exact with the kernels of ours alone: torch's own round by the shape of the batch")
+    settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
+    config = ModelConfig(
+        name="tiny",
+        source=str(folder),
+        quantization="int8",
+        threads=1,
+        engine=EngineConfig(**settings),  # type: ignore[arg-type]
+    )
+    return assemble(
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval(),
+        dtype=torch.float32,
+        device=torch.device("cpu"),
+        context_window=WINDOW,
+        eos_token_ids=EOS,
+        config=config,
+        progress=lambda _: None,
+    )
+
+
+def test_prompts_give_the_same_tokens_alone_in_a_mix_and_preempted(folder: Path) -> None:
+    wanted = requests(16, seed=1)
+    engine = new_engine(folder)
+    lone = {request.id: alone(engine, request) for request in wanted}
+    crowded = new_engine(folder, num_blocks=20, max_step_tokens=37, max_sequences=9)
+    noise = [replace(request, id=f"noise-{request.id}") for request in requests(6, seed=2)]
+    collected = mixed(crowded, wanted, noise, seed=3)
+    for request in wanted:
+        assert collected.answer(request) == lone[request.id], request
+    assert crowded.stats().preemptions > 0
+
+
+def test_an_answer_goes_on_as_it_would_have(folder: Path) -> None:
+    """The rest of a greedy answer, computed from prompt and first tokens, is the rest of the answer."""
+    whole = EngineRequest(
+        id="whole",
+        token_ids=tuple(range(10, 60)),
+        sampling=SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True),
+    )
+    tokens = alone(new_engine(folder), whole).tokens[0]
+    rest = replace(
+        whole,
+        token_ids=(*whole.token_ids, *tokens[:11]),
+        sampling=replace(whole.sampling, max_tokens=19),
+    )
+    assert alone(new_engine(folder), rest).tokens[0] == tokens[11:]
