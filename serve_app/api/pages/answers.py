@@ -35,6 +35,8 @@ class ServedEntity(TypedDict):
     version: str | None
     traffic: int
     ready: bool
+    dtype: NotRequired[str]
+    quantization: NotRequired[str]
     generation_config: dict[str, float]
 
 

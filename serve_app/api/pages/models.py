@@ -59,11 +59,17 @@ class Models:
                     "version": entity.version,
                     "traffic": endpoint.traffic.get(entity.name, 0),
                     "ready": self._backend.is_ready(entity.app),
+                    **_precision(info),
                     "generation_config": _sampling_defaults(info),
                 }
                 for entity, info in zip(endpoint.served_entities, infos, strict=True)
             ],
         }
+
+
+def _precision(info: ModelInfo | None) -> dict[str, str]:
+    """The type of the weights, and what linear layers are quantised to; nothing while it is unknown."""
+    return {} if info is None else {"dtype": info.dtype, "quantization": info.quantization}
 
 
 def _sampling_defaults(info: ModelInfo | None) -> dict[str, float]:

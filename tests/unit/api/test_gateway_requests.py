@@ -329,6 +329,8 @@ async def test_models():
         listed = (await g.client.get("/v1/models")).json()
         assert listed["object"] == "list"
         assert [m["id"] for m in listed["data"]] == ["demo"]
+        (entity,) = listed["data"][0]["served_entities"]
+        assert (entity["dtype"], entity["quantization"]) == ("float32", "none")
         assert (await g.client.get("/v1/models/demo")).json() == listed["data"][0]
         loading = await g.client.get("/v1/models/org/other")
         assert (loading.status_code, loading.headers["retry-after"]) == (503, "2")

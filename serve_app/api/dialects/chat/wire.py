@@ -79,7 +79,7 @@ def sse(payload: bytes) -> bytes:
 
 def fingerprint(info: ModelInfo) -> str:
     """Changes when a model, its precision, its device or its replica does."""
-    text = f"{info.name}|{info.dtype}|{info.device}|{info.created}"
+    text = f"{info.name}|{info.dtype}|{info.quantization}|{info.device}|{info.created}"
     return "fp_" + hashlib.sha256(text.encode()).hexdigest()[:10]
 
 
