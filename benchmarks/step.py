@@ -1,10 +1,12 @@
 """Time of one engine step on a CPU, in process: no server, no scheduler, no sampler.
 
     python benchmarks/step.py MODEL [--paths fused packed hf] [--threads 2] [--repeats 20] [--disturb 6]
+    python benchmarks/step.py MODEL --paths fused int8 --rounds 5
 
 MODEL is a local folder; `benchmarks/make_model.py` writes one with random weights. Decode rows
 are steps of B sequences with 192 tokens of context each, prefill rows are whole prompts. Paths: hf is
-transformers' module with our paged attention, packed adds packed linears, fused adds fused layers.
+transformers' module with our paged attention, packed adds packed linears, fused adds fused layers; int8 is
+fused with quantised weights. With --rounds N, the paths take turns, N times each.
 With --disturb N, N other processes wake up every 3 to 9 ms for 0.15 ms of work, as idle servers do.
 Prints a Markdown table of medians and minima. On a shared machine the minimum says more than the median, and
 with --threads 1 the CPU time more than both; with more threads it includes their waiting for work.
@@ -32,6 +34,7 @@ from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.batch import Batch, build_batch
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.kernels.build import cpu_flags
+from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
@@ -39,13 +42,15 @@ from serve_app.types import SamplingParams
 CONTEXT: Final = 192  # tokens of every decoding sequence
 DECODES: Final = (1, 4, 16, 32)
 PREFILLS: Final = (512, 2048)
-NOTABLE: Final = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
+PATHS: Final = ("fused", "packed", "hf", *Quantization)
+NOTABLE: Final = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 
 
 def make_runner(folder: str, path: str) -> ModelRunner:
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     if path != "hf":
-        accelerate_cpu(model, torch.bfloat16, fuse=path == "fused")
+        kind = Quantization(path) if path in set(Quantization) else None
+        accelerate_cpu(model, torch.bfloat16, fuse=path != "packed", quantization=kind)
     return ModelRunner(
         model,
         backend=CpuAttention(),
@@ -111,12 +116,11 @@ def disturbed(count: int) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model")
-    parser.add_argument(
-        "--paths", nargs="+", default=["fused", "packed", "hf"], choices=("fused", "packed", "hf")
-    )
+    parser.add_argument("--paths", nargs="+", default=["fused", "packed", "hf"], choices=PATHS)
     parser.add_argument("--prefills", nargs="*", type=int, default=list(PREFILLS), metavar="TOKENS")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--disturb", type=int, default=0, metavar="PROCESSES")
     options = parser.parse_args()
     with disturbed(options.disturb):  # before torch has threads
@@ -135,16 +139,20 @@ def measure(options: argparse.Namespace) -> None:
         "| path | step | median ms | min ms | min CPU ms | median tok/s | best tok/s |\n"
         "|---|---|---|---|---|---|---|"
     )
-    for path in options.paths:
-        runner = make_runner(options.model, path)
-        steps = [(f"decode B={b}", b, batch_of(runner, b, CONTEXT, decode=True)) for b in DECODES]
-        steps += [(f"prefill {n}", n, batch_of(runner, 1, n, decode=False)) for n in options.prefills]
-        for name, tokens, batch in steps:
-            times = time_step(
-                runner, batch, options.repeats if "decode" in name else max(2, options.repeats // 5)
-            )
-            elapsed = [wall for wall, _ in times]
-            middle, best, cpu = statistics.median(elapsed), min(elapsed), min(used for _, used in times)
+    runners = {path: make_runner(options.model, path) for path in options.paths}
+    steps = [(f"decode B={count}", count, CONTEXT, True) for count in DECODES]
+    steps += [(f"prefill {count}", 1, count, False) for count in options.prefills]
+    for name, count, length, decode in steps:
+        repeats = options.repeats if decode else max(2, options.repeats // 5)
+        batches = {path: batch_of(runner, count, length, decode=decode) for path, runner in runners.items()}
+        times: dict[str, list[tuple[float, float]]] = {path: [] for path in runners}
+        for _ in range(options.rounds):  # in turns: a machine that slows down slows all paths down
+            for path, runner in runners.items():
+                times[path] += time_step(runner, batches[path], repeats)
+        for path, found in times.items():
+            elapsed = [wall for wall, _ in found]
+            middle, best, cpu = statistics.median(elapsed), min(elapsed), min(used for _, used in found)
+            tokens = count if decode else length
             rates = f"{tokens / middle * 1e3:.0f} | {tokens / best * 1e3:.0f}"
             print(f"| {path} | {name} | {middle:.1f} | {best:.1f} | {cpu:.1f} | {rates} |", flush=True)
 
