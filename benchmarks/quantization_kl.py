@@ -3,8 +3,9 @@
     python benchmarks/quantization_kl.py [MODEL] [--tokens 40] [--prompts TEXT ...]
 
 MODEL is a local folder with a chat template; by default demo-chat. The model in float32 answers each prompt
-greedily. Then prompt and answer are computed in bfloat16 and int8. Prints a Markdown table: the mean
-and the largest divergence over all tokens, and for how many of them the most likely next token is the same.
+greedily. Then prompt and answer are computed in bfloat16, int8 and int4. Prints a Markdown table: the
+mean and the largest divergence over all tokens, and for how many of them the most likely next token is
+the same.
 """
 
 from __future__ import annotations

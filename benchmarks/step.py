@@ -1,12 +1,12 @@
 """Time of one engine step on a CPU, in process: no server, no scheduler, no sampler.
 
     python benchmarks/step.py MODEL [--paths fused packed hf] [--threads 2] [--repeats 20] [--disturb 6]
-    python benchmarks/step.py MODEL --paths fused int8 --rounds 5
+    python benchmarks/step.py MODEL --paths fused int8 int4 --rounds 5
 
 MODEL is a local folder; `benchmarks/make_model.py` writes one with random weights. Decode rows
 are steps of B sequences with 192 tokens of context each, prefill rows are whole prompts. Paths: hf is
-transformers' module with our paged attention, packed adds packed linears, fused adds fused layers; int8 is
-fused with quantised weights. With --rounds N, the paths take turns, N times each.
+transformers' module with our paged attention, packed adds packed linears, fused adds fused layers; int8 and
+int4 are fused with quantised weights. With --rounds N, the paths take turns, N times each.
 With --disturb N, N other processes wake up every 3 to 9 ms for 0.15 ms of work, as idle servers do.
 Prints a Markdown table of medians and minima. On a shared machine the minimum says more than the median, and
 with --threads 1 the CPU time more than both; with more threads it includes their waiting for work.

@@ -149,10 +149,11 @@ class ModelConfig(ConfigModel):
         "auto",
         description="Type of the weights in memory; auto: the checkpoint's own, or one that suits the CPU.",
     )
-    quantization: Literal["none", "int8"] = Field(
+    quantization: Literal["none", "int8", "int4"] = Field(
         "none",
         description="Weights of linear layers in fewer bits, made at the start; for models that generate on "
-        "a CPU. int8: half the bytes of bfloat16, and answers near those.",
+        "a CPU. int8: half the bytes of bfloat16, and answers near those. int4: a third, and answers that "
+        "change more.",
     )
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto: on a GPU with CUDA if there is one, else on the CPU."

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import EngineConfig, ModelConfig
+from serve_app.config.quantization import BITS, SENSITIVE
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
@@ -35,8 +36,9 @@ def least_memory(config: ModelConfig) -> int | None:
         item_bytes = _WANTED.get(config.dtype)
         shape = read_json(folder / "config.json")
         weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
-        if config.quantization == "int8":
-            weights = _int8_bytes(tensors, item_bytes, (shape.get("text_config") or shape).get("vocab_size"))
+        if config.quantization != "none":
+            vocabulary = (shape.get("text_config") or shape).get("vocab_size")
+            weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
         smallest = item_bytes or min(
             (_FLOATS[each["dtype"]] for each in tensors if _is_float(each)), default=2
         )
@@ -76,7 +78,12 @@ def _tensors(folder: Path) -> list[dict[str, Any]]:
     if not paths[0].is_file():
         named = read_json(folder / INDEX)["weight_map"]
         paths = [folder / name for name in sorted(set(named.values()))]
-    return [each for path in paths for name, each in _header(path).items() if name != "__metadata__"]
+    return [
+        {"name": name, **each}
+        for path in paths
+        for name, each in _header(path).items()
+        if name != "__metadata__"
+    ]
 
 
 def _header(path: Path) -> dict[str, Any]:
@@ -92,11 +99,13 @@ def _is_float(tensor: Mapping[str, Any]) -> bool:
     return tensor["dtype"] in _FLOATS
 
 
-def _int8_bytes(tensors: Sequence[Mapping[str, Any]], item_bytes: int | None, vocabulary: int | None) -> int:
-    """Bytes of all weights where matrices have one byte a weight.
+def _quantised_bytes(
+    tensors: Sequence[Mapping[str, Any]], item_bytes: int | None, vocabulary: int | None, kind: str
+) -> int:
+    """Bytes of all weights where linear layers are quantised to `kind`.
 
     Of the matrices with a row for each token, one is the embedding, which stays as it is. The head is
-    quantised: a matrix of its own in the files, or a copy of the embedding.
+    int8: a matrix of its own in the files, or a copy of the embedding.
     """
     total, embedding, head = 0, 0, 0
     for each in tensors:
@@ -105,7 +114,8 @@ def _int8_bytes(tensors: Sequence[Mapping[str, Any]], item_bytes: int | None, vo
             embedding = max(embedding, _tensor_bytes(each, item_bytes))
             head = max(head, math.prod(each["shape"]))
         elif matrix:
-            total += math.prod(each["shape"])
+            sensitive = each["name"].removesuffix(".weight").endswith(SENSITIVE)
+            total += math.prod(each["shape"]) * BITS["int8" if sensitive else kind] // 8
         else:
             total += _tensor_bytes(each, item_bytes)
     return total + embedding + head

@@ -24,7 +24,7 @@ class ModelInfo:
     has_chat_template: bool
     has_fim: bool
     dtype: str
-    quantization: str = "none"  # of the weights of linear layers: none or int8
+    quantization: str = "none"  # of the weights of linear layers: none, int8 or int4
     device: str
     dimensions: int | None = None  # of its vectors, if it is an embedder; None: it generates
     pad_token_id: int | None = None  # of its tokenizer, if it has one

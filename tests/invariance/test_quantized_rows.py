@@ -13,18 +13,25 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
 from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
+from serve_app.engine.kernels.quantized import Quantization
 from serve_app.types import EngineRequest, SamplingParams
 from tests.invariance.test_batch_invariance import EOS, WINDOW, alone, mixed, requests
 
 
-def new_engine(folder: Path, **engine: int) -> Engine:
+@pytest.fixture(params=Quantization)
+def kind(request: pytest.FixtureRequest) -> Quantization:
+    found: Quantization = request.param
+    return found
+
+
+def new_engine(folder: Path, kind: Quantization, **engine: int) -> Engine:
     if native() is None:
         pytest.skip("exact with the kernels of ours alone: torch's own round by the shape of the batch")
     settings = {"max_model_len": WINDOW, "num_blocks": 128, "block_size": 16} | engine
     config = ModelConfig(
         name="tiny",
         source=str(folder),
-        quantization="int8",
+        quantization=kind.value,
         threads=1,
         engine=EngineConfig(**settings),  # type: ignore[arg-type]
     )
@@ -39,11 +46,11 @@ def new_engine(folder: Path, **engine: int) -> Engine:
     )
 
 
-def test_prompts_give_the_same_tokens_alone_in_a_mix_and_preempted(folder: Path) -> None:
+def test_prompts_give_the_same_tokens_alone_in_a_mix_and_preempted(folder: Path, kind: Quantization) -> None:
     wanted = requests(16, seed=1)
-    engine = new_engine(folder)
+    engine = new_engine(folder, kind)
     lone = {request.id: alone(engine, request) for request in wanted}
-    crowded = new_engine(folder, num_blocks=20, max_step_tokens=37, max_sequences=9)
+    crowded = new_engine(folder, kind, num_blocks=20, max_step_tokens=37, max_sequences=9)
     noise = [replace(request, id=f"noise-{request.id}") for request in requests(6, seed=2)]
     collected = mixed(crowded, wanted, noise, seed=3)
     for request in wanted:
@@ -51,17 +58,17 @@ def test_prompts_give_the_same_tokens_alone_in_a_mix_and_preempted(folder: Path)
     assert crowded.stats().preemptions > 0
 
 
-def test_an_answer_goes_on_as_it_would_have(folder: Path) -> None:
+def test_an_answer_goes_on_as_it_would_have(folder: Path, kind: Quantization) -> None:
     """The rest of a greedy answer, computed from prompt and first tokens, is the rest of the answer."""
     whole = EngineRequest(
         id="whole",
         token_ids=tuple(range(10, 60)),
         sampling=SamplingParams(temperature=0.0, max_tokens=30, ignore_eos=True),
     )
-    tokens = alone(new_engine(folder), whole).tokens[0]
+    tokens = alone(new_engine(folder, kind), whole).tokens[0]
     rest = replace(
         whole,
         token_ids=(*whole.token_ids, *tokens[:11]),
         sampling=replace(whole.sampling, max_tokens=19),
     )
-    assert alone(new_engine(folder), rest).tokens[0] == tokens[11:]
+    assert alone(new_engine(folder, kind), rest).tokens[0] == tokens[11:]

@@ -32,7 +32,7 @@ from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.linear.packable import packable_linears
 from serve_app.engine.linear.packed import Pack, PackedLinear, pack_linears
-from serve_app.engine.linear.quantized import packer
+from serve_app.engine.linear.quantized import packer, sensitive_linears
 from serve_app.engine.model.forward import (
     ATTENTION_NAME,
     UnsupportedModel,
@@ -66,11 +66,11 @@ def accelerate_cpu(
     it runs only inside `forward.active`. Raises UnsupportedModel, as a dry run does, and for a
     `quantization` that does not reach the model's weights.
     """
-    pack = packer(quantization)
+    head = model.get_output_embeddings()
+    pack = packer(quantization, sensitive_linears(model))
     if quantization is not None:
         check_quantizable(model, quantization)
     fused = fuse_layers(model, pack, progress if quantization else None) if fuse else 0
-    head = model.get_output_embeddings()
     packed = pack_linears(model, packable_linears(model, lambda: _run_model(model)), pack)
     if quantization is not None and not packed:
         raise UnsupportedModel(

@@ -16,6 +16,7 @@ P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
 EXPORTS: Final[dict[str, Signature]] = {
     "pack_weight": (None, (P, P, L, L, I, I)),
     "pack_int8": (None, (P, P, P, L, L, I)),
+    "pack_int4": (None, (P, P, P, P, L, L, I)),
     "linear": (None, (P, P, P, L, I, I)),
     "product_rank": (I, (L,)),
     "add_rmsnorm": (None, (P, P, P, P, L, L, F, I)),

@@ -15,7 +15,17 @@ from typing import Any, Final
 import torch
 
 from serve_app.engine.kernels.exports import EXPORTS
-from serve_app.engine.kernels.structs import ENUMS, FLOAT, INPUTS, INT, LANES, LONG, POINTER, STRUCTS
+from serve_app.engine.kernels.structs import (
+    ENUMS,
+    FLOAT,
+    INPUTS,
+    INT,
+    INT4_INPUTS,
+    LANES,
+    LONG,
+    POINTER,
+    STRUCTS,
+)
 
 _C_TYPES: Final[dict[Any, str]] = {None: "void", POINTER: "void*", LONG: "long", INT: "int", FLOAT: "float"}
 _PREAMBLE: Final = """\
@@ -63,6 +73,7 @@ def _constants() -> Iterator[str]:
     yield _assert(f"LANES == {LANES}", "LANES")
     yield _assert(f"FLOAT_INPUTS == {INPUTS[torch.float32]}", "FLOAT_INPUTS")
     yield _assert(f"INT_INPUTS == {INPUTS[torch.int8]}", "INT_INPUTS")
+    yield _assert(f"INT4_INPUTS == {INT4_INPUTS}", "INT4_INPUTS")
     yield _assert(f"BF16_INPUTS == {INPUTS[torch.bfloat16]}", "BF16_INPUTS")
 
 

@@ -37,6 +37,7 @@ from serve_app.engine.kernels.structs import (
 )
 
 TYPES: Final = (torch.float32, torch.bfloat16)
+QUANTIZED: Final = (Product.INT8, Product.INT4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,26 +150,22 @@ class Native:
         """
         _check(weight, *TYPES)
         n, k = weight.shape
-        size = packed_size(n, k, weight.dtype)
-        packed = self._arena.empty(size, weight.dtype) if lasting else torch.empty(size, dtype=weight.dtype)
+        packed = self._empty(packed_size(n, k, weight.dtype), weight.dtype, lasting=lasting)
         wide = weight.dtype == torch.float32
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed
 
     def pack_quantized(self, weight: QuantizedWeight, *, lasting: bool = True) -> torch.Tensor:
-        """Bytes for the product INT8. `lasting`: as of `pack_weight`."""
-        codes, scales = weight.codes.contiguous(), weight.scales.contiguous()
-        _check(codes, torch.int8)
-        _check(scales, torch.float32)
-        n, k = codes.shape
-        size = quantized_size(n, k)
-        packed = self._arena.empty(size, torch.uint8) if lasting else torch.empty(size, dtype=torch.uint8)
-        if scales.shape != (n,):
-            raise ValueError("the scales do not fit the codes")
-        self._library.pack_int8(
-            *(codes.data_ptr(), scales.data_ptr(), packed.data_ptr(), n, k, torch.get_num_threads())
-        )
+        """Bytes for the product `weight.product`. `lasting`: as of `pack_weight`."""
+        parts = weight.parts()
+        n, k = weight.codes.shape
+        packed = self._empty(quantized_size(n, k, weight.product), torch.uint8, lasting=lasting)
+        pack = self._library.pack_int8 if weight.groups is None else self._library.pack_int4
+        pack(*(part.data_ptr() for part in parts), packed.data_ptr(), n, k, torch.get_num_threads())
         return packed
+
+    def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:
+        return self._arena.empty(size, dtype) if lasting else torch.empty(size, dtype=dtype)
 
     def linear(
         self,
@@ -181,14 +178,14 @@ class Native:
     ) -> torch.Tensor:
         """x W^T + b: [M, N] of `dtype`. A row's result does not depend on the other rows.
 
-        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. INT8 rounds x to int8.
+        With bfloat16 weights, PAIRS and TILES round x to bfloat16 first. INT8 and INT4 round x to int8.
         """
         _check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
         product = self.products[packed.dtype][0] if product is None else product
-        if product is Product.INT8:
-            fits = packed.dtype == torch.uint8 and packed.numel() == quantized_size(features, k)
+        if product in QUANTIZED:
+            fits = packed.dtype == torch.uint8 and packed.numel() == quantized_size(features, k, product)
         else:
             fits = product in self.products.get(packed.dtype, ()) and k % 2 == 0
             fits = fits and packed.numel() == packed_size(features, k, packed.dtype)

@@ -1,8 +1,9 @@
 """Quantised weights in plain torch: how codes are chosen, and the product that native functions reproduce.
 
-Weights become int8, with a scale for each output. Activations become int8, with a scale for each row. Sums of
-codes are exact integers. All other operations have a fixed order. So every path has the same result, bit for
-bit, whatever instructions it uses and whatever rows are beside a row.
+Weights become int8, with a scale for each output. Those of int4 are int8 too, but sixteen at a time lie on a
+lattice: a step times a number of four bits, minus a least. Activations become int8, with a scale for each
+row. Sums of codes are exact integers. All other operations have a fixed order. So every path has the same
+result, bit for bit, whatever instructions it uses and whatever rows are beside a row.
 """
 
 from __future__ import annotations
@@ -12,16 +13,26 @@ from enum import StrEnum
 from typing import Final
 
 import torch
+from torch.nn import functional
+
+from serve_app.engine.kernels.structs import INT4_INPUTS, Product
 
 EXACT: Final = 1024  # inputs whose sum of int8 products is exact in float32: 127 * 127 * 1024 < 2^24
 LEAST_PEAK: Final = 1e-30  # a row of activations with a smaller peak is a row of zeros
 CHUNK: Final = 1 << 18  # weights that are quantised at once: small enough for the second-level cache
+MOST_Q: Final = 15  # of four bits
+MOST_STEP, MOST_LEAST = 17, 128  # in codes: fifteen steps reach from -127 to 127
+# The lattices tried for sixteen weights of int4: their step, beside the one that reaches from the lowest
+# weight to the highest, and how far their middle is above that of the weights, in steps.
+STEPS: Final = (-1, 0)
+SHIFTS: Final = (-0.3, 0.0, 0.3)
 
 
 class Quantization(StrEnum):
     """What the weights of linear layers become."""
 
     INT8 = "int8"
+    INT4 = "int4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +41,54 @@ class QuantizedWeight:
 
     codes: torch.Tensor  # [N, K] int8: from -127 to 127
     scales: torch.Tensor  # [N] float32
+    # Of int4: the step and the least of every sixteen codes, [N, ceil(K / 16), 2] uint8. A code is
+    # q * step - least for a q from 0 to 15.
+    groups: torch.Tensor | None = None
 
     @classmethod
-    def of(cls, weight: torch.Tensor) -> QuantizedWeight:
-        """The nearest codes. The largest magnitude of an output has the code 127 or -127."""
+    def of(cls, weight: torch.Tensor, kind: Quantization) -> QuantizedWeight:
+        """The nearest codes. By int8, the largest magnitude of an output has the code 127 or -127."""
         n, k = weight.shape
         codes = torch.empty(n, k, dtype=torch.int8)
         scales = torch.empty(n)
+        groups = None
+        if kind is Quantization.INT4:
+            groups = torch.empty(n, -(-k // INT4_INPUTS), 2, dtype=torch.uint8)
         rows = max(1, CHUNK // k)
         for first in range(0, n, rows):
             part = slice(first, first + rows)
-            codes[part], scales[part] = _quantize(weight[part].float())
-        return cls(codes, scales)
+            wide = weight[part].float()
+            scales[part] = wide.abs().amax(1) / 127.0
+            wanted = wide / scales[part].clamp_min(LEAST_PEAK)[:, None]
+            if groups is None:
+                codes[part] = wanted.round_().clamp_(-127, 127)
+            else:
+                codes[part], groups[part] = _lattices(wanted)
+        return cls(codes, scales, groups)
+
+    @property
+    def product(self) -> Product:
+        return Product.INT8 if self.groups is None else Product.INT4
+
+    def parts(self) -> tuple[torch.Tensor, ...]:
+        """Contiguous codes, groups of int4, and scales. Raises ValueError if they do not fit each other."""
+        n, k = self.codes.shape
+        if self.codes.dtype != torch.int8 or (self.scales.dtype, *self.scales.shape) != (torch.float32, n):
+            raise ValueError("the scales do not fit the codes")
+        if self.groups is None:
+            return self.codes.contiguous(), self.scales.contiguous()
+        if (self.groups.dtype, *self.groups.shape) != (torch.uint8, n, -(-k // INT4_INPUTS), 2):
+            raise ValueError("the steps and leasts do not fit the codes")
+        return self.codes.contiguous(), self.groups.contiguous(), self.scales.contiguous()
+
+    def rows(self, places: torch.Tensor) -> QuantizedWeight:
+        """The outputs at `places`."""
+        groups = None if self.groups is None else self.groups[places]
+        return QuantizedWeight(self.codes[places], self.scales[places], groups)
+
+    @property
+    def num_bytes(self) -> int:
+        return self.codes.nbytes + self.scales.nbytes + (0 if self.groups is None else self.groups.nbytes)
 
     def dequantize(self) -> torch.Tensor:
         """[N, K] float32."""
@@ -70,6 +117,33 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, torch.where(finite, scales, float("nan"))
 
 
-def _quantize(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    scales = weight.abs().amax(1) / 127.0
-    return (weight / scales.clamp_min(LEAST_PEAK)[:, None]).round().clamp(-127, 127).to(torch.int8), scales
+def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """weight [N, K] from -127 to 127 -> codes near it [N, K]; steps and leasts [N, ceil(K / 16), 2].
+
+    Of a few lattices, it takes the one with the least squared error. Each is moved once, by the mean error.
+    """
+    n, k = weight.shape
+    wanted = functional.pad(weight, (0, -k % INT4_INPUTS)).view(n, -1, INT4_INPUTS)
+    low, high = wanted.amin(2, keepdim=True), wanted.amax(2, keepdim=True)
+    whole = ((high - low) / MOST_Q).ceil_()
+    found, best = torch.zeros_like(wanted), torch.zeros(*low.shape[:2], 2)
+    least_error = torch.full_like(low, float("inf"))
+    for more in STEPS:
+        step = (whole + more).clamp_(1, MOST_STEP)
+        for shift in SHIFTS:
+            least = ((shift + MOST_Q / 2) * step - (low + high) / 2).round_().clamp_(0, MOST_LEAST)
+            codes = _on_lattice(wanted, step, least)
+            least += (codes - wanted).mean(2, keepdim=True).round_()
+            codes = _on_lattice(wanted, step, least.clamp_(0, MOST_LEAST))
+            error = (codes - wanted).square_().sum(2, keepdim=True)
+            better = error < least_error
+            found = torch.where(better, codes, found)
+            best = torch.where(better, torch.cat([step, least], 2), best)
+            least_error = torch.where(better, error, least_error)
+    return found.view(n, -1)[:, :k], best
+
+
+def _on_lattice(wanted: torch.Tensor, step: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
+    """The codes nearest to `wanted`, none above 127."""
+    q = ((wanted + least) / step).round_().clamp_(0, MOST_Q)
+    return torch.minimum(q, ((127 + least) / step).floor_()).mul_(step).sub_(least)

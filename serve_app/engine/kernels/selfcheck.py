@@ -16,7 +16,7 @@ from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
 from serve_app.engine.kernels.native import Layers, Native, NativeCache
-from serve_app.engine.kernels.quantized import QuantizedWeight
+from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
 from serve_app.engine.kernels.structs import (
     INPUTS,
     LANES,
@@ -72,15 +72,23 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _pack_int8(native: Native, random: torch.Generator) -> Iterator[float]:
+    yield from _quantized_errors(native, random, Quantization.INT8)
+
+
+def _pack_int4(native: Native, random: torch.Generator) -> Iterator[float]:
+    yield from _quantized_errors(native, random, Quantization.INT4)
+
+
+def _quantized_errors(native: Native, random: torch.Generator, kind: Quantization) -> Iterator[float]:
     """Products of a packed weight: equal to those of plain torch, which are near those of floats."""
     weight = torch.randn(70, 138, generator=random)
     bias = torch.randn(80, generator=random)
-    codes = QuantizedWeight.of(weight)
+    codes = QuantizedWeight.of(weight, kind)
     packed = native.pack_quantized(codes, lasting=False)
     for rows in (1, 2, 5, 16, 17, 35):
         x = torch.randn(rows, 138, generator=random)
         want = quantized.product(x, codes, bias[:70])
-        got = native.linear(x, packed, bias, 70, product=Product.INT8)
+        got = native.linear(x, packed, bias, 70, product=codes.product)
         yield 0.0 if torch.equal(got, want) else 1.0
         yield _error(want, x.double() @ codes.dequantize().double().T + bias[:70], exact=False)
 
@@ -221,6 +229,7 @@ def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
 CHECKS: Final[dict[str, Check]] = {
     "pack_weight": _pack_weight,
     "pack_int8": _pack_int8,
+    "pack_int4": _pack_int4,
     "linear": _linear,
     "product_rank": _product_rank,
     "add_rmsnorm": _add_rmsnorm,

@@ -18,15 +18,20 @@ LANES: Final = 16  # outputs in a panel of a packed weight; values in the cache 
 # Inputs of a panel are padded to a multiple of these.
 INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32, torch.int8: 64}
 
+INT4_INPUTS: Final = 16  # of an int4 weight, that share a step and a least
+
 
 def packed_size(n: int, k: int, dtype: torch.dtype) -> int:
     """The elements of a packed weight [n, k] (see panels.h)."""
     return -(-n // LANES) * LANES * -(-k // INPUTS[dtype]) * INPUTS[dtype]
 
 
-def quantized_size(n: int, k: int) -> int:
-    """The bytes of a packed weight [n, k] of int8 (see int8_product.h): codes, then float32 scales."""
-    return packed_size(n, k, torch.int8) + 4 * -(-n // LANES) * LANES
+def quantized_size(n: int, k: int, product: Product) -> int:
+    """The bytes of a packed weight [n, k] of INT8 or INT4 (see int8_product.h, int4_product.h)."""
+    codes = packed_size(n, k, torch.int8)
+    if product is Product.INT4:
+        codes = codes // 2 + 2 * codes // INT4_INPUTS
+    return codes + 4 * -(-n // LANES) * LANES
 
 
 class Product(IntEnum):
@@ -37,6 +42,7 @@ class Product(IntEnum):
     PAIRS = 2  # bfloat16 weights, inputs rounded to bfloat16, with AVX512-BF16
     TILES = 3  # bfloat16 weights, inputs rounded to bfloat16, with AMX
     INT8 = 4  # int8 weights, inputs rounded to int8
+    INT4 = 5  # the same with weights of four bits, and a step and a least for every sixteen
 
 
 class Preempted(IntEnum):

@@ -84,24 +84,28 @@ def test_what_is_not_here_or_broken_is_not_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_matrices_count_as_they_are_quantised(tmp_path: Path, tied: bool) -> None:
-    """The embedding stays as it is; the head is int8, also where the files have one matrix for both."""
+    """The embedding stays as it is. The head is int8, also where the files have one matrix for both."""
     tensors = {"a": torch.zeros(64, 64), "b": torch.zeros(8), "embed": torch.zeros(100, 64)}
+    tensors["q_proj.weight"] = torch.zeros(10, 64)
     if not tied:
         tensors["head"] = torch.zeros(100, 64)
     config = folder_of(tmp_path, **{name: each.bfloat16() for name, each in tensors.items()})
     (tmp_path / "config.json").write_text('{"vocab_size": 100}')
-    quantised = config.model_copy(update={"quantization": "int8"})
-    assert least_memory(quantised) == 64 * 64 + 8 * 2 + 100 * 64 * 2 + 100 * 64
-    in_float32 = quantised.model_copy(update={"dtype": "float32"})
-    assert least_memory(in_float32) == 64 * 64 + 8 * 4 + 100 * 64 * 4 + 100 * 64
+    for kind, matrix in (("int8", 64 * 64), ("int4", 64 * 64 * 5 // 8)):
+        quantised = config.model_copy(update={"quantization": kind})
+        matrices = matrix + 10 * 64
+        assert least_memory(quantised) == matrices + 8 * 2 + 100 * 64 * 2 + 100 * 64
+        in_float32 = quantised.model_copy(update={"dtype": "float32"})
+        assert least_memory(in_float32) == matrices + 8 * 4 + 100 * 64 * 4 + 100 * 64
 
 
-def test_a_quantised_model_takes_no_less() -> None:
-    config = ModelConfig(name="demo-chat", quantization="int8", engine={"num_blocks": 3})
+@pytest.mark.parametrize("kind", Quantization)
+def test_a_quantised_model_takes_no_less(kind: Quantization) -> None:
+    config = ModelConfig(name="demo-chat", quantization=kind.value, engine={"num_blocks": 3})
     model = load_model(config, lambda line: None).module
     shape = json.loads((demo_folder("demo-chat") / "config.json").read_text())
     cache = cache_bytes(shape, config.engine, model.dtype.itemsize)
-    model = accelerate_cpu(model, model.dtype, quantization=Quantization.INT8)
+    model = accelerate_cpu(model, model.dtype, quantization=kind)
     packed = [each for each in model.modules() if isinstance(each, QuantizedLinear)]
     parameters = {each.data_ptr(): each.nbytes for each in model.parameters()}
     taken = cache + sum(parameters.values()) + sum(each.num_bytes for each in packed)

@@ -20,13 +20,14 @@ from serve_app.models.errors import ModelLoadError
     [("device", "cuda"), ("attention", "reference"), ("attention", "cuda"), ("task", "embed")],
 )
 def test_settings_that_contradict_it_are_named(field: str, value: str) -> None:
-    with pytest.raises(ValidationError, match=f"quantization int8 .* {field}: {value}"):
-        ModelConfig(name="m", quantization="int8", **{field: value})  # type: ignore[arg-type]
+    for kind in Quantization:
+        with pytest.raises(ValidationError, match=f"quantization {kind} .* {field}: {value}"):
+            ModelConfig(name="m", quantization=kind.value, **{field: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("other", ["int4", "fp8", "", None, True])
+@pytest.mark.parametrize("other", ["int2", "fp8", "", None, True])
 def test_other_words_are_refused(other: object) -> None:
-    with pytest.raises(ValidationError, match="'none' or 'int8'"):
+    with pytest.raises(ValidationError, match="'none', 'int8' or 'int4'"):
         ModelConfig(name="m", quantization=other)  # type: ignore[arg-type]
 
 

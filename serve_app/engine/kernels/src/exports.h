@@ -17,6 +17,11 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
 // codes [n, k] from -127 to 127, scales [n] -> a weight for INT8 (see int8_product.h).
 void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, long k, int threads);
 
+// The same for INT4 (see int4_product.h): groups [n, ceil(k / 16), 2] have the step and the least of sixteen codes.
+// Each code is q * step - least for a q from 0 to 15.
+void pack_int4(const int8_t* codes, const uint8_t* groups, const float* scales, void* packed, long n, long k,
+               int threads);
+
 // x [m, inputs] float32 -> y [m, outputs], float32 if `wide_out`, else bfloat16. The number of inputs is even.
 void linear(const Linear* linear, const float* x, void* y, long m, int wide_out, int threads);
 

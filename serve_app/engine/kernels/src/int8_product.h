@@ -22,6 +22,7 @@ struct Int8Weight {
       : codes((const uint8_t*)packed), steps(int_steps(k)) {
     scales = (const float*)(codes + (n + LANES - 1) / LANES * panel());
   }
+  Int8Weight(const uint8_t* codes, const float* scales, long steps) : codes(codes), scales(scales), steps(steps) {}
   long panel() const { return steps * INT_TILE; }  // bytes
 };
 
@@ -59,10 +60,10 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
 
 #ifdef __AMX_INT8__
 
-// The same for ROWS tiles of rows, 1 or 2, and PANELS panels, 1 or 2.
-template <int ROWS, int PANELS>
-void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, bool cold, float* out,
-                long stride) {
+// The same for ROWS tiles of rows, 1 or 2, and PANELS panels, 1 or 2. Calls between(step) in every step of 64 inputs.
+template <int ROWS, int PANELS, class Between>
+void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, float* out, long stride,
+                Between&& between) {
   alignas(64) int32_t sums[2 * INT_TILE_ROWS][2 * LANES];
   const uint8_t* const w = weight.codes + j * weight.panel();
   const uint8_t* const v = w + weight.panel();
@@ -77,17 +78,16 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
     _tile_loadd(4, codes + step * x.STRIDE, INT_INPUTS);
     _tile_loadd(6, w + at, 64);
     _tile_dpbsud(0, 4, 6);
-    if (cold) prefetch_tile((const bf16*)(w + at));
     if (PANELS > 1) {
       _tile_loadd(7, v + at, 64);
       _tile_dpbsud(1, 4, 7);
-      if (cold) prefetch_tile((const bf16*)(v + at));
     }
     if (ROWS > 1) {
       _tile_loadd(5, low + step * x.STRIDE, INT_INPUTS);
       _tile_dpbsud(2, 5, 6);
       if (PANELS > 1) _tile_dpbsud(3, 5, 7);
     }
+    between(step);
   }
   _tile_stored(0, sums[0], sizeof sums[0]);
   if (PANELS > 1) _tile_stored(1, sums[0] + LANES, sizeof sums[0]);
@@ -100,6 +100,18 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
       memcpy(&sum, sums[r] + c * LANES, sizeof sum);
       store(out + r * stride + c * LANES, scaled(sum, weight, j + c, x, row + r));
     }
+}
+
+// The same for up to 32 rows and two panels.
+template <class Between>
+void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels, float* out,
+                long stride, Between&& between) {
+  if (count > INT_TILE_ROWS)
+    panels > 1 ? int8_tiles<2, 2>(weight, x, row, count, j, out, stride, between)
+               : int8_tiles<2, 1>(weight, x, row, count, j, out, stride, between);
+  else
+    panels > 1 ? int8_tiles<1, 2>(weight, x, row, count, j, out, stride, between)
+               : int8_tiles<1, 1>(weight, x, row, count, j, out, stride, between);
 }
 
 #endif
@@ -116,8 +128,8 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
 }
 
 // `count` rows from `row` on at up to four panels, on vector registers.
-inline void int8_vector_block(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
-                              float* out, long stride) {
+inline void on_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
+                         float* out, long stride) {
   for (long r = 0, next; r < count; r = next) {
     float* const at = out + r * stride;
     if (const long left = count - r; left >= 4)
@@ -130,18 +142,18 @@ inline void int8_vector_block(const Int8Weight& weight, const QuantizedRows& x, 
 }
 
 // The same on tiles. At most 32 rows, from a multiple of 32 on.
-inline void int8_tile_block([[maybe_unused]] const Int8Weight& weight, [[maybe_unused]] const QuantizedRows& x,
-                            [[maybe_unused]] long row, [[maybe_unused]] long count, [[maybe_unused]] long j,
-                            [[maybe_unused]] long panels, [[maybe_unused]] float* out, [[maybe_unused]] long stride) {
+inline void on_tiles([[maybe_unused]] const Int8Weight& weight, [[maybe_unused]] const QuantizedRows& x,
+                       [[maybe_unused]] long row, [[maybe_unused]] long count, [[maybe_unused]] long j,
+                       [[maybe_unused]] long panels, uint8_t*, [[maybe_unused]] float* out,
+                       [[maybe_unused]] long stride) {
 #ifdef __AMX_INT8__
   for (long c = 0; c < panels; c += 2, j += 2, out += 2 * LANES) {
-    const bool two = c + 1 < panels, cold = row == 0;
-    if (count > INT_TILE_ROWS)
-      two ? int8_tiles<2, 2>(weight, x, row, count, j, cold, out, stride)
-          : int8_tiles<2, 1>(weight, x, row, count, j, cold, out, stride);
-    else
-      two ? int8_tiles<1, 2>(weight, x, row, count, j, cold, out, stride)
-          : int8_tiles<1, 1>(weight, x, row, count, j, cold, out, stride);
+    const uint8_t* const w = weight.codes + j * weight.panel();
+    const long some = std::min(2L, panels - c);
+    int8_tiles(weight, x, row, count, j, some, out, stride, [&](long step) {
+      if (row > 0) return;
+      for (long p = 0; p < some; p++) prefetch_tile((const bf16*)(w + p * weight.panel() + step * INT_TILE));
+    });
   }
 #endif
 }

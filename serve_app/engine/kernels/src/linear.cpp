@@ -28,6 +28,11 @@ void round_tiled(const float* x, bf16* tiles, long row, long k) {
   store(to + LANES, load_some(x + i + LANES, std::max(0L, k - i - LANES)));
 }
 
+// `rows` rows of inputs of a quantised layer.
+QuantizedRows quantized(const Linear& l, const float* inputs, long rows) {
+  return QuantizedRows(inputs, rows, l.inputs, l.product == INT4);
+}
+
 // y [m, outputs] = x W^T + b, or += if ADD, by the layer's product. x: inputs in its form.
 template <bool ADD, class Y>
 void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
@@ -38,7 +43,8 @@ void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
     case WIDENED: return multiply<ADD>(x, w, l.bias, y, m, n, k, threads);
     case PAIRS: return multiply<ADD>(rounded, w, l.bias, y, m, n, k, threads);
     case TILES: return multiply_tiles<ADD>(rounded, w, l.bias, y, m, n, k, threads);
-    case INT8: return multiply_quantized<ADD>(Int8Weight(w, n, k), QuantizedRows(x, m, k), l.bias, y, n, threads);
+    case INT8: return multiply_quantized<ADD>(Int8Weight(w, n, k), quantized(l, x, m), l.bias, y, n, threads);
+    case INT4: return multiply_quantized<ADD>(Int4Weight(w, n, k), quantized(l, x, m), l.bias, y, n, threads);
   }
 }
 
@@ -48,7 +54,8 @@ long inputs_room(const Linear& l, long rows) {
   switch (l.product) {
     case PAIRS: return whole_lines((rows * l.inputs + 1) / 2);
     case TILES: return whole_lines((rows + BLOCK - 1) / BLOCK * BLOCK * padded_inputs(l.inputs, false) / 2);
-    case INT8: return QuantizedRows::room(rows, l.inputs);
+    case INT8:
+    case INT4: return quantized(l, nullptr, rows).room();
     default: return whole_lines(rows * l.inputs);
   }
 }
@@ -57,7 +64,8 @@ void put_row(const Linear& l, const float* x, float* inputs, long row) {
   switch (l.product) {
     case PAIRS: return round_row(x, (bf16*)inputs + row * l.inputs, l.inputs);
     case TILES: return round_tiled(x, (bf16*)inputs, row, l.inputs);
-    case INT8: return quantize_row(x, l.inputs, row, QuantizedRows(inputs, row + 1, l.inputs));
+    case INT8:
+    case INT4: return quantize_row(x, l.inputs, row, quantized(l, inputs, row + 1));
     default: std::copy(x, x + l.inputs, inputs + row * l.inputs);
   }
 }
@@ -82,7 +90,6 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
                            bool gelu, int threads) {
   const long n = l.outputs / 2, k = l.inputs;
   const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)inputs;
-  const QuantizedRows quantized(inputs, m, k);
   switch (l.product) {
     case FLOATS: multiply_gated(inputs, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads); break;
     case WIDENED: multiply_gated(inputs, w, l.bias, y, m, n, k, gelu, threads); break;
@@ -94,7 +101,12 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
       }
       multiply_gated_tiles(rounded, w, l.bias, y, m, n, k, gelu, threads);
       break;
-    case INT8: multiply_quantized_gated(Int8Weight(w, l.outputs, k), quantized, l.bias, y, n, gelu, threads); break;
+    case INT8:
+      multiply_quantized_gated(Int8Weight(w, l.outputs, k), quantized(l, inputs, m), l.bias, y, n, gelu, threads);
+      break;
+    case INT4:
+      multiply_quantized_gated(Int4Weight(w, l.outputs, k), quantized(l, inputs, m), l.bias, y, n, gelu, threads);
+      break;
   }
   return take_inputs(next, y, room, m, threads);
 }
@@ -135,6 +147,30 @@ void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, l
       for (long row = j * LANES; row < (j + 1) * LANES; row++)
         for (long i = 4 * quad; i < 4 * quad + 4; i++) *at++ = INT8_ZERO + (row < n && i < k ? codes[row * k + i] : 0);
     for (long row = j * LANES; row < (j + 1) * LANES; row++) to[row] = row < n ? scales[row] : 0.f;
+  });
+}
+
+void pack_int4(const int8_t* codes, const uint8_t* groups, const float* scales, void* packed, long n, long k,
+               int threads) {
+  const long steps = int_steps(k), count = (n + LANES - 1) / LANES, row_groups = (k + INT4_INPUTS - 1) / INT4_INPUTS;
+  float* const to = (float*)((uint8_t*)packed + count * steps * INT4_STEP);
+  const auto group = [&](long row, long i) { return groups + (row * row_groups + i / INT4_INPUTS) * 2; };
+  const auto q = [&](long row, long i) -> uint8_t {
+    if (row >= n || i >= k || !*group(row, i)) return 0;
+    return (codes[row * k + i] + group(row, i)[1]) / *group(row, i);
+  };
+  parallel(count, threads, [&](long j) {
+    uint8_t* at = (uint8_t*)packed + j * steps * INT4_STEP;
+    const long first = j * LANES, last = first + LANES;
+    for (long input = 0; input < steps * INT_INPUTS; input += INT_INPUTS) {
+      for (long i = input; i < input + INT_INPUTS / 2; i += 4)
+        for (long row = first; row < last; row++)
+          for (long byte = i; byte < i + 4; byte++) *at++ = q(row, byte) | q(row, byte + INT_INPUTS / 2) << 4;
+      for (long i = input; i < input + INT_INPUTS; i += INT4_INPUTS)
+        for (long row = first; row < last; row++)
+          for (long part = 0; part < 2; part++) *at++ = row < n && i < k ? group(row, i)[part] : 0;
+    }
+    for (long row = first; row < last; row++) to[row] = row < n ? scales[row] : 0.f;
   });
 }
 

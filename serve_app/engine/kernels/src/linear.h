@@ -8,10 +8,11 @@ enum Product : long {
   PAIRS,    // bfloat16 weights and inputs, two inputs at a time (AVX512-BF16)
   TILES,    // bfloat16 weights and inputs, a tile at a time (AMX)
   INT8,     // int8 weights with a scale for each output, inputs rounded to int8 (see int8_product.h)
+  INT4,     // the same with weights of four bits, and a step and a least for every sixteen (see int4_product.h)
 };
 
 struct Linear {
-  const void* weight;  // from pack_weight or pack_int8
+  const void* weight;  // from pack_weight, pack_int8 or pack_int4
   const float* bias;   // padded to whole panels, or null
   long outputs, inputs;
   long product;  // a Product

@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "int8_product.h"
+#include "int4_product.h"
 #include "rowwise.h"
 
 namespace {
@@ -18,11 +18,20 @@ inline bool have_int_tiles() { return have_tiles(); }
 inline bool have_int_tiles() { return false; }
 #endif
 
+// Memory for panels that a product widens. It belongs to the calling thread.
+inline uint8_t* widened_panels(long bytes) {
+  static thread_local Scratch scratch;
+  return (uint8_t*)scratch.take((bytes + 3) / 4);
+}
+
+INLINE long widened_bytes(const Int8Weight&, long) { return 0; }
+INLINE long widened_bytes(const Int4Weight& weight, long panels) { return panels * weight.steps * INT_TILE; }
+
 // Computes all rows of x at the panels [0, panels), by tasks of some panels each. With two `parts`, also at the panels
 // [panels, 2 * panels). finish(outputs, of the second part, rows, first panel, number of panels) changes the outputs
 // [rows, number of panels * 16] in place; then they are written to y, whose rows are n apart, or added if ADD.
-template <bool ADD, class Y, class Finish>
-void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, long panels, long parts, Y* y, long n,
+template <bool ADD, class Weight, class Y, class Finish>
+void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panels, long parts, Y* y, long n,
                         int threads, Finish&& finish) {
   const long m = x.rows;
   const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS;
@@ -31,6 +40,8 @@ void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, long p
     const long part = (kept ? m : INT_BLOCK) * INT_GROUP * LANES;  // floats
     const long groups = (last - first + INT_GROUP - 1) / INT_GROUP;
     float* const own = own_outputs(parts * part * (kept ? groups : 1));
+    const long wide = tiles ? widened_bytes(weight, INT_GROUP) : 0;
+    uint8_t* const room = widened_panels(parts * wide);
     std::optional<TileScope> scope;
     if (tiles) scope.emplace(m);
     for (long g = 0; g < groups; g++) {
@@ -39,7 +50,10 @@ void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, long p
       for (long row = 0; row < m; row += INT_BLOCK) {
         const long count = std::min(INT_BLOCK, m - row);
         for (long p = 0; p < parts; p++)
-          (tiles ? int8_tile_block : int8_vector_block)(weight, x, row, count, j + p * panels, some, at + p * part, width);
+          if (tiles)
+            on_tiles(weight, x, row, count, j + p * panels, some, room + p * wide, at + p * part, width);
+          else
+            on_vectors(weight, x, row, count, j + p * panels, some, at + p * part, width);
         asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
         finish(at, at + part, count, j, some);
         if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, j * LANES);
@@ -54,8 +68,8 @@ void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, long p
 }
 
 // y [m, n] = x W^T + bias, or += if ADD. bias: padded to whole panels, or null.
-template <bool ADD, class Y>
-void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, const float* bias, Y* y, long n, int threads) {
+template <bool ADD, class Weight, class Y>
+void multiply_quantized(const Weight& weight, const QuantizedRows& x, const float* bias, Y* y, long n, int threads) {
   multiply_quantized<ADD>(weight, x, (n + LANES - 1) / LANES, 1, y, n, threads,
                           [&](float* out, const float*, long rows, long j, long panels) {
                             if (!bias) return;
@@ -68,8 +82,9 @@ void multiply_quantized(const Int8Weight& weight, const QuantizedRows& x, const 
 
 // y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
 // sixteen.
-inline void multiply_quantized_gated(const Int8Weight& weight, const QuantizedRows& x, const float* bias, float* y, long n,
-                                     bool gelu, int threads) {
+template <class Weight>
+void multiply_quantized_gated(const Weight& weight, const QuantizedRows& x, const float* bias, float* y, long n, bool gelu,
+                              int threads) {
   multiply_quantized<false>(weight, x, n / LANES, 2, y, n, threads,
                             [&](float* gates, const float* ups, long rows, long j, long panels) {
                               const long width = panels * LANES;

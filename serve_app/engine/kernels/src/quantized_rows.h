@@ -10,31 +10,40 @@
 #endif
 
 constexpr long INT_INPUTS = 64;     // the inputs of a quantised panel are padded to a multiple of these
+constexpr long INT4_INPUTS = 16;    // the inputs of an int4 weight that share a step and a least
 constexpr long INT_TILE_ROWS = 16;  // rows side by side in memory
 constexpr float MAX_CODE = 127.f, LEAST_PEAK = 1e-30f;  // a row with a smaller peak is a row of zeros
 
 INLINE long int_steps(long k) { return (k + INT_INPUTS - 1) / INT_INPUTS; }
 
 // Blocks of sixteen rows: their scales [16], the sums of their codes [16], then the codes as tiles of AMX [k/64][16][64].
+// If `grouped`, as int4 weights ask, then the sums of every sixteen codes [16][k/16].
 struct QuantizedRows {
   static constexpr long STRIDE = INT_TILE_ROWS * INT_INPUTS;  // from a row's codes to those at its next 64 inputs
 
   char* blocks;
   long rows, steps;
+  bool grouped;
 
-  QuantizedRows(const float* inputs, long rows, long k) : blocks((char*)inputs), rows(rows), steps(int_steps(k)) {}
+  QuantizedRows(const float* inputs, long rows, long k, bool grouped)
+      : blocks((char*)inputs), rows(rows), steps(int_steps(k)), grouped(grouped) {}
 
-  // Floats of memory for `rows` rows of k inputs.
-  static long room(long rows, long k) {
-    return (rows + INT_TILE_ROWS - 1) / INT_TILE_ROWS * block_bytes(int_steps(k)) / 4;
+  // Floats of memory for all rows.
+  long room() const { return (rows + INT_TILE_ROWS - 1) / INT_TILE_ROWS * block_bytes() / 4; }
+  long row_groups() const { return steps * (INT_INPUTS / INT4_INPUTS); }
+  long block_bytes() const {
+    return INT_TILE_ROWS * 4 * (2 + (grouped ? row_groups() : 0)) + steps * STRIDE;
   }
-  static long block_bytes(long steps) { return INT_TILE_ROWS * 4 * 2 + steps * STRIDE; }
 
-  char* block(long r) const { return blocks + r / INT_TILE_ROWS * block_bytes(steps); }
+  char* block(long r) const { return blocks + r / INT_TILE_ROWS * block_bytes(); }
   float& scale(long r) const { return ((float*)block(r))[r % INT_TILE_ROWS]; }
   int32_t& sum(long r) const { return ((int32_t*)(block(r) + INT_TILE_ROWS * 4))[r % INT_TILE_ROWS]; }
   // The codes of a row at its first 64 inputs.
   int8_t* row(long r) const { return (int8_t*)block(r) + INT_TILE_ROWS * 4 * 2 + r % INT_TILE_ROWS * INT_INPUTS; }
+  // The sums of every sixteen codes of a row, times -2^16.
+  uint32_t* group_sums(long r) const {
+    return (uint32_t*)(block(r) + INT_TILE_ROWS * 4 * 2 + steps * STRIDE) + r % INT_TILE_ROWS * row_groups();
+  }
 };
 
 // The nearest integer of each lane, ties to even.
@@ -49,6 +58,15 @@ INLINE I16 nearest(F16 v) {
 }
 
 typedef int8_t C16 __attribute__((vector_size(16)));
+typedef int32_t I8 __attribute__((vector_size(32)));
+typedef int32_t I4 __attribute__((vector_size(16)));
+
+INLINE int32_t sum(I16 v) {
+  const auto eights = halves<I8>(v);
+  const auto fours = halves<I4>(eights.low + eights.high);
+  const I4 x = fours.low + fours.high;
+  return (x[0] + x[2]) + (x[1] + x[3]);
+}
 
 // Quantises x [k] to row `r`.
 inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to) {
@@ -70,12 +88,11 @@ inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to
     for (long i = 0; i < INT_INPUTS; i += LANES) {
       const I16 code = empty ? I16{} : nearest(at(step * INT_INPUTS + i) * inverse);
       sums += code;
+      if (to.grouped) to.group_sums(r)[(step * INT_INPUTS + i) / INT4_INPUTS] = -(uint32_t)sum(code) << 16;
       const C16 bytes = __builtin_convertvector(code, C16);
       memcpy(codes + i, &bytes, sizeof bytes);
     }
-  int32_t total = 0;
-  for (int i = 0; i < LANES; i++) total += sums[i];
-  to.sum(r) = total;
+  to.sum(r) = sum(sums);
 }
 
 // Each lane of `sums` plus four products: unsigned bytes of a lane of `w` with signed bytes of the same lane of `x`.
@@ -99,6 +116,21 @@ INLINE I16 add_four(I16 sums, U16 w, U16 x) {
   sums += (I16)(w >> 8 & 0xffu) * (codes << 16 >> 24);
   sums += (I16)(w >> 16 & 0xffu) * (codes << 8 >> 24);
   return sums + (I16)(w >> 24) * (codes >> 24);
+#endif
+}
+
+// Each lane of `sums` plus two products: signed halves of a lane of `a` with those of the same lane of `b`.
+INLINE I16 add_two(I16 sums, U16 a, U16 b) {
+#if defined(__AVX512VNNI__)
+  return (I16)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+  __m256i to[2], left[2], right[2];
+  memcpy(to, &sums, sizeof to), memcpy(left, &a, sizeof left), memcpy(right, &b, sizeof right);
+  for (int i = 0; i < 2; i++) to[i] = _mm256_add_epi32(to[i], _mm256_madd_epi16(left[i], right[i]));
+  memcpy(&sums, to, sizeof to);
+  return sums;
+#else
+  return sums + ((I16)a << 16 >> 16) * ((I16)b << 16 >> 16) + ((I16)a >> 16) * ((I16)b >> 16);
 #endif
 }
 

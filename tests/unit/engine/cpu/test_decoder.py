@@ -172,11 +172,12 @@ def test_a_profile_is_told_what_each_part_takes_and_changes_nothing(dtype: torch
     assert list(seconds) == told  # nobody asks any more
 
 
+@pytest.mark.parametrize(("kind", "error"), [(Quantization.INT8, 0.1), (Quantization.INT4, 0.4)])
 @pytest.mark.parametrize("name", MODELS)
 def test_quantised_layers_in_one_call_equal_layer_by_layer_and_a_profile_is_told(
-    name: str, native_calls: list[int], monkeypatch: pytest.MonkeyPatch
+    kind: Quantization, error: float, name: str, native_calls: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, loaded = build(name, torch.float32, Quantization.INT8), native()
+    model, loaded = build(name, torch.float32, kind), native()
     assert loaded is not None
     native_calls.clear()
     with loaded.timed_parts() as seconds:
@@ -189,7 +190,7 @@ def test_quantised_layers_in_one_call_equal_layer_by_layer_and_a_profile_is_told
     plain = logits(runner(build(name, torch.float32), CpuAttention(), torch.float32))
     for one, many, want in zip(got, by_layer, plain, strict=True):
         assert torch.equal(one, many)
-        assert (one - want).norm() < 0.1 * want.norm()
+        assert (one - want).norm() < error * want.norm()
 
 
 @pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])

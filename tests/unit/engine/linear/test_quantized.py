@@ -28,6 +28,12 @@ def kernels() -> Native:
     return found
 
 
+@pytest.fixture(params=Quantization)
+def kind(request: pytest.FixtureRequest) -> Quantization:
+    found: Quantization = request.param
+    return found
+
+
 @pytest.fixture(params=(1, 2))
 def threads(request: pytest.FixtureRequest) -> Iterator[None]:
     before = torch.get_num_threads()
@@ -46,67 +52,90 @@ def _weight(n: int, k: int) -> torch.Tensor:
 
 @pytest.mark.usefixtures("threads")
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_native_products_equal_plain_torch_bit_for_bit(kernels: Native, shape: tuple[int, int]) -> None:
+def test_native_products_equal_plain_torch_bit_for_bit(
+    kernels: Native, shape: tuple[int, int], kind: Quantization
+) -> None:
     n, k = shape
-    weight = QuantizedWeight.of(_weight(n, k))
+    weight = QuantizedWeight.of(_weight(n, k), kind)
     packed = kernels.pack_quantized(weight, lasting=False)
     bias = torch.randn(-(-n // 16) * 16, generator=torch.Generator().manual_seed(0))
     for rows in ROWS:
         x = _rows(rows, k)
         for some in (None, bias):
-            got = kernels.linear(x, packed, some, n, product=Product.INT8)
+            got = kernels.linear(x, packed, some, n, product=weight.product)
             assert torch.equal(got, product(x, weight, None if some is None else some[:n])), rows
-        halved = kernels.linear(x, packed, bias, n, torch.bfloat16, Product.INT8)
+        halved = kernels.linear(x, packed, bias, n, torch.bfloat16, weight.product)
         assert torch.equal(halved, product(x, weight, bias[:n]).bfloat16())
 
 
-def test_the_product_is_that_of_the_codes_in_float64() -> None:
-    weight = QuantizedWeight.of(_weight(90, 1300))
+def test_the_product_is_that_of_the_codes_in_float64(kind: Quantization) -> None:
+    weight = QuantizedWeight.of(_weight(90, 1300), kind)
     x = _rows(9, 1300)
     codes, scales = quantize_rows(x)
     want = (codes.double() * scales.double()[:, None]) @ weight.dequantize().double().T
     assert (product(x, weight, None) - want).abs().max() < 1e-5 * want.abs().max()
 
 
-def test_a_row_alone_gives_what_it_gives_among_others(kernels: Native) -> None:
-    weight = QuantizedWeight.of(_weight(70, 200))
+def test_a_row_alone_gives_what_it_gives_among_others(kernels: Native, kind: Quantization) -> None:
+    weight = QuantizedWeight.of(_weight(70, 200), kind)
     packed = kernels.pack_quantized(weight, lasting=False)
     x = _rows(40, 200)
-    together = kernels.linear(x, packed, None, 70, product=Product.INT8)
+    together = kernels.linear(x, packed, None, 70, product=weight.product)
     for row in (0, 15, 16, 39):
-        alone = kernels.linear(x[row : row + 1].contiguous(), packed, None, 70, product=Product.INT8)
+        alone = kernels.linear(x[row : row + 1].contiguous(), packed, None, 70, product=weight.product)
         assert torch.equal(alone[0], together[row])
 
 
-def test_a_row_that_is_not_finite_spoils_itself_only(kernels: Native) -> None:
-    weight = QuantizedWeight.of(_weight(20, 70))
+def test_a_row_that_is_not_finite_spoils_itself_only(kernels: Native, kind: Quantization) -> None:
+    weight = QuantizedWeight.of(_weight(20, 70), kind)
     packed = kernels.pack_quantized(weight, lasting=False)
     for rows in (3, 20):
         x = _rows(rows, 70)
         x[0, 69], x[1, 3], x[2] = float("inf"), float("nan"), 0.0
-        got = kernels.linear(x, packed, None, 20, product=Product.INT8)
+        got = kernels.linear(x, packed, None, 20, product=weight.product)
         assert got[:2].isnan().all()
         assert not got[2].any()
         assert torch.equal(got[3:], product(x[3:], weight, None))
 
 
-def test_codes_are_near_the_weights() -> None:
+@pytest.mark.parametrize(("kind", "error"), [(Quantization.INT8, 0.01), (Quantization.INT4, 0.0625)])
+def test_codes_are_near_the_weights(kind: Quantization, error: float) -> None:
     weight = _weight(64, 512)
-    assert (QuantizedWeight.of(weight).dequantize() - weight).norm() < 0.01 * weight.norm()
+    kept = weight.clone()
+    assert (QuantizedWeight.of(weight, kind).dequantize() - weight).norm() < error * weight.norm()
+    assert torch.equal(weight, kept)
 
 
-def test_weights_of_zeros_stay_zeros() -> None:
+def test_sixteen_codes_of_int4_are_multiples_of_a_step_minus_a_least() -> None:
+    weight = _weight(40, 500)
+    weight[:5] += 3  # sixteen of one sign
+    weight[5:10] -= 3
+    weight[10:15, ::70] *= 50
+    found = QuantizedWeight.of(weight, Quantization.INT4)
+    assert found.groups is not None
+    step, least = found.groups.int().repeat_interleave(16, 1)[:, :500].unbind(2)
+    q, rest = (found.codes + least).div(step, rounding_mode="floor"), (found.codes + least) % step
+    assert not rest.any()
+    assert [int(q.min()), int(q.max())] == [0, 15]
+    assert 1 <= int(step.min()) <= int(step.max()) <= 17
+    assert int(least.max()) <= 128
+    assert found.num_bytes == 40 * 500 + 40 * 4 + 40 * 32 * 2
+
+
+def test_weights_of_zeros_stay_zeros(kind: Quantization) -> None:
     weight = _weight(20, 130)
     weight[3] = 0
-    assert not QuantizedWeight.of(weight).dequantize()[3].any()
+    assert not QuantizedWeight.of(weight, kind).dequantize()[3].any()
 
 
-def test_a_layer_gives_the_same_with_and_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_gives_the_same_with_and_without_kernels(
+    monkeypatch: pytest.MonkeyPatch, kind: Quantization
+) -> None:
     torch.manual_seed(0)
     linears = (nn.Linear(100, 40).bfloat16(), nn.Linear(100, 24, bias=False).bfloat16())
-    fast = packer(Quantization.INT8)(*linears)
+    fast = packer(kind)(*linears)
     monkeypatch.setenv(SWITCH, "off")
-    slow = packer(Quantization.INT8)(*linears)
+    slow = packer(kind)(*linears)
     assert slow.method is Method.PLAIN
     assert isinstance(slow, QuantizedLinear)
     x = _rows(9, 100)
@@ -117,13 +146,25 @@ def test_a_layer_gives_the_same_with_and_without_kernels(monkeypatch: pytest.Mon
 
 def test_layers_take_fewer_bytes() -> None:
     linear = nn.Linear(512, 256, bias=False).bfloat16()
-    assert packer(None)(linear).num_bytes > 1.9 * packer(Quantization.INT8)(linear).num_bytes
+    full, half, least = (packer(kind)(linear).num_bytes for kind in (None, *Quantization))
+    assert full > 1.9 * half > 1.9 * 1.5 * least
+
+
+def test_what_is_sensitive_is_int8_in_an_int4_model() -> None:
+    sensitive, other = (nn.Linear(64, 32) for _ in range(2))
+    pack = packer(Quantization.INT4, {sensitive})
+    assert pack(sensitive).num_bytes == packer(Quantization.INT8)(sensitive).num_bytes > pack(other).num_bytes
 
 
 def test_codes_that_do_not_fit_are_refused(kernels: Native) -> None:
-    weight = QuantizedWeight.of(_weight(16, 70))
+    weight = QuantizedWeight.of(_weight(16, 70), Quantization.INT4)
+    assert weight.groups is not None
     with pytest.raises(ValueError, match="scales do not fit"):
         kernels.pack_quantized(QuantizedWeight(weight.codes, weight.scales[:1]))
+    with pytest.raises(ValueError, match="steps and leasts do not fit"):
+        kernels.pack_quantized(QuantizedWeight(weight.codes, weight.scales, weight.groups[:, :4]))
     packed = kernels.pack_quantized(weight, lasting=False)
     with pytest.raises(ValueError, match="does not fit the input"):
-        kernels.linear(_rows(1, 70), packed, None, 32, product=Product.INT8)
+        kernels.linear(_rows(1, 70), packed, None, 32, product=Product.INT4)
+    with pytest.raises(ValueError, match="does not fit the input"):
+        kernels.linear(_rows(1, 70), packed, None, 16, product=Product.INT8)

@@ -1,0 +1,165 @@
+// Products of int4 weights with rows of int8. A weight is q * step - least: q has four bits, and every sixteen inputs of
+// an output share a step from 0 to 17 and a least from 0 to 128. So weights are int8 with a scale for each output, and
+// their products are those of int8_product.h, bit for bit.
+//
+// A packed weight: panels [N/16][K/64] of 640 bytes, K rounded up to 64, then N scales, rounded up to 16. The 640 bytes
+// are eight lines of q, then four groups of sixteen inputs with a step and a least for each output. A byte of line l has
+// the q of line l of int8 in its low half, and that of line l + 8 in its high half.
+#pragma once
+#include "int8_product.h"
+
+namespace {
+
+constexpr long INT4_LINES = 8, INT4_QUADS = 4;  // lines of a step, and lines that a group of inputs takes
+constexpr long INT4_CODES = INT4_LINES * 64, INT4_STEP = INT4_CODES + INT_INPUTS / INT4_INPUTS * 2 * LANES;
+constexpr uint32_t LOW_HALVES = 0x0f0f0f0fu;
+
+struct Int4Weight {
+  const uint8_t* codes;
+  const float* scales;
+  long steps;
+
+  Int4Weight(const void* packed, long n, long k) : codes((const uint8_t*)packed), steps(int_steps(k)) {
+    scales = (const float*)(codes + (n + LANES - 1) / LANES * panel());
+  }
+  long panel() const { return steps * INT4_STEP; }  // bytes
+};
+
+// The steps and leasts of a group, each in sixteen bits: step | least << 16 in each lane.
+INLINE U16 load_group(const uint8_t* p) {
+#ifdef __AVX512BW__
+  return (U16)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p));
+#else
+  U16 pairs;
+  for (int i = 0; i < LANES; i++) pairs[i] = p[2 * i] | (uint32_t)p[2 * i + 1] << 16;
+  return pairs;
+#endif
+}
+
+// MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
+template <int MR, int NR>
+void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long j, float* out, long stride) {
+  const long panel = weight.panel();
+  const uint8_t* w = weight.codes + j * panel;
+  const int8_t* codes = x.row(row);
+  I16 total[MR][NR] = {};
+  for (long step = 0; step < x.steps; step++, codes += x.STRIDE, w += INT4_STEP) {
+#pragma GCC unroll 4
+    for (int c = 0; c < NR; c++)
+      for (long at = INT4_CODES; at < INT4_STEP; at += 64) __builtin_prefetch(w + c * panel + at + INT8_AHEAD / 2, 0, 3);
+#pragma GCC unroll 2
+    for (long group = 0; group < 2; group++) {  // and group + 2, whose q are in the high halves
+      I16 low[MR][NR] = {}, high[MR][NR] = {};
+#pragma GCC unroll 4
+      for (long line = group * INT4_QUADS; line < (group + 1) * INT4_QUADS; line++) {
+        U16 b[NR];
+#pragma GCC unroll 4
+        for (int c = 0; c < NR; c++) {
+          b[c] = load_line(w + c * panel + line * 64);
+          __builtin_prefetch(w + c * panel + line * 64 + INT8_AHEAD / 2, 0, 3);
+        }
+#pragma GCC unroll 4
+        for (int r = 0; r < MR; r++) {
+          const int8_t* const at = codes + r * INT_INPUTS + line * 4;
+          const U16 a = splat_four(at), d = splat_four(at + INT_INPUTS / 2);
+#pragma GCC unroll 4
+          for (int c = 0; c < NR; c++) {
+            low[r][c] = add_four(low[r][c], b[c] & LOW_HALVES, a);
+            high[r][c] = add_four(high[r][c], b[c] >> 4 & LOW_HALVES, d);
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int c = 0; c < NR; c++) {
+        const uint8_t* const groups = w + c * panel + INT4_CODES + group * 2 * LANES;
+        const U16 first = load_group(groups), second = load_group(groups + 2 * 2 * LANES);
+#pragma GCC unroll 4
+        for (int r = 0; r < MR; r++) {
+          const uint32_t* const sums = x.group_sums(row + r) + step * (INT_INPUTS / INT4_INPUTS) + group;
+          total[r][c] = add_two(total[r][c], ((U16)low[r][c] & 0xffffu) | sums[0], first);
+          total[r][c] = add_two(total[r][c], ((U16)high[r][c] & 0xffffu) | sums[2], second);
+        }
+      }
+    }
+  }
+  for (int r = 0; r < MR; r++)
+    for (int c = 0; c < NR; c++)
+      store(out + r * stride + c * LANES,
+            to_floats(total[r][c]) * x.scale(row + r) * load(weight.scales + (j + c) * LANES));
+}
+
+template <int MR, int AT_ONCE>
+void int4_panels(const Int4Weight& weight, const QuantizedRows& x, long row, long j, long panels, float* out,
+                 long stride) {
+  long c = 0;
+  for (; c + AT_ONCE <= panels; c += AT_ONCE)
+    int4_vectors<MR, AT_ONCE>(weight, x, row, j + c, out + c * LANES, stride);
+  for (; c < panels; c++) int4_vectors<MR, 1>(weight, x, row, j + c, out + c * LANES, stride);
+}
+
+// `count` rows from `row` on at up to four panels, on vector registers.
+inline void on_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
+                         float* out, long stride) {
+  for (long r = 0, next; r < count; r = next) {
+    float* const at = out + r * stride;
+    if (const long left = count - r; left >= 4)
+      int4_panels<4, 1>(weight, x, row + r, j, panels, at, stride), next = r + 4;
+    else if (left >= 2)
+      int4_panels<2, 2>(weight, x, row + r, j, panels, at, stride), next = r + 2;
+    else
+      int4_panels<1, 4>(weight, x, row + r, j, panels, at, stride), next = r + 1;
+  }
+}
+
+typedef uint8_t B64 __attribute__((vector_size(64)));
+typedef uint16_t W32 __attribute__((vector_size(64)));
+
+// 640 bytes of int4 -> the same tile of int8, whose bytes are weights + 128.
+INLINE void widen_tile(const uint8_t* from, uint8_t* to) {
+#pragma GCC unroll 2
+  for (long group = 0; group < 2; group++) {
+    const uint8_t* const groups = from + INT4_CODES + group * 2 * LANES;
+    const U16 first = load_group(groups), second = load_group(groups + 2 * 2 * LANES);
+    const W32 low_step = (W32)(first << 16 | (first & 0xffffu)), high_step = (W32)(second << 16 | (second & 0xffffu));
+    const U16 low_zero = (INT8_ZERO - (first >> 16)) * 0x01010101u, high_zero = (INT8_ZERO - (second >> 16)) * 0x01010101u;
+#pragma GCC unroll 4
+    for (long line = group * INT4_QUADS; line < (group + 1) * INT4_QUADS; line++) {
+      // A product of a q and a step has eight bits. Products of odd bytes are made in the upper halves of words.
+      const auto wide = [](U16 q, W32 step, U16 zero) {
+        const U16 even = (U16)((W32)(q & 0x000f000fu) * step);
+        const U16 odd = (U16)((W32)(q & 0x0f000f00u) * step);
+        return (U16)((B64)(even | odd) + (B64)zero);
+      };
+      const U16 both = load_line(from + line * 64);
+      const U16 low = wide(both, low_step, low_zero), high = wide(both >> 4, high_step, high_zero);
+      memcpy(to + line * 64, &low, sizeof low);
+      memcpy(to + (line + INT4_LINES) * 64, &high, sizeof high);
+    }
+  }
+}
+
+// The same as on_vectors, on tiles. At most 32 rows, from a multiple of 32 on. The first of them widen the panels to
+// `room`, for all rows.
+inline void on_tiles([[maybe_unused]] const Int4Weight& weight, [[maybe_unused]] const QuantizedRows& x,
+                       [[maybe_unused]] long row, [[maybe_unused]] long count, [[maybe_unused]] long j,
+                       [[maybe_unused]] long panels, [[maybe_unused]] uint8_t* room, [[maybe_unused]] float* out,
+                       [[maybe_unused]] long stride) {
+#ifdef __AMX_INT8__
+  const Int8Weight wide(room, weight.scales + j * LANES, weight.steps);
+  for (long c = 0; c < panels; c += 2) {
+    const long last = std::min(panels, c + 2);
+    const auto widen = [&](long step) {
+      if (row > 0 || step >= weight.steps) return;
+      for (long p = c; p < last; p++) {
+        const uint8_t* const from = weight.codes + (j + p) * weight.panel() + step * INT4_STEP;
+        for (long at = 0; at < INT4_STEP; at += 64) __builtin_prefetch(from + at + INT8_AHEAD, 0, 2);
+        widen_tile(from, room + p * wide.panel() + step * INT_TILE);
+      }
+    };
+    widen(0);
+    int8_tiles(wide, x, row, count, c, last - c, out + c * LANES, stride, [&](long step) { widen(step + 1); });
+  }
+#endif
+}
+
+}  // namespace
