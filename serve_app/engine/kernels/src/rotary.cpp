@@ -1,97 +1,56 @@
 // Rotary positions, and the writing of keys and values to the cache. Every row is treated alone, but keys of
 // neighbouring positions are written together: in a block they lie side by side.
+#include "rotary.h"
+
 #include <algorithm>
 
 #include "cache_rows.h"
 #include "exports.h"
-#include "normalise.h"
 #include "panels.h"
 
 namespace {
 
-// The rotary factors of a row, for heads of 2 V vectors.
-template <int V>
-struct Factors {
-  F16 cos[V], sin[V];
-
-  Factors(const float* cos_at, const float* sin_at, long) {
-    for (int i = 0; i < V; i++) cos[i] = load(cos_at + i * LANES), sin[i] = load(sin_at + i * LANES);
-  }
-};
-
-// The same for heads of any even number of features.
-template <>
-struct Factors<0> {
-  const float *cos, *sin;
-  long half;
-
-  Factors(const float* cos, const float* sin, long half) : cos(cos), sin(sin), half(half) {}
-};
-
-// Normalises the head x, unless `weight` is null, rotates the pairs (x[i], x[i + half]), and rounds the head to `to`,
-// which may be x.
+// Normalises and rotates the head x of a row, and rounds it to `to`, which may be x.
 template <int V, class T>
-INLINE void turn_head(float* x, const float* weight, float eps, const Factors<V>& factors, T* to) {
-  constexpr long HALF = V * LANES;
-  F16 low[V], high[V];
-  for (int i = 0; i < V; i++) low[i] = load(x + i * LANES), high[i] = load(x + HALF + i * LANES);
-  if (weight) {
-    F16 total = {};
-    for (int i = 0; i < V; i++) total += low[i] * low[i];
-    for (int i = 0; i < V; i++) total += high[i] * high[i];
-    const F16 scale = splat(norm_scale(total, 2 * HALF, eps));
-    for (int i = 0; i < V; i++) {
-      low[i] = low[i] * scale * load(weight + i * LANES);
-      high[i] = high[i] * scale * load(weight + HALF + i * LANES);
-    }
-  }
-  for (int i = 0; i < V; i++) {
-    store(to + i * LANES, low[i] * factors.cos[i] - high[i] * factors.sin[i]);
-    store(to + HALF + i * LANES, high[i] * factors.cos[i] + low[i] * factors.sin[i]);
-  }
+INLINE void turn_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+  Head<V> head;
+  for (int i = 0; i < V; i++) head.low[i] = load(x + i * LANES), head.high[i] = load(x + (V + i) * LANES);
+  head.turn(weight, h.eps, Factors<V>(h, row));
+  head.put(to);
 }
 
 // The same for heads of any even number of features. It changes x.
 template <class T>
-void turn_head(float* x, const float* weight, float eps, const Factors<0>& factors, T* to) {
-  const long half = factors.half;
-  if (weight) normalise(x, weight, x, 2 * half, eps);
+void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+  const long half = h.dim() / 2;
+  if (weight) normalise(x, weight, x, 2 * half, h.eps);
   for (long i = 0; i < half; i++) {
-    const float a = x[i], b = x[i + half], c = factors.cos[i], s = factors.sin[i];
+    const float a = x[i], b = x[i + half], c = h.cos[row * half + i], s = h.sin[row * half + i];
     x[i] = a * c - b * s;
     x[i + half] = b * c + a * s;
   }
   round_to(x, to, 2 * half);
 }
 
-// The arguments of `rope_and_cache`.
-struct Heads {
-  float* qkv;
-  const float *cos, *sin, *q_norm, *k_norm;
-  float eps;
-  const Cache& cache;
-  const int64_t* slots;
-  long heads;
-};
-
-// Rows [first, last), with a cache of T and heads of 2 V vectors; of any size if V is 0.
+// Rows [first, last), with a cache of T. V: half the vectors of a head, or 0 for heads of any size.
 template <int V, class T>
 void turn_rows(const Heads& h, long first, long last) {
   const Cache& cache = h.cache;
-  const long dim = cache.key_dim, kv = cache.kv_heads, half = dim / 2, width = (h.heads + 2 * kv) * dim;
-  const auto factors = [&](long row) { return Factors<V>(h.cos + row * half, h.sin + row * half, half); };
+  const long dim = h.dim(), kv = cache.kv_heads, width = h.width();
+  const auto turn = [&h](float* x, const float* weight, long row, auto* to) {
+    if constexpr (V > 0)
+      turn_head<V>(h, x, weight, row, to);
+    else
+      turn_any_head(h, x, weight, row, to);
+  };
   T* const keys = (T*)own_outputs(LANES * dim);
   slot_runs(h.slots, first, last, [&](long from, long count) {
     const long block = h.slots[from] / cache.block_size, offset = h.slots[from] % cache.block_size;
-    for (long row = from; row < from + count; row++) {
-      float* const q = h.qkv + row * width;
-      const auto turn = factors(row);
-      for (long head = 0; head < h.heads; head++)
-        turn_head(q + head * dim, h.q_norm, h.eps, turn, q + head * dim);
-    }
+    for (long row = from; row < from + count; row++)
+      for (float *q = h.qkv + row * width, *end = q + h.heads * dim; q < end; q += dim) turn(q, h.q_norm, row, q);
     for (long head = 0; head < kv; head++) {
       float* const k = h.qkv + from * width + (h.heads + head) * dim;
-      for (long i = 0; i < count; i++) turn_head(k + i * width, h.k_norm, h.eps, factors(from + i), keys + i * dim);
+      for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim);
       write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
       for (long i = 0; i < count; i++) round_to(k + i * width + kv * dim, values + i * cache.value_pad, dim);
@@ -101,7 +60,7 @@ void turn_rows(const Heads& h, long first, long last) {
 
 template <class T>
 void turn_rows(const Heads& h, long first, long last) {
-  switch (h.cache.key_dim) {
+  switch (h.dim()) {
     case 32: return turn_rows<1, T>(h, first, last);
     case 64: return turn_rows<2, T>(h, first, last);
     case 96: return turn_rows<3, T>(h, first, last);
@@ -140,12 +99,15 @@ void parallel_runs(long rows, int threads, F&& task) {
 
 }  // namespace
 
+void turn_heads(const Heads& heads, long rows, int threads) {
+  parallel_runs(rows, threads, [&](long first, long last) {
+    heads.cache.wide ? turn_rows<float>(heads, first, last) : turn_rows<bf16>(heads, first, last);
+  });
+}
+
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
-  const Heads all{qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads};
-  parallel_runs(t, threads, [&](long first, long last) {
-    cache->wide ? turn_rows<float>(all, first, last) : turn_rows<bf16>(all, first, last);
-  });
+  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads}, t, threads);
 }
 
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads) {
