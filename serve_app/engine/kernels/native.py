@@ -263,7 +263,7 @@ class Native:
         slots: torch.Tensor,  # [T] int64
         heads: int,
     ) -> None:
-        """Normalise (if `norms`) and rotate the heads of q and k in place; write k and v to the cache."""
+        """Normalise (if `norms`) and rotate q, in place, and k; write k and v to the cache. k may change."""
         for tensor in (qkv, cos, sin, *(norms or ())):
             _check(tensor, torch.float32)
         _check(slots, torch.int64)

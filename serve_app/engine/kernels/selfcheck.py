@@ -7,6 +7,7 @@ one thread. Threads divide work in the same way on every machine, and tests chec
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -112,25 +113,23 @@ def _add_rmsnorm(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
-    rows, heads, kv_heads, dim = 11, 6, 2, 40
-    for dtype in native.products:
-        for normed in (True, False):
-            cache = NativeCache.allocate(3, BLOCK, kv_heads, dim, dim, dtype, Product.FLOATS)
-            qkv = torch.randn(rows, heads + 2 * kv_heads, dim, generator=random)
-            cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
-            norms = (torch.randn(dim, generator=random), torch.randn(dim, generator=random))
-            slots = torch.randperm(3 * BLOCK, generator=random)[:rows]
-            query, key, value = torch.split(qkv.double(), [heads, kv_heads, kv_heads], dim=1)
-            if normed:
-                query, key = (
-                    plain.rms_norm(x, norm, EPS) for x, norm in zip((query, key), norms, strict=True)
-                )
-            query, key = (plain.rotate(x, cos, sin) for x in (query, key))
-            native.rope_and_cache(
-                qkv.view(rows, -1), cos, sin, norms if normed else None, EPS, cache, slots, heads
-            )
-            yield _error(qkv[:, :heads], query)
-            yield from _cache_errors(cache, slots, key, value)
+    rows, heads, kv_heads = 40, 6, 2
+    # Neighbouring positions across three blocks, which are written together, and some others.
+    slots = torch.cat([torch.arange(5, rows), torch.tensor([46, 0, 3, 1, 44])])
+    for dtype, dim, normed in itertools.product(native.products, (40, 64, 128), (True, False)):
+        cache = NativeCache.allocate(3, BLOCK, kv_heads, dim, dim, dtype, Product.FLOATS)
+        qkv = torch.randn(rows, heads + 2 * kv_heads, dim, generator=random)
+        cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
+        norms = (torch.randn(dim, generator=random), torch.randn(dim, generator=random))
+        query, key, value = torch.split(qkv.double(), [heads, kv_heads, kv_heads], dim=1)
+        if normed:
+            query, key = (plain.rms_norm(x, norm, EPS) for x, norm in zip((query, key), norms, strict=True))
+        query, key = (plain.rotate(x, cos, sin) for x in (query, key))
+        native.rope_and_cache(
+            qkv.view(rows, -1), cos, sin, norms if normed else None, EPS, cache, slots, heads
+        )
+        yield _error(qkv[:, :heads], query)
+        yield from _cache_errors(cache, slots, key, value)
 
 
 def _write_cache(native: Native, random: torch.Generator) -> Iterator[float]:

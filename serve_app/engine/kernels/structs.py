@@ -58,7 +58,7 @@ class Part(IntEnum):
 
     NORMS = 0  # with the rounding of what they give to products
     QKV_PRODUCT = 1
-    ROTARY = 2  # and the writing of keys and values to the cache
+    ROTARY = 2  # and the writing of keys and values to the cache; of prompts on AMX, within QKV_PRODUCT
     ATTENTION = 3
     OUT_PRODUCT = 4
     GATE_UP_PRODUCT = 5  # and the gating

@@ -87,7 +87,10 @@ class PackedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] -> [..., N] of the weight's type, or float32 if `wide_output`."""
-        return self._multiply(x, torch.float32 if self.wide_output else self.dtype)
+        dtype = torch.float32 if self.wide_output else self.dtype
+        if x.numel() == 0:  # the head of a step without samples; not every product takes no rows
+            return x.new_empty(*x.shape[:-1], self.out_features, dtype=dtype)
+        return self._multiply(x, dtype)
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """[M, K] float32 -> [M, N] float32, without rounding between where the method allows."""

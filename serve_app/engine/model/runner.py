@@ -80,11 +80,9 @@ class ModelRunner:
     def run(self, batch: Batch) -> torch.Tensor:
         """Compute the step and fill the cache; returns [R, V] float32, one row a wanted logit.
 
-        R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V].
+        R may be 0 (prefill chunks that end inside their prompts); the result is then [0, V], and the head
+        computes nothing.
         """
-        rows = batch.logit_rows
-        # Kernels may get a product of no rows wrong: one row is computed and dropped.
-        kept = rows if rows.numel() else torch.zeros(1, dtype=torch.int64, device=self.device)
         adapters = None if self.adapters is None else self.adapters.of_step(batch.chunks)
         virtual, input_ids = self._rows.of_step(batch.chunks, self.device), batch.input_ids
         if virtual is not None:
@@ -94,8 +92,7 @@ class ModelRunner:
             active(self._backend, batch.context, adapters),
             self._rows.written(virtual),
         ):
-            logits = self._logits(input_ids, batch.positions, kept)
-        return logits[: rows.numel()].float()
+            return self._logits(input_ids, batch.positions, batch.logit_rows).float()
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         """Copy cache blocks (source, target) in every layer."""

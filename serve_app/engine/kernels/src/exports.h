@@ -33,7 +33,7 @@ void add_rmsnorm(float* residual, const float* delta, const float* weight, float
                  int threads);
 
 // qkv [t, heads + 2 kv_heads, dim]: normalises the heads of q and k where their weights [dim] are not null, and rotates
-// them by cos and sin [t, dim / 2], both in place. Then writes k and v to the cache at slots [t].
+// them by cos and sin [t, dim / 2]. q stays in place; k and v go to the cache at slots [t], and k may change in place.
 void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
                     float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads);
 

@@ -11,6 +11,7 @@
 #include "laps.h"
 #include "linear.h"
 #include "pool.h"
+#include "rotary.h"
 #include "rowwise.h"
 #include "scratch.h"
 
@@ -67,10 +68,12 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
         float* const out = qkv_at + first * l.qkv.outputs;
         norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, inputs_at, rows, threads);
         laps.end(NORMS);
-        project(l.qkv, inputs_at, out, rows, threads);
+        const Heads heads{out,        s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm,
+                          l.eps_head, cache,                   s.slots + first,         l.heads};
+        const bool turned = project_heads(l.qkv, inputs_at, heads, rows, threads);
+        if (!turned) project(l.qkv, inputs_at, out, rows, threads);
         laps.end(QKV_PRODUCT);
-        rope_and_cache(out, s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm, l.eps_head, &cache,
-                       s.slots + first, rows, l.heads, threads);
+        if (!turned) turn_heads(heads, rows, threads);
         laps.end(ROTARY);
       });
       attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);

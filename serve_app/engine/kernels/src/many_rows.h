@@ -15,6 +15,11 @@ constexpr long CHUNK_BYTES = 3 << 18;                                  // of row
 constexpr long PIECE = 9;                                              // steps: 9 KiB of each panel
 constexpr long TASKS = 6;                                              // for each thread, to share work evenly
 
+constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at once
+
+// The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
+INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
+
 struct PanelPair {
   const bf16 *w, *v;
 };
@@ -56,23 +61,36 @@ struct Unfinished {
   template <class Finish>
   void some(long count, Finish&& finish) {
     for (count = std::min(count, left), left -= count; count > 0; count--, sums += 2 * LANES, row++)
-      for (long i = 0; i < pairs; i++) finish(sums + i * apart, row, pair + i);
+      finish(sums, apart, row, pair, pairs);
   }
 };
 
-// Multiplies x, m rows as tiles of `steps` steps, by pairs of panels; pair_at(i) is pair i. Calls finish(sums, row, pair)
-// for every row and pair, with the 32 sums; for GROUP pairs of a row at once, so that it may write them to one place.
+// The finish of a product that treats every pair of panels alone, by finish(sums, row, pair).
+template <class Finish>
+auto each_pair(Finish finish) {
+  return [finish](const float* sums, long apart, long row, long pair, long pairs) {
+    for (long i = 0; i < pairs; i++) finish(sums + i * apart, row, pair + i);
+  };
+}
+
+// Multiplies x, m rows as tiles of `steps` steps, by pairs of panels; pair_at(i) is pair i. Calls finish(sums, apart, row,
+// pair, pairs) for every row and for up to GROUP pairs at once, with 32 sums of each pair, `apart` floats apart. A task has
+// a finish of its own, which gets all rows of a group in order. Groups have whole units of `unit` pairs, which divides
+// GROUP and `pairs`.
 template <long GROUP, class PairAt, class Finish>
-void multiply_many(const bf16* x, long m, long steps, long pairs, int threads, PairAt&& pair_at, Finish&& finish) {
-  const Grid grid(m, steps, pairs, threads);
+void multiply_many(const bf16* x, long m, long steps, long pairs, long unit, int threads, PairAt&& pair_at,
+                   const Finish& shared) {
+  const Grid grid(m, steps, pairs / unit, threads);
   parallel(grid.chunks * grid.ranges, threads, [&](long task) {
     const long range = task % grid.ranges, from = task / grid.ranges * grid.rows, to = std::min(m, from + grid.rows);
-    const long first = pairs * range / grid.ranges, last = pairs * (range + 1) / grid.ranges;
+    const long units = pairs / unit;
+    const long first = units * range / grid.ranges * unit, last = units * (range + 1) / grid.ranges * unit;
     const long blocks = (to - from + BLOCK - 1) / BLOCK, pieces = (steps + PIECE - 1) / PIECE;
     const long lines = (TILE_SIZE * sizeof(bf16) / 64 + blocks - 1) / blocks;
     const long apart = std::max(blocks, 2L) * BLOCK_SUMS;
     float* const sums = own_outputs(GROUP * apart);
     const TileScope scope(TILE_ROWS);
+    Finish finish = shared;
     Unfinished unfinished;
     long turn = 0;  // where sums stay for one block alone, blocks take turns in two places
     for (long pair = first; pair < last; pair++) {

@@ -1,77 +1,13 @@
-// The work between matrix products, in float32: norms, rotary positions, gated activations, and the writing of keys and
-// values to the cache. Every function treats each row alone.
+// The work between matrix products, in float32: norms and gated activations. Every function treats each row alone.
 #include "rowwise.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "exports.h"
+#include "normalise.h"
 #include "panels.h"
 
 namespace {
-
-float mean_square(const float* x, long n) {
-  F16 total = {};
-  long i = 0;
-  for (; i + LANES <= n; i += LANES) total += load(x + i) * load(x + i);
-  if (i < n) total += load_some(x + i, n - i) * load_some(x + i, n - i);
-  return sum(total) / n;
-}
-
-// out [n] = RMSNorm(x [n]) * weight [n]; out may be x.
-void normalise(const float* x, const float* weight, float* out, long n, float eps) {
-  const float scale = 1.f / std::sqrt(mean_square(x, n) + eps);
-  for (long i = 0; i < n; i++) out[i] = x[i] * scale * weight[i];
-}
-
-// Rotates the pairs (x[i], x[i + half]) of a head in place by cos and sin [half].
-void rotate(float* x, const float* cos, const float* sin, long half) {
-  long i = 0;
-  for (; i + LANES <= half; i += LANES) {
-    const F16 a = load(x + i), b = load(x + i + half), c = load(cos + i), s = load(sin + i);
-    store(x + i, a * c - b * s);
-    store(x + i + half, b * c + a * s);
-  }
-  for (; i < half; i++) {
-    const float a = x[i], b = x[i + half];
-    x[i] = a * cos[i] - b * sin[i];
-    x[i + half] = b * cos[i] + a * sin[i];
-  }
-}
-
-// Writes key [dim] to column `offset` of block [dim, size]. It rounds sixteen numbers at a time, as one number costs as
-// much to round as a vector.
-template <class T>
-void write_key(T* block, const float* key, long dim, long size, long offset) {
-  T* at = block + offset;
-  for (long d = 0; d < dim; d += LANES, at += LANES * size) {
-    const long some = std::min(LANES, dim - d);
-    T lanes[LANES];
-    store(lanes, some == LANES ? load(key + d) : load_some(key + d, some));
-    for (long i = 0; i < some; i++) at[i * size] = lanes[i];
-  }
-}
-
-// Writes value [dim] to row `offset` of block [size, padded].
-template <class T>
-void write_value(T* block, const float* value, long dim, long padded, long offset) {
-  T* row = block + offset * padded;
-  long d = 0;
-  for (; d + LANES <= dim; d += LANES) store(row + d, load(value + d));
-  if (d < dim) store_some(row + d, load_some(value + d, dim - d), dim - d);
-}
-
-// Writes a token's keys and values to `slot` of the cache. Its heads are key_head and value_head floats apart.
-template <class T>
-void write_token(const Cache& cache, const float* key, long key_head, const float* value, long value_head,
-                 long slot) {
-  const long block = slot / cache.block_size, offset = slot % cache.block_size;
-  for (long h = 0; h < cache.kv_heads; h++) {
-    write_key(cache.key_block<T>(block, h), key + h * key_head, cache.key_dim, cache.block_size, offset);
-    write_value(cache.value_block<T>(block, h), value + h * value_head, cache.value_dim, cache.value_pad,
-                offset);
-  }
-}
 
 // *value is the largest number of x [n], and *place the first place that has it. If x has a NaN, they are the first NaN
 // and its place.
@@ -127,43 +63,6 @@ void norm_inputs(const float* x, const float* weight, float eps, const Linear& l
     for (long row = first; row < last; row++) {
       normalise(x + row * n, weight, normed, n, eps);
       put_row(linear, normed, inputs, row);
-    }
-  });
-}
-
-void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
-                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
-  const long dim = cache->key_dim, kv = cache->kv_heads, half = dim / 2;
-  // Ranges are few, because neighbouring tokens write to the same cache lines: keys of a block lie side by side.
-  const long ranges = std::clamp(t / 8, 1L, 2L * threads);
-  parallel(ranges, threads, [&](long range) {
-    const long first = t * range / ranges, last = t * (range + 1) / ranges;
-    for (long row = first; row < last; row++) {
-      float* q = qkv + row * (heads + 2 * kv) * dim;
-      for (long h = 0; h < heads + kv; h++) {
-        const float* norm = h < heads ? q_norm : k_norm;
-        if (norm) normalise(q + h * dim, norm, q + h * dim, dim, eps);
-        rotate(q + h * dim, cos + row * half, sin + row * half, half);
-      }
-      const float *k = q + heads * dim, *v = k + kv * dim;
-      if (cache->wide)
-        write_token<float>(*cache, k, dim, v, dim, slots[row]);
-      else
-        write_token<bf16>(*cache, k, dim, v, dim, slots[row]);
-    }
-  });
-}
-
-void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t,
-                 int threads) {
-  const long key_row = cache->kv_heads * cache->key_dim, value_row = cache->kv_heads * cache->value_dim;
-  parallel_rows(t, key_row, threads, [&](long first, long last) {
-    for (long row = first; row < last; row++) {
-      const float *k = key + row * key_row, *v = value + row * value_row;
-      if (cache->wide)
-        write_token<float>(*cache, k, cache->key_dim, v, cache->value_dim, slots[row]);
-      else
-        write_token<bf16>(*cache, k, cache->key_dim, v, cache->value_dim, slots[row]);
     }
   });
 }

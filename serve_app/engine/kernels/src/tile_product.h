@@ -6,10 +6,6 @@
 
 namespace {
 
-// The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
-INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
-
-constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at once
 constexpr long FEW_ROWS = BLOCK;  // of products whose panels come from memory for each block of rows alone
 
 // The sums of a block of rows at two panels.
@@ -37,12 +33,12 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
   const long panel = panel_size(w, k), steps = panel / TILE_SIZE, panels = (n + LANES - 1) / LANES;
   if (m > FEW_ROWS)
     return multiply_many<GROUPED>(
-        x, m, steps, (panels + 1) / 2, threads,
+        x, m, steps, (panels + 1) / 2, 1, threads,
         [&](long pair) {
           const bf16* const at = w + 2 * pair * panel;
           return PanelPair{at, 2 * pair + 1 < panels ? at + panel : at};
         },
-        [&](const float* sums, long row, long pair) {
+        each_pair([&](const float* sums, long row, long pair) {
           for (long c = 0; c < 2; c++) {
             const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
             Y* const at = y + row * n + j * LANES;
@@ -52,7 +48,7 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
             else if (some > 0)
               store_some(at, ADD ? load_some(at, some) + v : v, some);
           }
-        });
+        }));
   parallel_panels(panels, 2, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
@@ -89,14 +85,14 @@ void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf
                              bool gelu, int threads) {
   const long count = n / LANES, panel = panel_size(w, k), padded = padded_inputs(n, false);
   multiply_many<1>(
-      x, m, panel / TILE_SIZE, count, threads,
+      x, m, panel / TILE_SIZE, count, 1, threads,
       [&](long pair) { return PanelPair{w + pair * panel, w + (pair + count) * panel}; },
-      [&](const float* sums, long row, long pair) {
+      each_pair([&](const float* sums, long row, long pair) {
         const F16 gate = load(sums) + bias_at(bias, pair), up = load(sums + LANES) + bias_at(bias, pair + count);
         bf16* const to = tiles + tile_offset(row, pair * LANES, padded);
         store(to, gate_times_up(gate, up, gelu));
         if (pair + 1 == count && padded > n) store(to + LANES, F16{});
-      });
+      }));
 }
 
 // y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of

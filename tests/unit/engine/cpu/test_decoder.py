@@ -48,7 +48,7 @@ MODELS = {
     "llama with biases": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, attention_bias=True, mlp_bias=True)),
     "mistral": lambda: MistralForCausalLM(MistralConfig(**SHAPE, sliding_window=9)),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE)),
-    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+    "qwen3": lambda **o: Qwen3ForCausalLM(Qwen3Config(**SHAPE | o)),
 }
 # Steps of (sequence, first position, tokens): prompts whole and in chunks, beside decodes, in batches
 # that grow, reach over more than one tile of rows, and shrink.
@@ -73,7 +73,7 @@ def build(
 
 
 def runner(model: PreTrainedModel, backend: AttentionBackend, dtype: torch.dtype) -> ModelRunner:
-    config = EngineConfig(kv_cache_bytes=1 << 20, block_size=16)
+    config = EngineConfig(kv_cache_bytes=4 << 20, block_size=16)
     return ModelRunner(model, backend=backend, dtype=dtype, device=torch.device("cpu"), config=config)
 
 
@@ -145,8 +145,12 @@ def test_one_call_equals_layer_by_layer_and_the_reference(
         torch.testing.assert_close(one, want, atol=tolerance, rtol=0)
 
 
-def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(dtype: torch.dtype) -> None:
-    model = build("qwen3", dtype)
+@pytest.mark.parametrize(("head_dim", "heads"), [(16, 6), (32, 7), (64, 4), (128, 2)])
+def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(
+    dtype: torch.dtype, head_dim: int, heads: int
+) -> None:
+    shape = {"head_dim": head_dim, "num_attention_heads": heads, "num_key_value_heads": 1 + (heads == 6)}
+    model = build("qwen3", dtype, **shape)
     whole = logits(runner(model, CpuAttention(), dtype), [[(2, 0, 160)]])[0]
     threads = torch.get_num_threads()
     try:

@@ -12,6 +12,8 @@ import torch
 
 from serve_app.engine import kernels
 from serve_app.engine.kernels import build, native
+from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.structs import Product
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
@@ -110,6 +112,29 @@ def test_rows_shared_between_threads_equal_rows_of_one_thread() -> None:
             results.append((hidden, loaded.add_rmsnorm(hidden.clone(), hidden, weight, 1e-5)))
     finally:
         torch.set_num_threads(threads)
+    assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dim", [24, 32, 64, 96, 128])
+def test_a_prompts_heads_and_cache_are_those_of_its_rows_one_by_one(dtype: torch.dtype, dim: int) -> None:
+    loaded = native()
+    assert loaded is not None
+    torch.manual_seed(0)
+    rows, heads, kv_heads, block_size = 75, 3, 2, 32
+    slots = torch.cat([torch.tensor([2, 90]), torch.arange(5, 5 + rows - 3), torch.tensor([95])])
+    qkv, norms = torch.randn(rows, (heads + 2 * kv_heads) * dim), (torch.randn(dim), torch.randn(dim))
+    cos, sin = torch.randn(rows, dim // 2), torch.randn(rows, dim // 2)
+    results = []
+    for pieces in (range(rows), range(0, rows, rows)):
+        cache = NativeCache.allocate(3, block_size, kv_heads, dim, dim, dtype, Product.FLOATS)
+        turned = qkv.clone()
+        for first in pieces:
+            part = slice(first, first + rows // len(pieces))
+            loaded.rope_and_cache(
+                *(turned[part], cos[part], sin[part], norms, 1e-5, cache, slots[part], heads)
+            )
+        results.append((turned[:, : heads * dim], cache.keys, cache.values))
     assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
 
 

@@ -37,6 +37,12 @@ def test_a_packed_linear_equals_the_plain_one(
         torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("method", list(Method))
+def test_no_rows_give_no_rows(kernels: str, method: Method) -> None:
+    packed = PackedLinear(torch.randn(33, 16), None, method)
+    assert packed(torch.empty(1, 0, 16)).shape == (1, 0, 33)
+
+
 @pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
 def product(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
     """The type of weights that are multiplied that way, the only one left to the kernels."""

@@ -91,8 +91,11 @@ def test_it_learns_layers_logits_and_window_from_the_module() -> None:
 
 
 def test_a_batch_without_wanted_rows_still_fills_the_cache() -> None:
-    runner, one = make_runner(llama()), sequence(6, [3, 5])
+    module, one, heads = llama(), sequence(6, [3, 5]), []
+    runner = make_runner(module)
+    module.lm_head.register_forward_hook(lambda _, inputs, __: heads.append(inputs[0].numel()))
     empty = runner.run(build_batch([Chunk(one, 0, 5, 5)], 4, CPU))
+    assert not any(heads)
     assert (empty.shape, empty.dtype) == ((0, 96), torch.float32)
     last = runner.run(build_batch([Chunk(one, 5, 1, 5)], 4, CPU))
     want = llama()(torch.tensor([one.token_ids])).logits[0, -1:]

@@ -1,0 +1,91 @@
+// The product of q, k and v for many rows on tile registers. Heads are normalised, rotated and written to where they
+// belong between the steps of the next block, so that k and v never go through memory as float32.
+#include "cache_rows.h"
+#include "many_rows.h"
+#include "rotary.h"
+
+namespace {
+
+// Finishes the sums of heads of 2 V vectors, which are V pairs of panels.
+template <int V>
+class HeadsFinish {
+ public:
+  HeadsFinish(const Heads& heads, const float* bias, long rows) : heads_(heads), bias_(bias), rows_(rows) {}
+
+  void operator()(const float* sums, long apart, long row, long pair, long pairs) {
+    const Factors<V> factors(heads_, row);
+    const long block = heads_.slots[row] / cache().block_size, offset = heads_.slots[row] % cache().block_size;
+    for (long i = 0; i < pairs; i += V) {
+      Head<V> head;
+      for (int j = 0; j < V; j++) {
+        head.low[j] = vector(sums + i * apart, apart, pair + i, j);
+        head.high[j] = vector(sums + i * apart, apart, pair + i, V + j);
+      }
+      const long index = (pair + i) / V, key = index - heads_.heads, value = key - cache().kv_heads;
+      if (key < 0) {
+        head.turn(heads_.q_norm, heads_.eps, factors);
+        head.put(heads_.qkv + row * heads_.width() + index * DIM);
+      } else if (value < 0) {
+        head.turn(heads_.k_norm, heads_.eps, factors);
+        keep_key(head, row, i / V, cache().template key_block<bf16>(block, key) + offset);
+      } else {
+        head.put(cache().template value_block<bf16>(block, value) + offset * cache().value_pad);
+      }
+    }
+  }
+
+ private:
+  static constexpr long DIM = 2 * V * LANES;
+
+  const Cache& cache() const { return heads_.cache; }
+
+  // Vector j of a head: panel j of those from `pair` on, with the bias.
+  F16 vector(const float* sums, long apart, long pair, int j) const {
+    return load(sums + j / 2 * apart + j % 2 * LANES) + bias_at(bias_, 2 * pair + j);
+  }
+
+  // Keeps the key of a row until its run of neighbouring slots ends, and then writes the run. `to`: the row's column.
+  // A run also ends with a block of rows, as another task may have the next block.
+  void keep_key(const Head<V>& head, long row, long kept, bf16* to) {
+    bf16* const keys = keys_ + kept * LANES * DIM;
+    long& count = counts_[kept];
+    head.put(keys + count++ * DIM);
+    const int64_t* const slot = heads_.slots + row;
+    const bool goes_on = row + 1 < rows_ && (row + 1) % BLOCK && (*slot + 1) % LANES && slot[1] == *slot + 1;
+    if (goes_on) return;
+    write_columns(keys, DIM, count, to - (count - 1), cache().block_size);
+    count = 0;
+  }
+
+  const Heads heads_;
+  const float* const bias_;
+  const long rows_;
+  long counts_[GROUPED / V] = {};                      // keys that wait, for each head of a group
+  alignas(64) bf16 keys_[GROUPED * 2 * LANES * LANES];  // [heads of a group, sixteen rows, DIM]
+};
+
+template <int V>
+bool multiply_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
+  const bf16* const w = (const bf16*)l.weight;
+  const long panel = panel_size(w, l.inputs);
+  multiply_many<GROUPED>(
+      (const bf16*)inputs, rows, panel / TILE_SIZE, l.outputs / (2 * LANES), V, threads,
+      [&](long pair) {
+        const bf16* const at = w + 2 * pair * panel;
+        return PanelPair{at, at + panel};
+      },
+      HeadsFinish<V>(heads, l.bias, rows));
+  return true;
+}
+
+}  // namespace
+
+bool project_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
+  if (l.product != TILES || rows <= BLOCK || heads.cache.wide) return false;
+  switch (heads.dim()) {
+    case 32: return multiply_heads<1>(l, inputs, heads, rows, threads);
+    case 64: return multiply_heads<2>(l, inputs, heads, rows, threads);
+    case 128: return multiply_heads<4>(l, inputs, heads, rows, threads);
+    default: return false;
+  }
+}

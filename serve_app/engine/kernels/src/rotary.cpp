@@ -1,0 +1,118 @@
+// Rotary positions, and the writing of keys and values to the cache. Every row is treated alone, but keys of
+// neighbouring positions are written together: in a block they lie side by side.
+#include "rotary.h"
+
+#include <algorithm>
+
+#include "cache_rows.h"
+#include "exports.h"
+#include "panels.h"
+
+namespace {
+
+// Normalises and rotates the head x of a row, and rounds it to `to`, which may be x.
+template <int V, class T>
+INLINE void turn_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+  Head<V> head;
+  for (int i = 0; i < V; i++) head.low[i] = load(x + i * LANES), head.high[i] = load(x + (V + i) * LANES);
+  head.turn(weight, h.eps, Factors<V>(h, row));
+  head.put(to);
+}
+
+// The same for heads of any even number of features. It changes x.
+template <class T>
+void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+  const long half = h.dim() / 2;
+  if (weight) normalise(x, weight, x, 2 * half, h.eps);
+  for (long i = 0; i < half; i++) {
+    const float a = x[i], b = x[i + half], c = h.cos[row * half + i], s = h.sin[row * half + i];
+    x[i] = a * c - b * s;
+    x[i + half] = b * c + a * s;
+  }
+  round_to(x, to, 2 * half);
+}
+
+// Rows [first, last), with a cache of T. V: half the vectors of a head, or 0 for heads of any size.
+template <int V, class T>
+void turn_rows(const Heads& h, long first, long last) {
+  const Cache& cache = h.cache;
+  const long dim = h.dim(), kv = cache.kv_heads, width = h.width();
+  const auto turn = [&h](float* x, const float* weight, long row, auto* to) {
+    if constexpr (V > 0)
+      turn_head<V>(h, x, weight, row, to);
+    else
+      turn_any_head(h, x, weight, row, to);
+  };
+  T* const keys = (T*)own_outputs(LANES * dim);
+  slot_runs(h.slots, first, last, [&](long from, long count) {
+    const long block = h.slots[from] / cache.block_size, offset = h.slots[from] % cache.block_size;
+    for (long row = from; row < from + count; row++)
+      for (float *q = h.qkv + row * width, *end = q + h.heads * dim; q < end; q += dim) turn(q, h.q_norm, row, q);
+    for (long head = 0; head < kv; head++) {
+      float* const k = h.qkv + from * width + (h.heads + head) * dim;
+      for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim);
+      write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
+      T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
+      for (long i = 0; i < count; i++) round_to(k + i * width + kv * dim, values + i * cache.value_pad, dim);
+    }
+  });
+}
+
+template <class T>
+void turn_rows(const Heads& h, long first, long last) {
+  switch (h.dim()) {
+    case 32: return turn_rows<1, T>(h, first, last);
+    case 64: return turn_rows<2, T>(h, first, last);
+    case 96: return turn_rows<3, T>(h, first, last);
+    case 128: return turn_rows<4, T>(h, first, last);
+    default: return turn_rows<0, T>(h, first, last);
+  }
+}
+
+// Writes keys and values of rows [first, last) to a cache of T.
+template <class T>
+void write_rows(const float* key, const float* value, const Cache& cache, const int64_t* slots, long first, long last) {
+  const long key_dim = cache.key_dim, value_dim = cache.value_dim, kv = cache.kv_heads;
+  T* const keys = (T*)own_outputs(LANES * key_dim);
+  slot_runs(slots, first, last, [&](long from, long count) {
+    const long block = slots[from] / cache.block_size, offset = slots[from] % cache.block_size;
+    for (long head = 0; head < kv; head++) {
+      for (long i = 0; i < count; i++) round_to(key + ((from + i) * kv + head) * key_dim, keys + i * key_dim, key_dim);
+      write_columns(keys, key_dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
+      T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
+      for (long i = 0; i < count; i++)
+        round_to(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim);
+    }
+  });
+}
+
+// Calls task(first, last) for few ranges of rows, because neighbouring rows write to the same cache lines. Ranges of many
+// rows begin at a multiple of sixteen.
+template <class F>
+void parallel_runs(long rows, int threads, F&& task) {
+  const long ranges = std::clamp(rows / 8, 1L, 2L * threads), unit = rows < LANES * ranges ? 1 : LANES;
+  const long units = (rows + unit - 1) / unit;
+  parallel(ranges, threads, [&](long i) {
+    task(units * i / ranges * unit, std::min(rows, units * (i + 1) / ranges * unit));
+  });
+}
+
+}  // namespace
+
+void turn_heads(const Heads& heads, long rows, int threads) {
+  parallel_runs(rows, threads, [&](long first, long last) {
+    heads.cache.wide ? turn_rows<float>(heads, first, last) : turn_rows<bf16>(heads, first, last);
+  });
+}
+
+void rope_and_cache(float* qkv, const float* cos, const float* sin, const float* q_norm, const float* k_norm,
+                    float eps, const Cache* cache, const int64_t* slots, long t, long heads, int threads) {
+  turn_heads({qkv, cos, sin, q_norm, k_norm, eps, *cache, slots, heads}, t, threads);
+}
+
+void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads) {
+  parallel_runs(t, threads, [&](long first, long last) {
+    cache->wide ? write_rows<float>(key, value, *cache, slots, first, last)
+                : write_rows<bf16>(key, value, *cache, slots, first, last);
+  });
+}
