@@ -89,7 +89,7 @@ class Shipper:
         except OSError:
             return False
         before, self._sizes = self._sizes, found
-        return found == before and self._calm < CALM_LOOKS
+        return self._tail.is_elected and found == before and self._calm < CALM_LOOKS
 
     async def _ship(self) -> bool:
         """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""
