@@ -23,7 +23,7 @@ def _rest(seconds: float) -> None:
 def main() -> None:
     import ray
 
-    time.sleep = _rest
+    time.sleep = _rest  # type: ignore[assignment]
     program = os.path.join(os.path.dirname(ray.__file__), "_private", "log_monitor.py")
     sys.path[0] = os.path.dirname(program)  # this folder's modules are not for it
     sys.argv[0] = program
