@@ -1,6 +1,6 @@
 """uvicorn's server without its ten looks a second: every replica and proxy of Serve has one.
 
-The looks take some 2 ms of CPU a second in each. Copies of the template use this class; see `worker_template.py`.
+The looks take some 2 ms of CPU a second in each. Copies of the template use this class: `worker_template.py`.
 """
 
 from __future__ import annotations
