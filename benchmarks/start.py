@@ -2,6 +2,7 @@
 
     python benchmarks/start.py --tree . --rounds 3                      # this tree
     python benchmarks/start.py --tree ../main --tree . --idle 30        # two trees, in turns
+    python benchmarks/start.py --folder ~/models/smol               # the model of a folder
 
 Each round starts every tree once on the same deploy file. It asks for a streamed chat until the first token
 is there, waits while the server does nothing, reads the CPU times of all its processes, and stops it. The
@@ -19,6 +20,7 @@ import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -35,6 +37,28 @@ TIMEOUT_S: Final = 300.0
 SHOWN_S: Final = 0.15  # of CPU; processes below it are summed up
 SHOWN_MS: Final = 0.4  # a second
 _WORDS: Final = re.compile(r"\s+")
+
+
+# deploy/local.yaml with one model, of a folder
+FILE: Final = """
+proxy_location: HeadOnly
+http_options: {{host: 127.0.0.1, port: {port}, keep_alive_timeout_s: 90}}
+applications:
+- name: system
+  route_prefix: /
+  import_path: serve_app.deployments.build:build_system_app
+  deployments:
+  - name: Gateway
+    ray_actor_options: {{num_cpus: 0.1}}
+    user_config: {{endpoints: [{{name: {model}}}]}}
+- name: model-{model}
+  route_prefix: null
+  import_path: serve_app.deployments.build:build_model_app
+  args: {{name: {model}, source: {folder}, dtype: {dtype}}}
+  deployments:
+  - name: Model
+    ray_actor_options: {{num_cpus: 0.25}}
+"""
 
 
 @dataclass
@@ -183,11 +207,22 @@ def main() -> None:
     )
     parser.add_argument("--tree", type=Path, action="append", help="a checkout; several take turns")
     parser.add_argument("--file", default="deploy/local.yaml", help="deploy file, relative to each tree")
+    parser.add_argument("--folder", type=Path, help="serve the model of this folder, in place of --file")
+    parser.add_argument("--dtype", default="bfloat16", help="of the model of --folder")
     parser.add_argument("--model", default="demo-chat", help="the endpoint that is asked")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--rounds", type=int, default=3, help="starts of each tree; the first is not counted")
     parser.add_argument("--idle", type=float, default=0.0, metavar="S", help="measure idling for S seconds")
     arguments = parser.parse_args()
+    if arguments.folder is not None:
+        folder = arguments.folder.expanduser().resolve()
+        arguments.model = re.sub("[^a-z0-9]", "", folder.name.lower())
+        text = FILE.format(
+            port=arguments.port, model=arguments.model, folder=json.dumps(str(folder)), dtype=arguments.dtype
+        )
+        with tempfile.NamedTemporaryFile("w", suffix=".yaml", delete=False) as file:
+            file.write(text)
+        arguments.file = file.name
     trees = [tree.resolve() for tree in arguments.tree or [Path.cwd()]]
     starts: dict[Path, list[Start]] = {tree: [] for tree in trees}
     for number in range(arguments.rounds):

@@ -81,6 +81,10 @@ class JournalTail:
         self._marks: dict[str, Place] = {}
         self._arrived: dict[str, Place] = {}  # behind the newest line that arrived
 
+    @property
+    def is_elected(self) -> bool:
+        return self._lock is not None
+
     def elect(self) -> bool:
         """Whether this reader is the one of the folder, until `close` or the end of the process."""
         if self._lock is not None:

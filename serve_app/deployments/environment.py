@@ -59,6 +59,14 @@ COMMON: Final = {
 }
 
 
+# For a cluster of the launcher alone. Nobody reads Ray's metrics and lists of tasks there: the dashboard is
+# off, and `/metrics` is the gateway's.
+PRIVATE: Final = {
+    "RAY_enable_metrics_collection": "0",  # "1": the operator wants them
+    "RAY_SERVE_METRICS_EXPORT_INTERVAL_MS": "10000",  # as often as Ray collects
+    "RAY_task_events_report_interval_ms": "0",
+}
+
 # Serve's own proxy finds replicas without their having a port each, at the address of HTTP and without keys.
 PLAIN: Final = {"RAY_SERVE_ENABLE_DIRECT_INGRESS": "0", middleware.CALLBACK: middleware.HERE}
 

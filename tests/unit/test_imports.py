@@ -161,7 +161,7 @@ OWNERS: dict[str, set[str]] = {
     "starlette": {"api", "console", "rpc", "deployments"},  # in the last two its types only
     "grpc": {"rpc"},
     "google": {"rpc"},  # protobuf
-    "uvicorn": set(),
+    "uvicorn": {"deployments"},  # what Serve runs, with fewer looks
     "torch": {"engine", "models"},
     "transformers": {"engine", "models", "text"},
     "safetensors": {"models", "engine"},

@@ -8,16 +8,23 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 import ray._private.node
+import ray._private.services
+import ray._private.utils
 from ray._private.node import Node
 
-from serve_app.deployments.launcher import worker_entry
+from serve_app.deployments.launcher import log_monitor, worker_entry
+
+METRICS: Final = "RAY_enable_metrics_collection"  # Ray's own variable
 
 
 class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
-    """A node without a dashboard's server and without an autoscaler: one machine has neither."""
+    """A node without a dashboard's server and without an autoscaler: one machine has neither.
+
+    Its agent of the dashboard is the small one, unless the operator wants Ray's own metrics.
+    """
 
     def start_monitor(self) -> None:
         """The autoscaler's process, which starts and stops machines: there is one machine."""
@@ -26,11 +33,35 @@ class LeanNode(Node):  # type: ignore[misc]  # Ray has no types here
         """The dashboard's process. Ray starts it even where the dashboard is off, to report usage."""
         self._webui_url = ""
 
+    def start_log_monitor(self) -> None:
+        """Ours, where Ray would look for its own."""
+        folder = ray._private.services.RAY_PRIVATE_DIR
+        ray._private.services.RAY_PRIVATE_DIR = os.path.dirname(os.path.abspath(log_monitor.__file__))
+        try:
+            super().start_log_monitor()
+        finally:
+            ray._private.services.RAY_PRIVATE_DIR = folder
+
     def start_raylet(self, *arguments: Any, **options: Any) -> None:
         if worker_entry.SOCKET in os.environ:
             os.environ.setdefault(worker_entry.ORDINARY, self._ray_params.setup_worker_path)
             self._ray_params.setup_worker_path = os.path.abspath(worker_entry.__file__)
-        super().start_raylet(*arguments, **options)
+        with contextlib.nullcontext() if os.environ.get(METRICS) == "1" else _small_agent():
+            super().start_raylet(*arguments, **options)
+
+
+@contextlib.contextmanager
+def _small_agent() -> Iterator[None]:
+    """Inside, the node manager's agent is the one of a Ray that was installed without the dashboard.
+
+    The other parts of the agent answer the dashboard's server, which does not run, and collect Ray's metrics.
+    """
+    found = ray._private.utils.get_dashboard_dependency_error
+    ray._private.utils.get_dashboard_dependency_error = lambda: ImportError("there is no dashboard")
+    try:
+        yield
+    finally:
+        ray._private.utils.get_dashboard_dependency_error = found
 
 
 @contextlib.contextmanager

@@ -80,7 +80,8 @@ class Server:
         if self._options.use_haproxy:
             proxy = environment.haproxy(self._folder, **ports.haproxy_ports())
         token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
-        environment.apply(environment.COMMON | proxy | token)  # first: whoever reads the file imports Ray
+        # First: whoever reads the file imports Ray.
+        environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)
         worker_template.start(self._folder)
         self._config = config = read(self._options.file)

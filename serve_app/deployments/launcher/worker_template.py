@@ -105,6 +105,16 @@ def _import() -> None:
             importlib.import_module(name)
     finally:
         ray.actor.ActorClassID = drawn
+    _serve_by_events()
+
+
+def _serve_by_events() -> None:
+    """Let Serve's replicas and proxies run `EventServer`, in place of uvicorn's own server."""
+    import uvicorn
+
+    from serve_app.deployments.launcher.event_server import EventServer
+
+    uvicorn.Server = EventServer  # type: ignore[misc]
 
 
 class _SystemDraws:

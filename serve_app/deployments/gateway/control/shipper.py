@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
+from serve_app.accounts.journal_files import sizes
 from serve_app.accounts.journal_tail import Batch, JournalTail
 from serve_app.api.backend import Management
 from serve_app.errors import ServeError
@@ -24,6 +25,7 @@ from serve_app.types.control import SettledPart, ShipUsage
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0  # between two looks at the journals
+CALM_LOOKS: Final = 5  # where no journal grew, every fifth look reads them: their writer may be gone
 LONGEST_S: Final = 10.0  # between two tries while nobody takes records
 SWEEP_S: Final = 3600.0  # between two looks for old files
 DAY_S: Final = 86_400.0
@@ -40,11 +42,14 @@ class Shipper:
         """`folder`: of the journals. `keep_days`: after which files are removed that have arrived whole."""
         self._keep_s = keep_days * DAY_S
         self._swept = -math.inf
+        self._folder = folder
         self._tail = JournalTail(folder)
         self._files = ThreadPoolExecutor(1, thread_name_prefix="usage-shipper")  # of all calls to the tail
         self._management = management
         self._every_s = every_s
         self._batch: Batch | None = None  # given by the tail, and not committed
+        self._sizes: dict[str, int] = {}  # of the journals, by the newest look
+        self._calm = 0  # looks since they were read
         self._complained = -COMPLAIN_S
         self.behind = 0  # bytes of journals that have not arrived yet, by the newest look
         self._task: asyncio.Task[None] | None = None
@@ -64,15 +69,27 @@ class Shipper:
         pause_s = self._every_s
         while True:
             await asyncio.sleep(pause_s)
+            if self._is_calm():
+                continue
             try:
                 while await self._ship():
                     pass
-                pause_s = self._every_s
+                pause_s, self._calm = self._every_s, 0
             except Exception as error:
-                pause_s = min(LONGEST_S, 2 * pause_s)
+                pause_s, self._calm = min(LONGEST_S, 2 * pause_s), CALM_LOOKS
                 self._complain(error)
             with contextlib.suppress(OSError):
                 self.behind = await asyncio.get_running_loop().run_in_executor(self._files, self._look)
+
+    def _is_calm(self) -> bool:
+        """Whether this look may end here: no journal has changed, and the last reading was not long ago."""
+        self._calm += 1
+        try:
+            found = sizes(self._folder)
+        except OSError:
+            return False
+        before, self._sizes = self._sizes, found
+        return self._tail.is_elected and found == before and self._calm < CALM_LOOKS
 
     async def _ship(self) -> bool:
         """Ship what is new. Whether there may be more. After an error the same batch is shipped again."""

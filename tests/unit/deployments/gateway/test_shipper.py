@@ -221,3 +221,24 @@ async def test_old_files_that_arrived_are_removed(database, tmp_path, monkeypatc
         async with asyncio.timeout(WAIT_S):
             while file.exists():
                 await asyncio.sleep(FAST)
+
+
+async def test_journals_that_do_not_grow_are_read_at_every_fifth_look_alone(database, tmp_path, monkeypatch):
+    plane, folder = LedgerPlane(database), tmp_path / "usage"
+    journal, looks, is_calm = Journal(folder), [], Shipper._is_calm
+
+    def noted(shipper):
+        looks.append(is_calm(shipper))
+        return looks[-1]
+
+    monkeypatch.setattr(Shipper, "_is_calm", noted)
+    async with shipping(folder, plane):
+        journal.closed(some("a"))
+        await until_shipped(plane, "a")
+        looks.clear()
+        async with asyncio.timeout(WAIT_S):
+            while len(looks) < 40:
+                await asyncio.sleep(FAST)
+    rest = looks[looks.index(False, 10) :]
+    assert rest[:10] == [False, *[True] * 4] * 2
+    journal.close()
