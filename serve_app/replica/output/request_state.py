@@ -10,8 +10,10 @@ Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from serve_app.replica.output.choice_state import ChoiceDelta, ChoiceState
 from serve_app.replica.output.tensor_rows import joined, of_tokens
