@@ -91,7 +91,7 @@ class RequestState:
     def usage(self) -> Usage:
         """Tokens so far. At the end, the candidates of `best_of` that are not returned count as discarded."""
         chosen = self._best() if self._ranked and self.done else self._choices
-        completion = max(sum(c.num_tokens for c in chosen), self._counted)
+        completion = max(sum([c.num_tokens for c in chosen]), self._counted)
         generated = max(self._searched, self._made, completion)
         return Usage(
             prompt_tokens=self._computed,
