@@ -5,8 +5,8 @@
     python benchmarks/stream_cpu.py build/before . build/models/smol135 --mix c1 --mix c16 --turns 5
 
 As in `two_trees.py`, the other side is stopped during a turn. A row is CPU milliseconds for 1,000 tokens of
-one process, or of one group of its threads. The replica's threads that run kernels are told apart from the
-others by their number: the engine's and the event loop's have a row of their own.
+one process and of its threads of one name: `kernels` compute, `ray::IDLE` are those that Python made, among
+them the event loop and, in a replica, the engine, which computes as well.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from whole_stack import CATCH_UP_S, TURN_REQUESTS, serving, signal_all
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CLIENT: Final = "client"
-SHOWN_FROM: Final = 0.5  # milliseconds for 1,000 tokens, below which a row is left out
+SHOWN_FROM: Final = 10.0  # milliseconds for 1,000 tokens, below which a row is left out
 
 Times = dict[str, float]  # a row's name -> CPU seconds
 
@@ -38,7 +38,9 @@ Times = dict[str, float]  # a row's name -> CPU seconds
 def _process_name(process: psutil.Process) -> str:
     """What the process is: Ray writes a deployment's name into its title."""
     title = " ".join(process.cmdline()[:1]) or process.name()
-    return title.removeprefix("ray::").split(":")[-1] if title.startswith("ray::") else process.name()
+    if not title.startswith("ray::"):
+        return process.name()
+    return title.removeprefix("ray::").split(":")[-1].split(".")[0]
 
 
 def _threads(pid: int) -> Times:
@@ -52,7 +54,7 @@ def _threads(pid: int) -> Times:
             continue
         name = text[text.index("(") + 1 : text.rindex(")")]
         name = "main" if int(task.name) == pid else name
-        found[f"{name}"] = found.get(name, 0.0) + run_ns / 1e9
+        found[name] = found.get(name, 0.0) + run_ns / 1e9
     return found
 
 
