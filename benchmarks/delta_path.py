@@ -134,6 +134,9 @@ def gateway_app(receiver: Any, control: Control) -> tuple[Any, Handle]:
         def stats(self) -> dict[str, Any]:
             return {}
 
+        def replicas(self) -> dict[str, Any]:
+            return {}
+
     class NoJournal:
         problem, waiting, dropped = None, 0, 0
 

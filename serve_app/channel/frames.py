@@ -7,7 +7,6 @@ below and nothing else, so no frame can name code. A value of another type raise
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -125,7 +124,7 @@ def delta_frames(deltas: list[TokenDelta], max_bytes: int = MAX_FRAME_BYTES) -> 
         starts = range(0, len(payload), size)
         return [encoder.encode(FramePiece(payload[i : i + size], i + size >= len(payload))) for i in starts]
     error = GenerationFailed("logprobs: the answer to this prompt is too large; ask for fewer").info()
-    lean = replace(
+    lean = msgspec.structs.replace(
         deltas[0],
         text="",
         token_ids=(),

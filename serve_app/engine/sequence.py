@@ -94,6 +94,8 @@ class Sequence:
     @property
     def wanted_from(self) -> int | None:
         """The first prompt position whose logits are wanted and not yet computed; None: there is none."""
+        if self.num_prompt_logprobs is None and self.context_logits is None:
+            return None  # as for nearly every sequence, several times a step
         wanted = []
         if self.num_prompt_logprobs is not None and len(self.prompt_logprobs) < self.prompt_len - 1:
             wanted.append(len(self.prompt_logprobs))  # a row of logits tells of the token after it

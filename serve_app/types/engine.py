@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+import msgspec
 
 from serve_app.types.inputs import Draft, PromptTable
 from serve_app.types.result import (
@@ -45,8 +47,7 @@ class EngineRequest:
     age_s: float = 0.0  # of an answer that goes on: since it was first sent to a replica
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOutput:
+class EngineOutput(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What one step brought one sequence: 0..k new tokens, or its end."""
 
     request_id: str
@@ -60,7 +61,7 @@ class EngineOutput:
     cached_tokens: int = 0
     timing: Timing | None = None  # with the first token
     steps: tuple[StepTiming, ...] = ()  # one a token, when asked for
-    tensors: dict[str, Tensor] = field(default_factory=dict)  # as in TokenDelta
+    tensors: dict[str, Tensor] = msgspec.field(default_factory=dict)  # as in TokenDelta
     perf: Perf | None = None  # with the last token
     by_sequence: bool = False  # with finish STOP: a stop sequence matched; its tokens belong to the answer
     computed: int | None = None  # prompt tokens so far, in an output that only tells of progress

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
+
+import msgspec
 
 
 class FinishReason(StrEnum):
@@ -57,8 +59,7 @@ class TextLogprob:
     top: tuple[TextLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """Tokens of one request so far: cumulative, so that a broken stream can be billed."""
 
     prompt_tokens: int = 0
@@ -141,8 +142,7 @@ class ErrorInfo:
     retry_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenDelta:
+class TokenDelta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """What one step brought one choice, as text. The last one carries `finish`."""
 
     request_id: str
@@ -163,6 +163,6 @@ class TokenDelta:
     error: ErrorInfo | None = None  # with finish ERROR
     # "context_logits" FP32 (prompt, vocab): first delta of choice 0, after each prompt token;
     # "generation_logits" FP32 (tokens of the delta, vocab): from which each was chosen. Both raw.
-    tensors: dict[str, Tensor] = field(default_factory=dict)
+    tensors: dict[str, Tensor] = msgspec.field(default_factory=dict)
     perf: Perf | None = None  # with a choice's last delta; none where a stop string cut it
     is_progress: bool = False  # only `usage` is new, nothing is delivered; see GenerateRequest.progress

@@ -3,8 +3,8 @@
 # No `from __future__ import annotations`: Serve reads the type of `config` from the builder itself.
 import os
 from collections.abc import Callable
-from dataclasses import replace
 
+from msgspec import structs
 from ray.serve import Application
 
 from serve_app.config import ModelConfig
@@ -31,7 +31,7 @@ class _Signed:
         self._send = send
 
     def send(self, deltas: list[TokenDelta]) -> None:
-        self._send([replace(delta, text=f"{os.getpid()} ") for delta in deltas])
+        self._send([structs.replace(delta, text=f"{os.getpid()} ") for delta in deltas])
 
 
 def build_fake_model_app(config: ModelConfig) -> Application:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.replica.server import ModelServer
@@ -312,7 +313,7 @@ def check_rest(
         perfs = [d.perf for d in own if d.perf is not None]
         assert all(p.arrival_ns <= p.first_scheduled_ns <= p.first_token_ns <= p.last_token_ns for p in perfs)
     cached = (answer[told - 1] if told else rest[-1]).usage.cached_tokens
-    assert rest[-1].usage == replace(answer[-1].usage, cached_tokens=cached)
+    assert rest[-1].usage == structs.replace(answer[-1].usage, cached_tokens=cached)
     if wanted.beam is None and wanted.best_of is None:  # those are counted whole, at the end
         made = [delta.usage.completion_tokens for delta in (*answer[:told], *rest)]
         assert made == sorted(made)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
+from msgspec import structs
 from ray.exceptions import ActorDiedError
 from ray.serve.exceptions import BackPressureError
 
@@ -276,4 +276,4 @@ class FakeHandle:
 
 def nameless(deltas: list[TokenDelta]) -> list[TokenDelta]:
     """Deltas without the id of their request."""
-    return [replace(delta, request_id="") for delta in deltas]
+    return [structs.replace(delta, request_id="") for delta in deltas]

@@ -13,8 +13,9 @@ import signal
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, cast
+
+from msgspec import structs
 
 from serve_app.config import ModelConfig
 from serve_app.errors import Unavailable, UnsupportedField, from_info
@@ -89,7 +90,7 @@ class FakeServer:
                     finish=last,
                     usage=usage,
                 )
-                sink.send([replace(delta, index=index) for index in range(request.n)])
+                sink.send([structs.replace(delta, index=index) for index in range(request.n)])
                 self._generated += request.n
                 is_hurried = "hurry" in options and _is_there(options["hurry"])
                 await asyncio.sleep(0 if is_hurried else step)

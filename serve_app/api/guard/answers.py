@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Protocol
 
+from msgspec import structs
+
 from serve_app.api.dialects.base import Call
 from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
 from serve_app.api.guard.values import checked_arguments
@@ -173,12 +175,12 @@ class _GuardedChoice:
         if is_end:
             text += await self._text.end()
             calls = tuple([await self._passed_call(call) for call in self._calls.values()])
-        return replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
+        return structs.replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
 
     def cut(self, delta: TokenDelta) -> TokenDelta:
         """`delta`, which ends the choice, with what passes without a model."""
         try:
-            return replace(delta, reasoning=self._reasoning.cut(), text=self._text.cut())
+            return structs.replace(delta, reasoning=self._reasoning.cut(), text=self._text.cut())
         except Blocked:
             return delta
 

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from msgspec import structs
+
 from serve_app.channel.inbox import KILLED, ReplicaLost
 from serve_app.deployments.gateway.calls import Call, Calls, ReplicaLeaving
 from serve_app.deployments.gateway.handover import Handover
@@ -131,7 +133,7 @@ class RoutedStream:
                 if (engines_end := self._kept.note(deltas)) is not None:
                     deltas = self._without(engines_end, deltas, call)
                 if self._sent > 1:
-                    deltas = [replace(delta, request_id=self._request.id) for delta in deltas]
+                    deltas = [structs.replace(delta, request_id=self._request.id) for delta in deltas]
                 if deltas:
                     return deltas
             elif call is self._call:  # else it was handed over meanwhile

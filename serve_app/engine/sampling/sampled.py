@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -10,8 +11,7 @@ from serve_app.engine.sampling.logprobs import RawLogprobs
 from serve_app.types import ErrorInfo, PositionLogprobs
 
 
-@dataclass(slots=True, frozen=True)
-class Sampled:
+class Sampled(NamedTuple):
     """The token chosen from one row; with `error` the id is -1 and the sequence must end."""
 
     token_id: int

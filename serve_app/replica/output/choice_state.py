@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from serve_app.replica.output.tensor_rows import of_tokens
 from serve_app.text.answer.output_text import OutputText
@@ -15,8 +16,7 @@ from serve_app.text.answer.parser import AnswerParser, AnswerPart
 from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
 
 
-@dataclass(slots=True)
-class ChoiceDelta:
+class ChoiceDelta(NamedTuple):
     """What one engine output adds to one choice."""
 
     text: str
@@ -59,7 +59,8 @@ class ChoiceState:
         used = output.token_ids[: step.num_tokens_used]
         positions = output.logprobs[: step.num_tokens_used]
         self.num_tokens += len(used)
-        self.cumulative_logprob += sum(p.logprob for p in positions)
+        if positions:
+            self.cumulative_logprob += sum(p.logprob for p in positions)
         tensors = of_tokens(output.tensors, 0, len(used)) if output.tensors else {}
         self.perf = output.perf
         if output.timing is not None:

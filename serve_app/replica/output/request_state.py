@@ -10,8 +10,10 @@ Pure: no clock, no I/O, no engine; `StepOutput.cut` says what the engine must en
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec.structs import replace
 
 from serve_app.replica.output.choice_state import ChoiceDelta, ChoiceState
 from serve_app.replica.output.tensor_rows import joined, of_tokens
@@ -89,7 +91,7 @@ class RequestState:
     def usage(self) -> Usage:
         """Tokens so far. At the end, the candidates of `best_of` that are not returned count as discarded."""
         chosen = self._best() if self._ranked and self.done else self._choices
-        completion = max(sum(c.num_tokens for c in chosen), self._counted)
+        completion = max(sum([c.num_tokens for c in chosen]), self._counted)
         generated = max(self._searched, self._made, completion)
         return Usage(
             prompt_tokens=self._computed,

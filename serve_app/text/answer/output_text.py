@@ -6,15 +6,14 @@ Joins a detokenizer and a stop matcher. Knows neither the engine nor the wire.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from serve_app.text.answer.stop import StopMatcher, StopStrings
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import PositionLogprobs, TextLogprob
 
 
-@dataclass(frozen=True, slots=True)
-class TextStep:
+class TextStep(NamedTuple):
     """What some new tokens meant for the text."""
 
     text: str

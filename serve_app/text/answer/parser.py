@@ -5,15 +5,14 @@ Joins the two parsers a model may need. Knows neither tokens nor the wire.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from serve_app.text.answer.reasoning import ReasoningParser
 from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.types import ToolCallDelta
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerPart:
+class AnswerPart(NamedTuple):
     """A piece of an answer, sorted."""
 
     text: str = ""

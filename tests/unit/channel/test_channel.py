@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from serve_app.channel.frames import (
     MAX_FRAME_BYTES,
@@ -14,6 +15,7 @@ from serve_app.channel.frames import (
     FramePiece,
     Hello,
     Ticket,
+    delta_decoder,
     delta_frames,
     encoder,
 )
@@ -22,7 +24,7 @@ from serve_app.channel.link import Link
 from serve_app.channel.receiver import Receiver
 from serve_app.channel.sender import Sender
 from serve_app.errors import GenerationFailed, Overloaded, ServeError, Unavailable
-from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta
+from serve_app.types import EngineStats, FinishReason, Tensor, TextLogprob, TokenDelta, Usage
 from tests.support.waiting import until
 
 WAIT_S = 60.0
@@ -107,6 +109,21 @@ async def test_every_field_of_a_delta_survives(receiver: Receiver, sender: Sende
     outlet = await sender.to(receiver.ticket)
     outlet.send([sent])
     assert await asyncio.wait_for(inbox.get(), WAIT_S) == [sent]
+
+
+def test_a_plain_delta_carries_nothing_but_what_it_has() -> None:
+    usage = Usage(prompt_tokens=9, completion_tokens=2)
+    sent = TokenDelta(request_id="a", index=0, text=" word", token_ids=(7,), usage=usage)
+    (payload,) = delta_frames([sent])
+    _, (fields,) = msgspec.msgpack.decode(payload)
+    assert fields == {
+        "request_id": "a",
+        "index": 0,
+        "text": " word",
+        "token_ids": [7],
+        "usage": {"prompt_tokens": 9, "completion_tokens": 2},
+    }
+    assert delta_decoder.decode(payload).deltas == [sent]
 
 
 async def test_a_broken_connection_ends_started_requests_with_an_error(

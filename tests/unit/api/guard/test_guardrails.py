@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from serve_app.errors import Unavailable
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
@@ -278,13 +279,13 @@ class Calling(Scripted):
 
     async def _deltas(self, request: GenerateRequest) -> AsyncGenerator[list[TokenDelta], None]:
         base = TokenDelta(request_id=request.id, index=0, usage=Usage(prompt_tokens=5, completion_tokens=3))
-        yield [replace(base, reasoning=f"It is {EMAIL[:6]}")]
-        yield [replace(base, reasoning=f"{EMAIL[6:]} then.")]
+        yield [structs.replace(base, reasoning=f"It is {EMAIL[:6]}")]
+        yield [structs.replace(base, reasoning=f"{EMAIL[6:]} then.")]
         arguments = json.dumps({"to": EMAIL, "phone": 2125550134, "n": 3}).replace("@", "\\u0040")
         for k, part in enumerate(in_pieces(arguments)):
             first = {"id": "call_1", "name": "send"} if not k else {}
-            yield [replace(base, tool_calls=(ToolCallDelta(index=0, arguments=part, **first),))]
-        yield [replace(base, finish=FinishReason.TOOL_CALLS)]
+            yield [structs.replace(base, tool_calls=(ToolCallDelta(index=0, arguments=part, **first),))]
+        yield [structs.replace(base, finish=FinishReason.TOOL_CALLS)]
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from serve_app.api.admission.under_way import UnderWay
 from serve_app.api.live import pulse as module
