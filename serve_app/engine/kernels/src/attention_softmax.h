@@ -10,6 +10,10 @@ enum class Weights { FLOATS, ROUNDED, HALVES };
 
 constexpr float LOG2_E = 1.44269504f;
 
+// A row's sums keep their top while no score is more than this above it, so they seldom shrink. A weight is e^SLACK at
+// most.
+constexpr float SLACK = 8;
+
 // exp(score - top), where `base` is top * LOG2_E: within 3e-6, for weights that are rounded to bfloat16. The polynomial
 // is the one of least relative error for 2^x from 0 to 1.
 INLINE F16 short_exp(F16 score, F16 base) {
@@ -57,8 +61,8 @@ struct SoftmaxTile {
       store(at, tanh(load(at) / cap) * cap);
   }
 
-  // Masks the scores of a row, and returns the largest.
-  float largest(long row, Seen seen) const {
+  // Masks the scores of a row. Returns the largest one if it is above `bound`, else -INF.
+  float largest_above(float bound, long row, Seen seen) const {
     float* const at = scores + row * stride;
     if (seen.lo > 0) std::fill(at, at + std::min(seen.lo, padded), -INF);
     if (seen.hi < padded) std::fill(at + std::max(0L, seen.hi), at + padded, -INF);
@@ -67,10 +71,12 @@ struct SoftmaxTile {
       other = max(other, load(at + k));
       if (k + LANES < padded) best = max(best, load(at + k + LANES));
     }
-    return max(max(best, other));
+    const F16 lanes = max(best, other);
+    return any_above(lanes, bound) ? max(lanes) : -INF;
   }
 
-  // Raises the tops of all rows to `tops` [rows, a multiple of sixteen]; fills `base` and `factor`.
+  // Raises the tops of the rows that have a higher one in `tops` [rows, a multiple of sixteen]; fills `base` and
+  // `factor`.
   void raise(long rows, const float* tops, State s) const {
     for (long r = 0; r < rows; r += LANES) {
       const F16 before = load(s.top + r), after = max(load(tops + r), before), above = base_of<FORM>(after);
@@ -92,11 +98,13 @@ struct SoftmaxTile {
 
   // The same as all steps above for one row alone, which is faster for a few rows.
   void do_row(long row, Seen seen, State s, long width) const {
-    const F16 before = splat(s.top[row]), after = max(splat(largest(row, seen)), before), above = base_of<FORM>(after);
+    const F16 before = splat(s.top[row]);
+    const float top = largest_above(s.top[row] + SLACK, row, seen);
+    const F16 above = base_of<FORM>(top > -INF ? splat(top) : before);
     F16 shrunk = splat(1.f);
-    if (after[0] > before[0]) {
+    if (top > -INF) {
       shrunk = weight_of<FORM>(before, above);
-      s.top[row] = after[0];
+      s.top[row] = top;
       for (long d = row * width; d < (row + 1) * width; d += LANES) store(s.out + d, load(s.out + d) * shrunk);
     }
     weigh(row, above, shrunk, s);
