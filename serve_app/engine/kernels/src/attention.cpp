@@ -28,13 +28,13 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   if (parts.empty())
     return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
       if (on_tiles(c, tasks[i]))
-        PromptWorker(a, c).run(tasks[i], turn);
+        PromptWorker(a, c).run(tasks[i], after(tasks, i), turn);
       else
         Worker(a, c).run(tasks[i], after(tasks, i), turn);
     });
   const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c), ROWS); };
   parallel(parts.size(), threads, [&](long i) {
-    if (on_tiles(c, parts[i])) return PromptWorker(a, c).run_part(parts[i], parts[i].part, state_of(i));
+    if (on_tiles(c, parts[i])) return PromptWorker(a, c).run(parts[i], state_of(i), after(parts, i));
     Worker worker(a, c);
     worker.load_query(parts[i]);
     worker.run_part(parts[i], parts[i].part, state_of(i), after(parts, i));

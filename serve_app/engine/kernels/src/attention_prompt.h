@@ -2,6 +2,7 @@
 // once, for all of its rows. Then blocks of rows go over the tiles of keys. Tile registers multiply one block while
 // vector registers compute the softmax of another.
 #pragma once
+#include "attention_fetches.h"
 #include "attention_softmax.h"
 #include "attention_task.h"
 #include "attention_tiles.h"
@@ -13,6 +14,7 @@ namespace {
 constexpr long PROMPT_ROWS = 8 * ROWS;      // rows of one task at most
 constexpr long BLOCK_ROWS = 2 * TILE_ROWS;  // rows of one block
 constexpr long BLOCK_KEYS = 2 * LANES;      // keys of one product: two panels
+constexpr long LINES_AHEAD = 4;             // cache lines that are fetched beside the softmax of one row
 
 class PromptWorker : Places {
  public:
@@ -22,7 +24,7 @@ class PromptWorker : Places {
         value_panel_((tile + 2) * LANES),
         tile_size_(tile * c.key_dim + c.value_pad / LANES * value_panel_) {
     static thread_local Scratch scratch;
-    const long panels = PART / tile * tile_size_ / 2, query = ROWS * c.key_dim / 2;
+    const long panels = PART / tile * tile_size_ / 2, query = PROMPT_ROWS * c.key_dim / 2;
     const long block = BLOCK_ROWS * (score_row_ + 2);
     float* at = scratch.take(panels + query + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
     panels_ = (bf16*)at, at += panels;
@@ -35,25 +37,17 @@ class PromptWorker : Places {
     all_ = state_at(at, PROMPT_ROWS), part_ = state_at(at + PROMPT_ROWS * state_row(c), ROWS);
   }
 
-  // Runs a whole task.
-  void run(const Task& t, Turn& turn) {
+  // Runs a whole task. `next`: the task that this thread is likely to take next, or null.
+  void run(const Task& t, const Task* next, Turn& turn) {
     if (!turn.mine()) return;
-    for (long part = first_part(t); part <= last_part(t); part++) run_part(t, part, all_);
+    load_query(t);
+    for (long part = first_part(t); part <= last_part(t); part++) run_part(t, part, all_, next);
   }
 
-  // Adds the sums over the keys of one part to `all`, or sets `all` to them if a row sees no earlier part. Writes the
-  // output of rows that see no later part, if the task has all parts.
-  void run_part(const Task& t, long part, State all) {
-    pack(t, part);
-    for (long row = 0; row < t.rows; row += ROWS) {
-      const Task some{t.sequence, t.head, t.first + row, std::min(ROWS, t.rows - row), part};
-      if (part < first_part(some) || part > last_part(some)) continue;
-      const State mine = all.from(row, c.value_pad);
-      const bool first = t.part >= 0 || part == first_part(some);
-      sum_part(some, part, first ? mine : part_);
-      if (!first) mine.merge(part_, some.rows, c.value_pad);
-      if (t.part < 0 && part == last_part(some)) finish(some, mine);
-    }
+  // Runs a task of one part -> s.
+  void run(const Task& t, State s, const Task* next) {
+    load_query(t);
+    run_part(t, t.part, s, next);
   }
 
  private:
@@ -69,6 +63,45 @@ class PromptWorker : Places {
     const bf16* panels;
     bool masked;  // some row does not see all keys
   };
+
+  // Adds the sums over the keys of one part to `all`, or sets `all` to them if a row sees no earlier part. Writes the
+  // output of rows that see no later part, if the task has all parts.
+  void run_part(const Task& t, long part, State all, const Task* next) {
+    pack(t, part);
+    later_.clear();
+    if (t.part < 0 && part < last_part(t))
+      fetch_later(t, part + 1);
+    else if (next)
+      fetch_later(*next, std::max(next->part, first_part(*next)));
+    for (long row = 0; row < t.rows; row += ROWS) {
+      const Task some{t.sequence, t.head, t.first + row, std::min(ROWS, t.rows - row), part};
+      if (part < first_part(some) || part > last_part(some)) continue;
+      const State mine = all.from(row, c.value_pad);
+      const bool first = t.part >= 0 || part == first_part(some);
+      outputs_.clear();
+      if (t.part < 0 && part == last_part(some)) fetch_outputs(some);
+      sum_part(some, part, query_ + row * c.key_dim, first ? mine : part_);
+      if (!first) mine.merge(part_, some.rows, c.value_pad);
+      if (t.part < 0 && part == last_part(some)) finish(some, mine);
+    }
+  }
+
+  // Names the keys and values of a part of a task, which this thread is about to copy.
+  void fetch_later(const Task& t, long part) {
+    tiles_of(t, part, [&](long key0, long keys, long) {
+      for (long k = 0; k < keys; k += c.block_size) {
+        const long block = block_of(t, key0 + k);
+        later_.add(c.key_block<bf16>(block, t.head), c.key_dim * c.block_size * sizeof(bf16));
+        later_.add(c.value_block<bf16>(block, t.head), c.value_pad * c.block_size * sizeof(bf16));
+      }
+    });
+  }
+
+  // Names the output of a task, which this thread is about to write.
+  void fetch_outputs(const Task& t) {
+    const long bytes = a.wide_query ? sizeof(float) : sizeof(bf16);
+    for (long r = 0; r < t.rows; r++) outputs_.add((const char*)a.out + output(t, r) * bytes, c.value_dim * bytes);
+  }
 
   long padded_to(long count, long unit) const { return (count + unit - 1) / unit * unit; }
 
@@ -101,7 +134,6 @@ class PromptWorker : Places {
 
   // Rounds the queries of a task, times the scale.
   void load_query(const Task& t) {
-    for (long r = 0; r < t.rows; r++) positions_[r] = position(t, r);
     queries(t, [&](long r, long d, F16 q, long) { store(query_ + r * c.key_dim + d, q); });
   }
 
@@ -124,9 +156,9 @@ class PromptWorker : Places {
   long value_products() const { return padded_to(c.value_pad, BLOCK_KEYS) / BLOCK_KEYS; }
   long key_products(const Item& i) const { return i.padded / BLOCK_KEYS; }
 
-  TileSteps value_product(const Item& i, long nth, const Buffers& b, State s) const {
+  TileBlock value_product(const Item& i, long nth, const Buffers& b, State s) const {
     const long feature = nth * 2 * LANES;
-    TileSteps product{};
+    TileBlock product{};
     product.x = (const bf16*)b.scores, product.x_row = 2 * score_row_;
     product.w = i.panels + tile * c.key_dim + 2 * nth * value_panel_;
     product.v = feature + LANES < c.value_pad ? product.w + value_panel_ : nullptr;
@@ -135,46 +167,24 @@ class PromptWorker : Places {
     return product;
   }
 
-  TileSteps key_product(const Item& i, long nth, const Buffers& b) const {
-    TileSteps product{};
-    product.x = query_ + i.row * c.key_dim, product.x_row = c.key_dim;
+  TileBlock key_product(const Item& i, long nth, const Buffers& b, const bf16* query) const {
+    TileBlock product{};
+    product.x = query + i.row * c.key_dim, product.x_row = c.key_dim;
     product.w = i.panels + nth * BLOCK_KEYS * c.key_dim, product.v = product.w + LANES * c.key_dim;
     product.y = b.scores + nth * BLOCK_KEYS, product.y_row = score_row_;
     product.rows = i.rows, product.steps = c.key_dim / BF16_INPUTS, product.add = false;
     return product;
   }
 
-  // Goes over some products, step by step.
-  class Products {
-   public:
-    explicit Products(long count) : count_(count) {}
-
-    // Does the next step of all products, of which the nth one is product_of(nth). False: all are done.
-    template <class F>
-    bool step(F&& product_of) {
-      if (nth_ == count_) return false;
-      if (at_ == 0) now_ = product_of(nth_);
-      now_.step(at_++);
-      if (at_ == now_.steps) at_ = 0, nth_++;
-      return true;
-    }
-
-   private:
-    TileSteps now_;
-    const long count_;
-    long nth_ = 0, at_ = 0;
-  };
-
-  // The sums of at most ROWS rows over the keys of one part -> s.
-  void sum_part(const Task& t, long part, State s) {
-    load_query(t);
+  // The sums of at most ROWS rows over the keys of one part -> s. `query`: of those rows.
+  void sum_part(const Task& t, long part, const bf16* query, State s) {
+    for (long r = 0; r < t.rows; r++) positions_[r] = position(t, r);
     s.reset(padded_to(t.rows, LANES), c.value_pad);
     Item items[PART / TILE * ROWS / BLOCK_ROWS];
     long count = 0;
     items_of(t, part, [&](const Item& item) { items[count++] = item; });
     const TileScope scope(TILE_ROWS);
-    const auto first = [&](long nth) { return key_product(items[0], nth, buffers_[0]); };
-    for (Products products(key_products(items[0])); products.step(first);) continue;
+    for (long nth = 0; nth < key_products(items[0]); nth++) key_product(items[0], nth, buffers_[0], query).multiply();
     for (long n = 0; n < count; n++) {
       const Item& item = items[n];
       const Item *const before = n > 0 ? &item - 1 : nullptr, *const after = n + 1 < count ? &item + 1 : nullptr;
@@ -182,31 +192,34 @@ class PromptWorker : Places {
       const SoftmaxTile<Weights::HALVES> softmax{mine.scores, score_row_, item.padded, mine.base, mine.factor};
       const State sums = s.from(item.row, c.value_pad);
       raise(item, softmax, sums);
-      // Between the rows come steps of products: of the item before, which has its weights, and then of the one after.
-      const long values = before ? value_products() : 0, keys = after ? key_products(*after) : 0;
-      const long steps = (before ? values * before->padded : 0) / BF16_INPUTS + keys * c.key_dim / BF16_INPUTS;
-      const auto nth_product = [&](long nth) {
-        return nth < values ? value_product(*before, nth, other, s) : key_product(*after, nth - values, other);
-      };
-      Products products(values + keys);
+      // Between the rows come products: of the item before, which has its weights, and then of the one after.
+      const long values = before ? value_products() : 0, products = values + (after ? key_products(*after) : 0);
       long done = 0;
       for (long row = 0; row < item.rows; row++) {
-        for (; done * item.rows < steps * (row + 1); done++) products.step(nth_product);
+        for (; done * item.rows < products * (row + 1); done++)
+          if (done < values)
+            value_product(*before, done, other, s).multiply();
+          else
+            key_product(*after, done - values, other, query).multiply();
         softmax.weigh(row, sums);
+        outputs_.fetch(2 * LINES_AHEAD);
+        later_.fetch(LINES_AHEAD);
       }
       softmax.shrink(item.rows, sums, c.value_pad);
     }
-    const auto last = [&](long nth) { return value_product(items[count - 1], nth, buffers_[(count - 1) % 2], s); };
-    for (Products products(value_products()); products.step(last);) continue;
+    const Item& last = items[count - 1];
+    for (long nth = 0; nth < value_products(); nth++) value_product(last, nth, buffers_[(count - 1) % 2], s).multiply();
   }
 
   // Caps and masks the scores of an item, and raises the tops of its rows.
   void raise(const Item& i, const SoftmaxTile<Weights::HALVES>& softmax, State s) {
-    alignas(64) float tops[BLOCK_ROWS] = {};
+    alignas(64) float tops[BLOCK_ROWS];
+    std::fill(tops, tops + BLOCK_ROWS, -INF);
     for (long r = 0; r < i.rows; r++) {
       const long at = positions_[i.row + r];
       if (a.softcap > 0) softmax.cap(r, a.softcap);
-      tops[r] = softmax.largest(r, i.masked ? Seen{first_visible(at) - i.key0, at + 1 - i.key0} : Seen{0, i.padded});
+      const Seen seen = i.masked ? Seen{first_visible(at) - i.key0, at + 1 - i.key0} : Seen{0, i.padded};
+      tops[r] = softmax.largest_above(s.top[r] + SLACK, r, seen);
     }
     softmax.raise(i.rows, tops, s);
   }
@@ -215,6 +228,7 @@ class PromptWorker : Places {
   bf16 *panels_, *query_;
   Buffers buffers_[2];
   State all_, part_;
+  Fetches outputs_, later_;
   long positions_[ROWS];  // of each row whose sums are computed, in its sequence
 };
 

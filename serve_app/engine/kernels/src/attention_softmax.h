@@ -10,17 +10,20 @@ enum class Weights { FLOATS, ROUNDED, HALVES };
 
 constexpr float LOG2_E = 1.44269504f;
 
-// exp(score - top), where `base` is top * LOG2_E: within 3e-6, for weights that are rounded to bfloat16. The polynomial
+// A row's sums keep their top while no score is more than this above it, so they seldom shrink. A weight is e^SLACK at
+// most.
+constexpr float SLACK = 8;
+
+// exp(score - top), where `base` is top * LOG2_E: within 8e-5, for weights that are rounded to bfloat16. The polynomial
 // is the one of least relative error for 2^x from 0 to 1.
 INLINE F16 short_exp(F16 score, F16 base) {
 #ifdef __AVX512DQ__
   const __m512 x = _mm512_fmsub_ps((__m512)score, _mm512_set1_ps(LOG2_E), (__m512)base);
   const __m512 r = _mm512_reduce_ps(x, 1);  // x minus the integer below; 0 for -INF
-  __m512 p = _mm512_set1_ps(0.013534168f);
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.052011464f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.24144275f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69300383f));
-  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0000026f));
+  __m512 p = _mm512_set1_ps(0.07802452f);
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.22606716f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.69583354f));
+  p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.99992522f));
   return (F16)_mm512_scalef_ps(p, x);
 #else
   return exp(score - base / LOG2_E);
@@ -57,8 +60,8 @@ struct SoftmaxTile {
       store(at, tanh(load(at) / cap) * cap);
   }
 
-  // Masks the scores of a row, and returns the largest.
-  float largest(long row, Seen seen) const {
+  // Masks the scores of a row. Returns the largest one if it is above `bound`, else -INF.
+  float largest_above(float bound, long row, Seen seen) const {
     float* const at = scores + row * stride;
     if (seen.lo > 0) std::fill(at, at + std::min(seen.lo, padded), -INF);
     if (seen.hi < padded) std::fill(at + std::max(0L, seen.hi), at + padded, -INF);
@@ -67,10 +70,12 @@ struct SoftmaxTile {
       other = max(other, load(at + k));
       if (k + LANES < padded) best = max(best, load(at + k + LANES));
     }
-    return max(max(best, other));
+    const F16 lanes = max(best, other);
+    return any_above(lanes, bound) ? max(lanes) : -INF;
   }
 
-  // Raises the tops of all rows to `tops` [rows, a multiple of sixteen]; fills `base` and `factor`.
+  // Raises the tops of the rows that have a higher one in `tops` [rows, a multiple of sixteen]; fills `base` and
+  // `factor`.
   void raise(long rows, const float* tops, State s) const {
     for (long r = 0; r < rows; r += LANES) {
       const F16 before = load(s.top + r), after = max(load(tops + r), before), above = base_of<FORM>(after);
@@ -92,11 +97,13 @@ struct SoftmaxTile {
 
   // The same as all steps above for one row alone, which is faster for a few rows.
   void do_row(long row, Seen seen, State s, long width) const {
-    const F16 before = splat(s.top[row]), after = max(splat(largest(row, seen)), before), above = base_of<FORM>(after);
+    const F16 before = splat(s.top[row]);
+    const float top = largest_above(s.top[row] + SLACK, row, seen);
+    const F16 above = base_of<FORM>(top > -INF ? splat(top) : before);
     F16 shrunk = splat(1.f);
-    if (after[0] > before[0]) {
+    if (top > -INF) {
       shrunk = weight_of<FORM>(before, above);
-      s.top[row] = after[0];
+      s.top[row] = top;
       for (long d = row * width; d < (row + 1) * width; d += LANES) store(s.out + d, load(s.out + d) * shrunk);
     }
     weigh(row, above, shrunk, s);

@@ -6,6 +6,7 @@
 namespace {
 
 constexpr long TILE = 64;  // keys whose scores are held at once, at least one block; twice as many on tile registers
+constexpr long ROWS_AHEAD = 12;  // queries are fetched so many rows before they are read
 constexpr long FEW = 8;    // up to this many rows, keys and values are read in place, not copied first
 
 // `head`: a head of keys. `first`, `rows`: rows of (token, query head of the group), counted in the sequence.
@@ -60,8 +61,13 @@ struct Places {
   // and features of a task.
   template <class F>
   void queries(const Task& t, F&& put) const {
+    const auto place = [&](long r) { return element(t, r) * a.query_row + head(t, r) * a.query_head; };
+    const long bytes = a.wide_query ? sizeof(float) : sizeof(bf16);
     for (long r = 0; r < t.rows; r++) {
-      const long at = element(t, r) * a.query_row + head(t, r) * a.query_head;
+      if (const long later = r + ROWS_AHEAD; later < t.rows)
+        for (long at = 0; at < c.key_dim * bytes; at += 64)
+          __builtin_prefetch((const char*)a.query + place(later) * bytes + at, 0, 2);
+      const long at = place(r);
       for (long d = 0; d < c.key_dim; d += LANES) {
         const long some = std::min(LANES, c.key_dim - d);
         const auto read = [&](auto* p) { return a.scale * (some == LANES ? load(p) : load_some(p, some)); };
@@ -69,6 +75,9 @@ struct Places {
       }
     }
   }
+
+  // The place of a row in the output, in elements.
+  long output(const Task& t, long row) const { return (element(t, row) * a.heads + head(t, row)) * c.value_dim; }
 
   // Divides the sums by the totals, which include the sinks, and writes the rows of the output.
   void finish(const Task& t, State s) const {
@@ -80,7 +89,7 @@ struct Places {
         total = total * scale + std::exp(sink - m);
       }
       scale /= total;
-      const long at = (element(t, r) * a.heads + head(t, r)) * c.value_dim;
+      const long at = output(t, r);
       const float* const o = s.out + r * c.value_pad;
       const auto write = [&](auto* to) {
         long d = 0;

@@ -1,4 +1,4 @@
-// Products of attention on tile registers, one step at a time, and the panels of keys and values that they take.
+// Products of attention on tile registers, and the panels of keys and values that they take.
 #pragma once
 #include "tiles.h"
 
@@ -22,60 +22,67 @@ void value_pair(const bf16* even, const bf16* odd, long dim, bf16* to, long pane
   for (long d = 0; d < dim; d += LANES, to += panel) interleave(even ? even + d : zeros, odd ? odd + d : zeros, to);
 }
 
-// y [rows, 32] = x w, or += if `add`, for up to 32 rows. Sums stay in tile registers from the first step to the last,
-// and other work may be done between two steps. A TileScope of TILE_ROWS must live. Whole tiles of rows are read and
-// written.
-struct TileSteps {
+// y [rows, 32] = x w, or += if `add`, for up to 32 rows. A TileScope of TILE_ROWS must live. Whole tiles of rows are read
+// and written.
+struct TileBlock {
   const bf16* x;      // [rows, inputs], rows x_row elements apart
   const bf16 *w, *v;  // panels of the first and the other sixteen outputs; v may be null
   float* y;           // rows y_row elements apart
   long x_row, y_row, rows, steps;
   bool add;
 
-  void step(long at) const;
+  void multiply() const;
 };
 
 #ifdef __AMX_BF16__
 
-inline void TileSteps::step(long at) const {
-  const long x_bytes = x_row * sizeof(bf16), y_bytes = y_row * sizeof(float);
-  float* const y_low = y + TILE_ROWS * y_row;
-  const bool low = rows > TILE_ROWS;
+template <bool LOW, bool V>
+INLINE void multiply_block(const TileBlock& b) {
+  const long x_bytes = b.x_row * sizeof(bf16), y_bytes = b.y_row * sizeof(float);
+  float *const y = b.y, *const y_low = y + TILE_ROWS * b.y_row;
   asm volatile("" ::: "memory");  // GCC does not know that tile loads read memory: stores stay before this line
-  if (at == 0 && add) {
+  if (b.add) {
     _tile_loadd(0, y, y_bytes);
-    if (v) _tile_loadd(1, y + LANES, y_bytes);
-    if (low) _tile_loadd(2, y_low, y_bytes);
-    if (low && v) _tile_loadd(3, y_low + LANES, y_bytes);
-  } else if (at == 0) {
+    if (V) _tile_loadd(1, y + LANES, y_bytes);
+    if (LOW) _tile_loadd(2, y_low, y_bytes);
+    if (LOW && V) _tile_loadd(3, y_low + LANES, y_bytes);
+  } else {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
   }
-  const bf16* const from = x + at * BF16_INPUTS;
-  _tile_loadd(4, from, x_bytes);
-  _tile_loadd(6, w + at * TILE_SIZE, 64);
-  _tile_dpbf16ps(0, 4, 6);
-  if (v) {
-    _tile_loadd(7, v + at * TILE_SIZE, 64);
-    _tile_dpbf16ps(1, 4, 7);
+  const bf16 *x = b.x, *low = x + TILE_ROWS * b.x_row, *w = b.w, *v = b.v;
+  for (long at = 0; at < b.steps; at++) {
+    _tile_loadd(4, x + at * BF16_INPUTS, x_bytes);
+    _tile_loadd(6, w + at * TILE_SIZE, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    if (V) {
+      _tile_loadd(7, v + at * TILE_SIZE, 64);
+      _tile_dpbf16ps(1, 4, 7);
+    }
+    if (LOW) {
+      _tile_loadd(5, low + at * BF16_INPUTS, x_bytes);
+      _tile_dpbf16ps(2, 5, 6);
+      if (V) _tile_dpbf16ps(3, 5, 7);
+    }
   }
-  if (low) {
-    _tile_loadd(5, from + TILE_ROWS * x_row, x_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    if (v) _tile_dpbf16ps(3, 5, 7);
-  }
-  if (at + 1 < steps) return;
   _tile_stored(0, y, y_bytes);
-  if (v) _tile_stored(1, y + LANES, y_bytes);
-  if (low) _tile_stored(2, y_low, y_bytes);
-  if (low && v) _tile_stored(3, y_low + LANES, y_bytes);
+  if (V) _tile_stored(1, y + LANES, y_bytes);
+  if (LOW) _tile_stored(2, y_low, y_bytes);
+  if (LOW && V) _tile_stored(3, y_low + LANES, y_bytes);
+}
+
+inline void TileBlock::multiply() const {
+  if (rows > TILE_ROWS)
+    v ? multiply_block<true, true>(*this) : multiply_block<true, false>(*this);
+  else
+    v ? multiply_block<false, true>(*this) : multiply_block<false, false>(*this);
 }
 
 #else
 
-inline void TileSteps::step(long) const { __builtin_trap(); }
+inline void TileBlock::multiply() const { __builtin_trap(); }
 
 #endif
 

@@ -148,6 +148,15 @@ INLINE float max(F16 v) {
 
 INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
 
+// Whether some lane is above the bound. NaN is not.
+INLINE bool any_above(F16 v, float bound) {
+#ifdef __AVX512F__
+  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(bound), _CMP_GT_OQ) != 0;
+#else
+  return max(v) > bound;
+#endif
+}
+
 // e^x within 2 ulp. The result is 0 for x below -87.3 (-103.9 with AVX-512), infinity above 88.7, and NaN for NaN.
 INLINE F16 exp(F16 x) {
 #ifdef __AVX512F__  // the results are 0 or infinite beyond these bounds; of NaN, min and max return the second operand

@@ -199,6 +199,22 @@ def test_decoding_gives_the_bits_of_a_prefill_for_any_number_of_rows(
     assert torch.equal(torch.cat(steps), whole[1:])
 
 
+def test_scores_that_rise_with_the_position_equal_the_reference_in_prefill_and_decode(
+    kernels: str, dtype: torch.dtype
+) -> None:
+    """Sums keep their top while scores rise a little, and shrink when they rise more: both happen here."""
+    sequences = Sequences([450], heads=4, dims=(64, 64), dtype=dtype)
+    steps = torch.arange(450) // 64  # scores rise by 5 with every 64 keys, exactly in bfloat16 too
+    sequences.query[0].fill_(1.0)
+    sequences.key[0][:] = (steps * 5 / 8).to(dtype)[:, None, None]
+    backends = [sequences.cache(backend) for backend in (CpuAttention(), ReferenceAttention())]
+    got, want = (sequences.run(backend, {0: (0, 450)})[0] for backend in backends)
+    torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    if kernels == "on":
+        decodes = [sequences.run(backends[0], {0: (at, at + 1)})[0] for at in range(63, 450, 43)]
+        assert torch.equal(torch.cat(decodes), got[63::43])
+
+
 def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, dtype: torch.dtype) -> None:
     sequences = Sequences([40, 40], kv_heads=6, dtype=dtype)
     backend = sequences.cache(CpuAttention())
