@@ -158,10 +158,10 @@ class ModelConfig(ConfigModel):
     device: Literal["auto", "cpu", "cuda"] = Field(
         "auto", description="Where the model runs; auto: on a GPU with CUDA if there is one, else on the CPU."
     )
-    attention: Literal["auto", "reference", "cpu", "cuda"] = Field(
+    attention: Literal["auto", "reference", "cpu", "cuda", "triton"] = Field(
         "auto",
-        description="How attention is computed; auto: the fast way on the device; reference: plain torch, "
-        "slow, for comparison.",
+        description="How attention is computed; auto: the usual way on the device; reference: plain torch, "
+        "slow, for comparison; triton: kernels of our own for a GPU, which no GPU has run yet.",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     max_output_tokens: int | None = Field(
@@ -216,7 +216,7 @@ class ModelConfig(ConfigModel):
             return self
         for field, wrong in (
             ("device", ("cuda",)),
-            ("attention", ("reference", "cuda")),
+            ("attention", ("reference", "cuda", "triton")),
             ("task", ("embed",)),
         ):
             if (value := getattr(self, field)) in wrong:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from serve_app.engine.attention import AttentionBackend
 
 
 def make_backend(name: str, device: torch.device) -> AttentionBackend:
-    """`reference`, `cpu`, `cuda`, or `auto`: the fast one of `device`. ValueError for any other name.
+    """`reference`, `cpu`, `cuda`, `triton`, or `auto`: the one for `device`. ValueError for any other name.
 
-    `cuda` runs on a CPU too, for comparison; `cpu` needs the tensors on the CPU.
+    `cuda` runs on a CPU too, for comparison; `cpu` needs the tensors on the CPU. `triton` needs a CUDA
+    device, or Triton's interpreter.
     """
     if name == "auto":
         name = "cuda" if device.type == "cuda" else "cpu"
@@ -23,10 +26,22 @@ def make_backend(name: str, device: torch.device) -> AttentionBackend:
             from serve_app.engine.attention.cuda import CudaAttention
 
             return CudaAttention()
+        case "triton":
+            return _triton(device)
         case "cpu" if device.type == "cpu":
             from serve_app.engine.attention.cpu import CpuAttention
 
             return CpuAttention()
         case "cpu":
             raise ValueError(f"attention cpu needs a model on the CPU, this one is on {device}")
-    raise ValueError(f"unknown attention backend {name!r}: choose auto, reference, cpu or cuda")
+    raise ValueError(f"unknown attention backend {name!r}: choose auto, reference, cpu, cuda or triton")
+
+
+def _triton(device: torch.device) -> AttentionBackend:
+    if device.type != "cuda" and os.environ.get("TRITON_INTERPRET") != "1":
+        raise ValueError(f"attention triton needs a model on a GPU, this one is on {device}")
+    try:
+        from serve_app.engine.attention.triton.backend import TritonAttention
+    except ModuleNotFoundError as error:
+        raise ValueError("attention triton needs the package triton: pip install triton") from error
+    return TritonAttention()

@@ -1,0 +1,1 @@
+"""Paged attention by kernels of our own in Triton."""

@@ -1,0 +1,316 @@
+"""Paged attention in Triton: rows of prompts, and decodes whose cache is read in parts.
+
+The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows of one KV head, so that
+keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
+keeps behind its sequence's end is never read: a weight of zero times a NaN would be a NaN.
+
+Knows tensors alone. `launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import triton
+import triton.language as tl
+
+NEVER = tl.constexpr(-float("inf"))
+# The interpreter keeps bfloat16 as sixteen bits, whose products mean nothing.
+WIDENED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+@triton.jit
+def _product(left: Any, right: Any) -> Any:
+    """Summed in float32, and for float32 not rounded to TF32."""
+    if WIDENED:
+        left = left.to(tl.float32)
+        right = right.to(tl.float32)
+    return tl.dot(left, right, input_precision="ieee")
+
+
+@triton.jit
+def _scores(query: Any, keys: Any, scale: Any, softcap: Any, SOFTCAP: tl.constexpr) -> Any:
+    """[M, N] float32: scaled products of rows and keys, bent by `softcap`."""
+    scores = _product(query, tl.trans(keys)) * scale
+    if SOFTCAP:
+        scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
+    return scores
+
+
+@triton.jit
+def _attend(
+    query: Any,  # [M, D]
+    positions: Any,  # [M]: of each row in its sequence
+    first: Any,  # the first key that is read
+    end: Any,  # one after the last
+    table: Any,  # pointer to the sequence's blocks
+    keys: Any,
+    values: Any,
+    kv_head: Any,
+    scale: Any,
+    softcap: Any,
+    window: Any,
+    KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+) -> Any:
+    """Keys `first` to `end`: each row's top score, sum of weights, and weighted values [VALUE_PAD]."""
+    key_dims = tl.arange(0, KEY_PAD)
+    value_dims = tl.arange(0, VALUE_PAD)
+    top = tl.full([M], NEVER, tl.float32)
+    total = tl.zeros([M], tl.float32)
+    sums = tl.zeros([M, VALUE_PAD], tl.float32)
+    for start in range(first, end, N):
+        tokens = start + tl.arange(0, N)
+        there = tokens < end
+        blocks = tl.load(table + tokens // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
+        slots = (blocks * BLOCK_SIZE + tokens % BLOCK_SIZE) * KV_HEADS + kv_head
+        key = tl.load(
+            keys + slots[:, None] * KEY_DIM + key_dims[None, :],
+            mask=there[:, None] & (key_dims[None, :] < KEY_DIM),
+            other=0.0,
+        )
+        scores = _scores(query, key.to(query.dtype), scale, softcap, SOFTCAP)
+        visible = there[None, :] & (tokens[None, :] <= positions[:, None])
+        if WINDOW:
+            visible = visible & (tokens[None, :] > positions[:, None] - window)
+        scores = tl.where(visible, scores, NEVER)
+        new_top = tl.maximum(top, tl.max(scores, 1))
+        # A row that has seen no key yet has no top: subtracting it would give a NaN.
+        base = tl.where(new_top == NEVER, 0.0, new_top)
+        weights = tl.exp(scores - base[:, None])
+        kept = tl.exp(top - base)
+        value = tl.load(
+            values + slots[:, None] * VALUE_DIM + value_dims[None, :],
+            mask=there[:, None] & (value_dims[None, :] < VALUE_DIM),
+            other=0.0,
+        )
+        total = total * kept + tl.sum(weights, 1)
+        sums = sums * kept[:, None] + _product(weights.to(query.dtype), value.to(query.dtype))
+        top = new_top
+    return top, total, sums
+
+
+@triton.jit
+def prompts(
+    query: Any,  # [T, H, KEY_DIM]
+    keys: Any,
+    values: Any,
+    out: Any,  # [T, H, VALUE_DIM]
+    tables: Any,  # [S, width]
+    width: Any,
+    query_start: Any,  # [S+1]
+    context_lens: Any,  # [S]
+    tiles: Any,  # [tiles, 2]: a sequence, and the first of its rows that the tile has
+    sinks: Any,  # [H]
+    scale: Any,
+    softcap: Any,
+    window: Any,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    GROUP_PAD: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+    SINKS: tl.constexpr,
+) -> None:
+    """One tile: M / GROUP_PAD rows of one sequence, with all query heads of one KV head."""
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    sequence = tl.load(tiles + 2 * tl.program_id(0))
+    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
+    kv_head = tl.program_id(1)
+    begin = tl.load(query_start + sequence)
+    rows_of_sequence = tl.load(query_start + sequence + 1) - begin
+    length = tl.load(context_lens + sequence)
+
+    lanes = tl.arange(0, M)
+    rows = first_row + lanes // GROUP_PAD
+    heads = kv_head * GROUP + lanes % GROUP_PAD
+    used = (rows < rows_of_sequence) & (lanes % GROUP_PAD < GROUP)
+    positions = length - rows_of_sequence + rows
+    places = ((begin + rows) * HEADS + heads).to(tl.int64)
+    dims = tl.arange(0, KEY_PAD)
+    row = tl.load(
+        query + places[:, None] * KEY_DIM + dims[None, :],
+        mask=used[:, None] & (dims[None, :] < KEY_DIM),
+        other=0.0,
+    )
+    last_row = tl.minimum(first_row + M // GROUP_PAD, rows_of_sequence) - 1
+    end = length - rows_of_sequence + last_row + 1  # later keys are seen by no row of the tile
+    first = 0
+    if WINDOW:
+        first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1)
+    top, total, sums = _attend(
+        row, positions, first, end, tables + sequence * width, keys, values, kv_head,
+        scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
+        WINDOW, SOFTCAP,
+    )  # fmt: skip
+    top = tl.where(used, top, 0.0)
+    if SINKS:
+        sink = tl.load(sinks + heads, mask=used, other=0.0).to(tl.float32)
+        with_sink = tl.maximum(top, sink)
+        sums = sums * tl.exp(top - with_sink)[:, None]
+        total = total * tl.exp(top - with_sink) + tl.exp(sink - with_sink)
+    total = tl.where(used, total, 1.0)
+    value_dims = tl.arange(0, VALUE_PAD)
+    tl.store(
+        out + places[:, None] * VALUE_DIM + value_dims[None, :],
+        (sums / total[:, None]).to(out.dtype.element_ty),
+        mask=used[:, None] & (value_dims[None, :] < VALUE_DIM),
+    )
+
+
+@triton.jit
+def decode_parts(
+    query: Any,  # [T, H, KEY_DIM]
+    keys: Any,
+    values: Any,
+    tops: Any,  # [D, H, parts] float32
+    totals: Any,  # [D, H, parts] float32
+    partial: Any,  # [D, H, parts, VALUE_DIM] float32
+    decodes: Any,  # [D, 2]: a sequence, and its row in the batch
+    tables: Any,
+    width: Any,
+    context_lens: Any,
+    parts: Any,
+    scale: Any,
+    softcap: Any,
+    window: Any,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    KEY_DIM: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    KEY_PAD: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
+    PART: tl.constexpr,
+    M: tl.constexpr,
+    N: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SOFTCAP: tl.constexpr,
+) -> None:
+    """PART tokens of one decoding sequence, for the query heads of one KV head.
+
+    Parts begin at multiples of PART whatever else is decoded, so the batch changes no sum.
+    """
+    GROUP: tl.constexpr = HEADS // KV_HEADS
+    decode, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    sequence = tl.load(decodes + 2 * decode)
+    length = tl.load(context_lens + sequence)
+    first = part * PART
+    end = tl.minimum(first + PART, length)
+    if WINDOW:
+        first = tl.maximum(first, length - window)
+    if first < end:
+        lanes = tl.arange(0, M)
+        heads = kv_head * GROUP + lanes
+        used = lanes < GROUP
+        dims = tl.arange(0, KEY_PAD)
+        places = (tl.load(decodes + 2 * decode + 1) * HEADS + heads).to(tl.int64)
+        row = tl.load(
+            query + places[:, None] * KEY_DIM + dims[None, :],
+            mask=used[:, None] & (dims[None, :] < KEY_DIM),
+            other=0.0,
+        )
+        positions = tl.zeros([M], tl.int32) + (length - 1)
+        top, total, sums = _attend(
+            row, positions, first, end, tables + sequence * width, keys, values, kv_head,
+            scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
+            WINDOW, SOFTCAP,
+        )  # fmt: skip
+        at = (decode * HEADS + heads).to(tl.int64) * parts + part
+        tl.store(tops + at, top, mask=used)
+        tl.store(totals + at, total, mask=used)
+        value_dims = tl.arange(0, VALUE_PAD)
+        tl.store(
+            partial + at[:, None] * VALUE_DIM + value_dims[None, :],
+            sums,
+            mask=used[:, None] & (value_dims[None, :] < VALUE_DIM),
+        )
+
+
+@triton.jit
+def decode_join(
+    tops: Any,
+    totals: Any,
+    partial: Any,
+    out: Any,  # [T, H, VALUE_DIM]
+    decodes: Any,
+    context_lens: Any,
+    parts: Any,
+    sinks: Any,
+    window: Any,
+    HEADS: tl.constexpr,
+    VALUE_DIM: tl.constexpr,
+    VALUE_PAD: tl.constexpr,
+    PART: tl.constexpr,
+    WINDOW: tl.constexpr,
+    SINKS: tl.constexpr,
+) -> None:
+    """The parts of one query head of one decoding sequence, in their order."""
+    decode, head = tl.program_id(0), tl.program_id(1)
+    length = tl.load(context_lens + tl.load(decodes + 2 * decode))
+    dims = tl.arange(0, VALUE_PAD)
+    at = (decode * HEADS + head).to(tl.int64) * parts
+    first = 0
+    if WINDOW:
+        first = tl.maximum(0, length - window) // PART
+    last = (length + PART - 1) // PART
+    top = tl.load(tops + at + first)
+    total = tl.load(totals + at + first)
+    sums = tl.load(partial + (at + first) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
+    for part in range(first + 1, last):
+        other = tl.load(tops + at + part)
+        new_top = tl.maximum(top, other)
+        kept, added = tl.exp(top - new_top), tl.exp(other - new_top)
+        more = tl.load(partial + (at + part) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
+        sums = sums * kept + more * added
+        total = total * kept + tl.load(totals + at + part) * added
+        top = new_top
+    if SINKS:
+        sink = tl.load(sinks + head).to(tl.float32)
+        with_sink = tl.maximum(top, sink)
+        sums = sums * tl.exp(top - with_sink)
+        total = total * tl.exp(top - with_sink) + tl.exp(sink - with_sink)
+    place = (tl.load(decodes + 2 * decode + 1) * HEADS + head).to(tl.int64)
+    tl.store(out + place * VALUE_DIM + dims, (sums / total).to(out.dtype.element_ty), mask=dims < VALUE_DIM)
+
+
+@triton.jit
+def write_rows(
+    key: Any,  # [T, KV_HEADS * KEY_DIM]
+    value: Any,  # [T, KV_HEADS * VALUE_DIM]
+    keys: Any,
+    values: Any,
+    slots: Any,  # [T] int64
+    KEY_SIZE: tl.constexpr,
+    VALUE_SIZE: tl.constexpr,
+    STEP: tl.constexpr,
+) -> None:
+    """One row's keys and values into the slot that is theirs."""
+    row = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slots + row)
+    for start in range(0, KEY_SIZE, STEP):
+        dims = start + tl.arange(0, STEP)
+        numbers = tl.load(key + row * KEY_SIZE + dims, mask=dims < KEY_SIZE)
+        tl.store(keys + slot * KEY_SIZE + dims, numbers.to(keys.dtype.element_ty), mask=dims < KEY_SIZE)
+    for start in range(0, VALUE_SIZE, STEP):
+        dims = start + tl.arange(0, STEP)
+        numbers = tl.load(value + row * VALUE_SIZE + dims, mask=dims < VALUE_SIZE)
+        tl.store(
+            values + slot * VALUE_SIZE + dims, numbers.to(values.dtype.element_ty), mask=dims < VALUE_SIZE
+        )

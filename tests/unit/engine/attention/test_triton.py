@@ -1,0 +1,226 @@
+"""Triton's attention equals the reference: on a device where there is one, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.attention.select import make_backend
+from serve_app.engine.attention.triton import backend as triton_backend
+from serve_app.engine.attention.triton import plan as triton_plan
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.batch import build_batch
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+BLOCK, BLOCKS = 4, 32
+ALL = {"window": 3, "softcap": 1.5, "sinks": True}
+# One tuple a step: the (sequence, tokens) that it computes.
+STEPS = (((0, 6), (1, 1), (2, 9)), ((1, 3), (0, 1), (2, 1)), ((2, 1), (1, 1)))
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of a few tokens have several parts, too."""
+    for module in (triton_backend, triton_plan):
+        monkeypatch.setattr(module, "PART", 8)
+
+
+def sequence(table: list[int]) -> Sequence:
+    return Sequence(
+        request_id="r",
+        index=0,
+        prompt_len=4096,
+        token_ids=[0] * 4096,
+        sampling=SamplingParams(),
+        seed=0,
+        block_table=table,
+    )
+
+
+def scattered(count: int, blocks: int) -> list[Sequence]:
+    order = torch.randperm(count * blocks, generator=torch.Generator().manual_seed(3)).tolist()
+    return [sequence(order[i * blocks : (i + 1) * blocks]) for i in range(count)]
+
+
+def options(heads: int, **chosen: Any) -> dict[str, Any]:
+    if chosen.pop("sinks", False):
+        chosen["sinks"] = torch.linspace(-1, 2, heads, device=DEVICE)
+    return {"scale": 0.3, **chosen}
+
+
+def compare(
+    heads: int,
+    spec: LayerSpec,
+    steps: tuple[tuple[tuple[int, int], ...], ...],
+    chosen: dict[str, Any],
+    dtype: torch.dtype = torch.float32,
+    block_size: int = BLOCK,
+    blocks: int = 10,
+) -> None:
+    """Both backends compute `steps`, and every output is the same but for rounding."""
+    torch.manual_seed(0)
+    running = scattered(1 + max(index for step in steps for index, _ in step), blocks)
+    backends: list[AttentionBackend] = [ReferenceAttention(), TritonAttention()]
+    for one in backends:
+        one.allocate((spec,), len(running) * blocks, block_size, dtype, DEVICE)
+    for step in steps:
+        chunks = []
+        for index, length in step:
+            start = running[index].num_computed
+            chunks.append(Chunk(running[index], start, length, start + length))
+            running[index].num_computed += length
+        context = build_batch(chunks, block_size, DEVICE).context
+        tokens = context.slots.shape[0]
+        kv_heads = spec.num_kv_heads
+        sizes = (heads, spec.key_dim), (kv_heads, spec.key_dim), (kv_heads, spec.value_dim)
+        q, k, v = (torch.randn(tokens, *size, device=DEVICE).to(dtype) for size in sizes)
+        want, got = (one.forward(0, q, k, v, context, **options(heads, **chosen)) for one in backends)
+        assert got.dtype == dtype
+        torch.testing.assert_close(got, want, rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [{}, {"window": 5}, {"softcap": 1.5}, {"sinks": True}, ALL],
+    ids=["plain", "window", "softcap", "sinks", "all"],
+)
+def test_every_option_equals_the_reference(chosen: dict[str, Any]) -> None:
+    compare(4, LayerSpec(2, 8, 8), STEPS, chosen)
+
+
+@pytest.mark.parametrize(
+    ("heads", "shape", "dtype"),
+    [
+        (4, (4, 24, 16), torch.float32),  # values narrower than keys, no power of two, one head a group
+        (6, (2, 80, 80), torch.bfloat16),  # three heads a group
+        (20, (1, 64, 64), torch.float16),  # one head of keys for all
+        (4, (1, 576, 512), torch.float32),  # latent keys and values
+    ],
+    ids=str,
+)
+def test_every_shape_equals_the_reference(
+    heads: int, shape: tuple[int, int, int], dtype: torch.dtype
+) -> None:
+    compare(heads, LayerSpec(*shape), STEPS[:2], {}, dtype)
+
+
+def test_a_prompt_of_many_tiles_after_a_prefix_equals_the_reference() -> None:
+    compare(8, LayerSpec(2, 16, 16), (((0, 3),), ((0, 35), (1, 20)), ((0, 1), (1, 2))), {"window": 20})
+
+
+# Grouped heads, normalised heads, a window, softcap, sinks, and keys wider than values.
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral", "gemma2", "gpt_oss", "deepseek_v3"])
+def test_models_give_the_logits_and_greedy_tokens_of_transformers(architecture: str) -> None:
+    check_parity(tiny_model(architecture).to(DEVICE), TritonAttention(), tolerance=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_model_on_a_device_gives_them_too(architecture: str) -> None:
+    check_parity(tiny_model(architecture).to(DEVICE), TritonAttention(), tolerance=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize(
+    ("heads", "shape"),
+    [(32, (8, 128, 128)), (16, (8, 128, 128)), (8, (4, 256, 256)), (71, (1, 64, 64)), (16, (1, 576, 512))],
+    ids=str,
+)
+@pytest.mark.parametrize("chosen", [{}, {"window": 300}, ALL], ids=["plain", "window", "all"])
+def test_shapes_of_real_models_equal_the_reference(
+    heads: int,
+    shape: tuple[int, int, int],
+    dtype: torch.dtype,
+    chosen: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (triton_backend, triton_plan):
+        monkeypatch.setattr(module, "PART", 512)
+    steps = (((0, 1500), (1, 40), (2, 1)), ((0, 1), (1, 700), (2, 1)), ((0, 1), (1, 1), (2, 1)))
+    compare(heads, LayerSpec(*shape), steps, chosen, dtype, block_size=16, blocks=100)
+
+
+def test_what_is_decoded_beside_a_sequence_changes_no_bit_of_it() -> None:
+    spec, heads = LayerSpec(2, 8, 8), 4
+
+    def last(others: int) -> torch.Tensor:
+        torch.manual_seed(0)
+        running = scattered(3, 10)
+        made = TritonAttention()
+        made.allocate((spec,), BLOCKS, BLOCK, torch.float32, DEVICE)
+        for index, length in ((0, 21), (1, 33), (2, 5)):
+            step = build_batch([Chunk(running[index], 0, length, length)], BLOCK, DEVICE).context
+            made.forward(0, *rows(length, index), step, scale=0.3)
+        chunks = [
+            Chunk(running[index], length, 1, length + 1)
+            for index, length in ((0, 21), (1, 33), (2, 5))[: 1 + others]
+        ]
+        q, k, v = (
+            torch.cat(parts)
+            for parts in zip(*(rows(1, 9 + index) for index in range(len(chunks))), strict=True)
+        )
+        return made.forward(0, q, k, v, build_batch(chunks, BLOCK, DEVICE).context, scale=0.3)[0]
+
+    def rows(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        made = torch.Generator().manual_seed(seed)
+        q, k, v = (
+            torch.randn(count, n, 8, generator=made).to(DEVICE)
+            for n in (heads, spec.num_kv_heads, spec.num_kv_heads)
+        )
+        return q, k, v
+
+    assert torch.equal(last(0), last(1))
+    assert torch.equal(last(0), last(2))
+
+
+def test_what_a_broken_request_left_in_a_block_reaches_nobody() -> None:
+    made = TritonAttention()
+    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE)
+
+    def step(*chunks: Chunk, fill: float | None = None) -> torch.Tensor:
+        context = build_batch(chunks, BLOCK, DEVICE).context
+        q, k, v = (torch.randn(context.slots.shape[0], heads, 8, device=DEVICE) for heads in (4, 2, 2))
+        if fill is not None:
+            k, v = torch.full_like(k, fill), torch.full_like(v, fill)
+        return made.forward(0, q, k, v, context, **options(4, **ALL))
+
+    broken, healthy, longer = (sequence(list(blocks)) for blocks in (range(10), range(2), range(5, 10)))
+    step(Chunk(broken, 0, 40, 40), fill=float("nan"))
+    assert step(Chunk(healthy, 0, 5, 5), Chunk(longer, 0, 17, 17)).isfinite().all()
+    assert step(Chunk(healthy, 5, 1, 6), Chunk(longer, 17, 1, 18)).isfinite().all()
+
+
+def test_copied_blocks_are_read_like_their_sources() -> None:
+    made = TritonAttention()
+    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE)
+    source, target = sequence([0, 1, 2]), sequence([10, 11, 12])
+    q, k, v = (torch.randn(9, heads, 8, device=DEVICE) for heads in (4, 2, 2))
+    made.forward(0, q, k, v, build_batch([Chunk(source, 0, 9, 9)], BLOCK, DEVICE).context, scale=0.3)
+    made.copy_blocks([(0, 10), (1, 11), (2, 12)])
+    got = [
+        made.forward(
+            0, q[:1], k[:1], v[:1], build_batch([Chunk(one, 9, 1, 10)], BLOCK, DEVICE).context, scale=0.3
+        )
+        for one in (source, target)
+    ]
+    assert torch.equal(*got)
+
+
+def test_triton_is_chosen_by_name() -> None:
+    assert isinstance(make_backend("triton", DEVICE), TritonAttention)
+
+
+def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    with pytest.raises(ValueError, match="needs a model on a GPU, this one is on cpu"):
+        make_backend("triton", torch.device("cpu"))
