@@ -4,13 +4,12 @@ The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows
 keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
 keeps behind its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
-Knows tensors alone. `launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
+Knows tensors alone. `backend.py` calls these functions, on a device or, for tests, in Triton's interpreter.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import triton
 import triton.language as tl
@@ -21,7 +20,7 @@ WIDENED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
 @triton.jit
-def _product(left: Any, right: Any) -> Any:
+def _product(left, right):
     """Summed in float32, and for float32 not rounded to TF32."""
     if WIDENED:
         left = left.to(tl.float32)
@@ -30,7 +29,7 @@ def _product(left: Any, right: Any) -> Any:
 
 
 @triton.jit
-def _scores(query: Any, keys: Any, scale: Any, softcap: Any, SOFTCAP: tl.constexpr) -> Any:
+def _scores(query, keys, scale, softcap, SOFTCAP: tl.constexpr):
     """[M, N] float32: scaled products of rows and keys, bent by `softcap`."""
     scores = _product(query, tl.trans(keys)) * scale
     if SOFTCAP:
@@ -40,17 +39,17 @@ def _scores(query: Any, keys: Any, scale: Any, softcap: Any, SOFTCAP: tl.constex
 
 @triton.jit
 def _attend(
-    query: Any,  # [M, D]
-    positions: Any,  # [M]: of each row in its sequence
-    first: Any,  # the first key that is read
-    end: Any,  # one after the last
-    table: Any,  # pointer to the sequence's blocks
-    keys: Any,
-    values: Any,
-    kv_head: Any,
-    scale: Any,
-    softcap: Any,
-    window: Any,
+    query,  # [M, D]
+    positions,  # [M]: of each row in its sequence
+    first,  # the first key that is read
+    end,  # one after the last
+    table,  # pointer to the sequence's blocks
+    keys,
+    values,
+    kv_head,
+    scale,
+    softcap,
+    window,
     KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     KEY_DIM: tl.constexpr,
@@ -61,7 +60,7 @@ def _attend(
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-) -> Any:
+):
     """Keys `first` to `end`: each row's top score, sum of weights, and weighted values [VALUE_PAD]."""
     key_dims = tl.arange(0, KEY_PAD)
     value_dims = tl.arange(0, VALUE_PAD)
@@ -101,19 +100,19 @@ def _attend(
 
 @triton.jit
 def prompts(
-    query: Any,  # [T, H, KEY_DIM]
-    keys: Any,
-    values: Any,
-    out: Any,  # [T, H, VALUE_DIM]
-    tables: Any,  # [S, width]
-    width: Any,
-    query_start: Any,  # [S+1]
-    context_lens: Any,  # [S]
-    tiles: Any,  # [tiles, 2]: a sequence, and the first of its rows that the tile has
-    sinks: Any,  # [H]
-    scale: Any,
-    softcap: Any,
-    window: Any,
+    query,  # [T, H, KEY_DIM]
+    keys,
+    values,
+    out,  # [T, H, VALUE_DIM]
+    tables,  # [S, width]
+    width,
+    query_start,  # [S+1]
+    context_lens,  # [S]
+    tiles,  # [tiles, 2]: a sequence, and the first of its rows that the tile has
+    sinks,  # [H]
+    scale,
+    softcap,
+    window,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     GROUP_PAD: tl.constexpr,
@@ -127,7 +126,7 @@ def prompts(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
-) -> None:
+):
     """One tile: M / GROUP_PAD rows of one sequence, with all query heads of one KV head."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     sequence = tl.load(tiles + 2 * tl.program_id(0))
@@ -176,20 +175,20 @@ def prompts(
 
 @triton.jit
 def decode_parts(
-    query: Any,  # [T, H, KEY_DIM]
-    keys: Any,
-    values: Any,
-    tops: Any,  # [D, H, parts] float32
-    totals: Any,  # [D, H, parts] float32
-    partial: Any,  # [D, H, parts, VALUE_DIM] float32
-    decodes: Any,  # [D, 2]: a sequence, and its row in the batch
-    tables: Any,
-    width: Any,
-    context_lens: Any,
-    parts: Any,
-    scale: Any,
-    softcap: Any,
-    window: Any,
+    query,  # [T, H, KEY_DIM]
+    keys,
+    values,
+    tops,  # [D, H, parts] float32
+    totals,  # [D, H, parts] float32
+    partial,  # [D, H, parts, VALUE_DIM] float32
+    decodes,  # [D, 2]: a sequence, and its row in the batch
+    tables,
+    width,
+    context_lens,
+    parts,
+    scale,
+    softcap,
+    window,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
@@ -202,7 +201,7 @@ def decode_parts(
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
-) -> None:
+):
     """PART tokens of one decoding sequence, for the query heads of one KV head.
 
     Parts begin at multiples of PART whatever else is decoded, so the batch changes no sum.
@@ -245,22 +244,22 @@ def decode_parts(
 
 @triton.jit
 def decode_join(
-    tops: Any,
-    totals: Any,
-    partial: Any,
-    out: Any,  # [T, H, VALUE_DIM]
-    decodes: Any,
-    context_lens: Any,
-    parts: Any,
-    sinks: Any,
-    window: Any,
+    tops,
+    totals,
+    partial,
+    out,  # [T, H, VALUE_DIM]
+    decodes,
+    context_lens,
+    parts,
+    sinks,
+    window,
     HEADS: tl.constexpr,
     VALUE_DIM: tl.constexpr,
     VALUE_PAD: tl.constexpr,
     PART: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
-) -> None:
+):
     """The parts of one query head of one decoding sequence, in their order."""
     decode, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + tl.load(decodes + 2 * decode))
@@ -292,15 +291,15 @@ def decode_join(
 
 @triton.jit
 def write_rows(
-    key: Any,  # [T, KV_HEADS * KEY_DIM]
-    value: Any,  # [T, KV_HEADS * VALUE_DIM]
-    keys: Any,
-    values: Any,
-    slots: Any,  # [T] int64
+    key,  # [T, KV_HEADS * KEY_DIM]
+    value,  # [T, KV_HEADS * VALUE_DIM]
+    keys,
+    values,
+    slots,  # [T] int64
     KEY_SIZE: tl.constexpr,
     VALUE_SIZE: tl.constexpr,
     STEP: tl.constexpr,
-) -> None:
+):
     """One row's keys and values into the slot that is theirs."""
     row = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + row)

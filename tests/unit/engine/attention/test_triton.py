@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -224,3 +227,23 @@ def test_triton_is_refused_where_it_cannot_run(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(ValueError, match="needs a model on a GPU, this one is on cpu"):
         make_backend("triton", torch.device("cpu"))
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [(4, 2, 16, 16)]
+    + [
+        pytest.param(each, marks=pytest.mark.full)
+        for each in ((32, 8, 128, 128), (8, 4, 256, 256), (71, 1, 64, 64), (16, 1, 576, 512))
+    ],
+    ids=str,
+)
+def test_the_kernels_compile_for_a_gpu(sizes: tuple[int, ...]) -> None:
+    """An H100 has 227 KiB of shared memory for a program."""
+    command = [sys.executable, "-m", "tests.support.triton_compiled", "sm_90", "bf16", *map(str, sizes)]
+    environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    shared = {name: int(size) for name, size in map(str.split, done.stdout.splitlines())}
+    assert set(shared) == {"write_rows", "decode_parts", "decode_join", "prompts"}
+    assert max(shared.values()) <= 227 * 1024

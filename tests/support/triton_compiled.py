@@ -1,0 +1,70 @@
+"""The attention kernels compiled for a GPU, on a machine without one: types, layouts and shared memory.
+
+    python -m tests.support.triton_compiled sm_90 bf16 HEADS KV_HEADS KEY_DIM VALUE_DIM
+
+Prints a line for each kernel: its name, and the bytes of shared memory that a program takes. What
+Triton's interpreter takes and its compiler refuses fails here.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from serve_app.engine.attention.triton import kernels
+from serve_app.engine.attention.triton.backend import KEYS, KEYS_OF_WIDE_HEADS, LEAST, ROWS, WRITTEN
+from serve_app.engine.attention.triton.plan import PART
+
+POINTERS = {
+    **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes"), "*i32"),
+    **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
+    **dict.fromkeys(("width", "parts", "window"), "i32"),
+    **dict.fromkeys(("scale", "softcap"), "fp32"),
+    "slots": "*i64",
+}
+
+
+def compiled(kernel: Any, target: GPUTarget, dtype: str, constants: dict[str, Any]) -> int:
+    """Bytes of shared memory of a program."""
+    names = kernel.arg_names
+    chosen = {name: value for name, value in constants.items() if name in names}
+    signature = {name: "constexpr" if name in chosen else POINTERS.get(name, f"*{dtype}") for name in names}
+    places = {(names.index(name),): value for name, value in chosen.items()}
+    made = triton.compile(ASTSource(kernel, signature=signature, constexprs=places), target=target)
+    return int(made.metadata.shared)
+
+
+def main(level: str, dtype: str, *sizes: str) -> None:
+    heads, kv_heads, key_dim, value_dim = map(int, sizes)
+    key_pad, value_pad, group_pad = (
+        1 << (n - 1).bit_length() for n in (key_dim, value_dim, heads // kv_heads)
+    )
+    constants = {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "GROUP_PAD": group_pad,
+        "BLOCK_SIZE": 32,
+        "KEY_DIM": key_dim,
+        "VALUE_DIM": value_dim,
+        "KEY_PAD": max(LEAST, key_pad),
+        "VALUE_PAD": max(LEAST, value_pad),
+        "KEY_SIZE": kv_heads * key_dim,
+        "VALUE_SIZE": kv_heads * value_dim,
+        "N": KEYS if max(key_pad, value_pad) <= 128 else KEYS_OF_WIDE_HEADS,
+        "PART": PART,
+        "STEP": WRITTEN,
+        **dict.fromkeys(("WINDOW", "SOFTCAP", "SINKS"), True),
+    }
+    target = GPUTarget("cuda", int(level.removeprefix("sm_")), 32)
+    rows = {"prompts": max(ROWS, group_pad), "decode_parts": max(LEAST, group_pad)}
+    for name in ("write_rows", "decode_parts", "decode_join", "prompts"):
+        shared = compiled(getattr(kernels, name), target, dtype, {**constants, "M": rows.get(name)})
+        print(name, shared, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
