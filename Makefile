@@ -28,6 +28,8 @@ OF_TORCH := torch triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cubla
 	nvidia-nvshmem-cu13 nvidia-nvtx
 # A client that wants older packages than the server has.
 LITELLM := .venv-litellm/.installed
+# Its interpreter runs the kernels of a GPU on a CPU. Apart, because torch imports it wherever it finds it.
+TRITON := .venv-triton/.installed
 UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 # Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
@@ -67,7 +69,7 @@ test: $(STAMP)
 	@$(SIDE_BY_SIDE) test-ray test-unit test-deploy
 	@echo "all three parts passed"
 
-test-unit: $(STAMP)
+test-unit: $(STAMP) $(TRITON)
 	$(call tested,$(GIVING_WAY) $(PYTEST) -n 3 -m "$(UNIT)" $(PYTEST_FLAGS))  # three on two: many tests wait
 
 test-ray: $(STAMP)
@@ -81,7 +83,7 @@ test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
 test-all: $(STAMP) $(LITELLM)
 	$(MAKE) -j1 test-unit test-ray test-deploy UNIT="not ray and not gpu" RAY="ray and not gpu"
 
-test-gpu: $(STAMP)
+test-gpu: $(STAMP)  # with the Triton that torch brings
 	$(PYTEST) -m gpu $(PYTEST_FLAGS)
 
 # Lines of serve_app that `make test` runs, in whichever process: gateways, replicas and commands too.
@@ -155,6 +157,12 @@ $(STAMP): pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet $(TORCH_PIP_FLAGS) "$(TORCH)"
 	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
+	@touch $@
+
+$(TRITON):
+	@rm -rf $(dir $@) && mkdir $(dir $@)
+	@$(BIN)/python -m pip install --quiet --no-deps --target $(dir $@) triton==3.7.1 || \
+	  echo "no Triton for this platform: its tests are left out"
 	@touch $@
 
 $(LITELLM):

@@ -242,6 +242,7 @@ def test_the_kernels_compile_for_a_gpu(sizes: tuple[int, ...]) -> None:
     """An H100 has 227 KiB of shared memory for a program."""
     command = [sys.executable, "-m", "tests.support.triton_compiled", "sm_90", "bf16", *map(str, sizes)]
     environ = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     shared = {name: int(size) for name, size in map(str.split, done.stdout.splitlines())}
