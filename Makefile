@@ -148,7 +148,7 @@ migration: $(STAMP)
 	$(BIN)/python -m serve_app.control.new_migration "$(or $(NAME),tables)" $(MIGRATION_FLAGS)
 
 clean:
-	rm -rf $(VENV) $(dir $(LITELLM)) $(dir $(LOCK_TOOL))
+	rm -rf $(VENV) $(dir $(LITELLM)) $(dir $(TRITON)) $(dir $(LOCK_TOOL))
 
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("Python 3.11 or newer is needed: make PYTHON=/path/to/python3.11")'
