@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from serve_app.engine.attention import LayerSpec
+from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.reference import attend
 from serve_app.engine.forward_context import ForwardContext
 
@@ -28,28 +28,13 @@ class _Group:
     lens: torch.Tensor  # [S, 1, 1] int64: tokens visible to the last row
 
 
-class CudaAttention:
+class CudaAttention(BlockPools):
     """Keys and values in blocks of [block_size, Hkv, D]; runs on any device, for tests on a CPU too."""
 
     def __init__(self) -> None:
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
+        super().__init__()
         self._context: ForwardContext | None = None
         self._groups: tuple[_Group, ...] = ()
-
-    def allocate(
-        self,
-        layers: tuple[LayerSpec, ...],
-        num_blocks: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        def pool(heads: int, dim: int) -> torch.Tensor:
-            return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
-
-        self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
-        self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
 
     def forward(
         self,
@@ -80,13 +65,6 @@ class CudaAttention:
                 result = attend(rows, *cached, visible, scale=scale, softcap=softcap, sinks=sinks)
             out[group.rows] = result.flatten(0, 1)
         return out
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        sources, targets = (
-            torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)
-        )
-        for pool in (*self._keys, *self._values):
-            pool[targets] = pool[sources]
 
 
 def _divide(context: ForwardContext) -> tuple[_Group, ...]:

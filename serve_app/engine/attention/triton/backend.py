@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from serve_app.engine.attention import LayerSpec
+from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.triton import kernels
 from serve_app.engine.attention.triton.plan import PART, Plan, plan
 from serve_app.engine.forward_context import ForwardContext
@@ -18,30 +18,13 @@ LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WRITTEN: Final = 1024  # numbers that are copied to the cache at once
 
 
-class TritonAttention:
+class TritonAttention(BlockPools):
     """Keys and values in blocks of [block_size, Hkv, D]."""
 
     def __init__(self) -> None:
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
-        self._block_size = 0
+        super().__init__()
         self._context: ForwardContext | None = None
         self._plans: dict[int, Plan] = {}  # rows of a tile -> the present step's plan
-
-    def allocate(
-        self,
-        layers: tuple[LayerSpec, ...],
-        num_blocks: int,
-        block_size: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        def pool(heads: int, dim: int) -> torch.Tensor:
-            return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
-
-        self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
-        self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
-        self._block_size = block_size
 
     def forward(
         self,
@@ -70,7 +53,7 @@ class TritonAttention:
         shape = {
             "HEADS": heads,
             "KV_HEADS": kv_heads,
-            "BLOCK_SIZE": self._block_size,
+            "BLOCK_SIZE": keys.shape[1],
             "KEY_DIM": keys.shape[3],
             "VALUE_DIM": values.shape[3],
             "KEY_PAD": key_pad,
@@ -112,13 +95,6 @@ class TritonAttention:
                 SINKS=sinks is not None,
             )
         return out
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        sources, targets = (
-            torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)
-        )
-        for pool in (*self._keys, *self._values):
-            pool[targets] = pool[sources]
 
     def _write(
         self,

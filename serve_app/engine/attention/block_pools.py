@@ -1,0 +1,36 @@
+"""The cache of a GPU's backends: blocks of [block_size, Hkv, D] a layer, on any device."""
+
+from __future__ import annotations
+
+import torch
+
+from serve_app.engine.attention import LayerSpec
+
+
+class BlockPools:
+    """Keys [blocks, block_size, Hkv, D] and values [blocks, block_size, Hkv, Dv] of every layer."""
+
+    def __init__(self) -> None:
+        self._keys: list[torch.Tensor] = []
+        self._values: list[torch.Tensor] = []
+
+    def allocate(
+        self,
+        layers: tuple[LayerSpec, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        def pool(heads: int, dim: int) -> torch.Tensor:
+            return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
+
+        self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
+        self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        sources, targets = (
+            torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)
+        )
+        for pool in (*self._keys, *self._values):
+            pool[targets] = pool[sources]
