@@ -49,6 +49,7 @@ PROMPTS: Final = (128, 512, 2000)
 DECODES: Final = (1, 4, 16, 32)
 CONTEXT: Final = 160  # tokens that a decoding sequence begins with
 SETTLING: Final = 4  # decoding steps that are not counted
+PIECES: Final = 32  # at most, of a prompt: beside decodes it is cut
 
 LAYERS, HEAD, AROUND = "layers", "head", "around the layers"
 SAMPLING, SCHEDULING, TENSORS, REST, TEXT = "sampling", "scheduling", "batch tensors", "rest", "text"
@@ -148,9 +149,10 @@ def decode(batch: int, repeats: int) -> Callable[[Bench], Iterator[None]]:
 
     def run(bench: Bench) -> Iterator[None]:
         for _ in range(batch):
-            bench.add(CONTEXT, repeats + SETTLING + batch + 1)
+            bench.add(CONTEXT, repeats + SETTLING + PIECES * batch)
         while bench.step() < batch:
-            pass
+            if not bench.engine.has_work():
+                raise RuntimeError(f"the first of {batch} sequences ended before the last one began")
         for number in range(repeats + SETTLING):
             bench.reset()
             bench.step()
