@@ -29,6 +29,9 @@ HOME: Final = Path("build/peers")
 NAMES: Final = [kind.name for kind in KINDS]
 PORT: Final = 18461
 LIMIT_S: Final = 30.0
+KEEP: Final = (
+    "start this server once a model and freeze it between turns (not `ours`, whose parts watch the time)"
+)
 QUICK_WAVES: Final = 1
 QUICK_LIMIT_S: Final = 10.0
 
@@ -72,6 +75,7 @@ def run(args: argparse.Namespace) -> int:
         threads=args.threads,
         port=args.port,
         logs=args.home / "logs",
+        kept=frozenset(args.keep or ()),
     )
     Session(plan, Journal(args.out)).run()
     return write(args.out, args.page)
@@ -108,6 +112,7 @@ def main() -> int:
     one = commands.add_parser("run", help="start, load and stop all servers, round by round")
     one.add_argument("--model", type=Path, action="append", required=True, help="folder; several are fine")
     one.add_argument("--server", action="append", choices=NAMES, help="default: all")
+    one.add_argument("--keep", action="append", choices=NAMES, help=KEEP)
     one.add_argument("--precision", action="append", choices=[BF16, INT8, INT4], help="default: all")
     one.add_argument("--mix", action="append", choices=traffic.ALL, help="default: all")
     one.add_argument("--rounds", type=int, default=7)

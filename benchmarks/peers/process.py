@@ -43,6 +43,19 @@ class Running:
     mark: str
     ready_s: float  # from the start of the command to the first good answer
 
+    def freeze(self) -> None:
+        """Stop all its processes where they are: they keep their memory and use no processor."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let its processes go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in marked(self.mark):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
     def memory_mib(self) -> float:
         """Proportional set size of all its processes: shared pages are counted once."""
         total = 0
@@ -107,6 +120,7 @@ def last_lines(log: Path, count: int = 3, width: int = 200) -> str:
 
 def stop(process: subprocess.Popen[bytes], mark: str) -> None:
     """SIGTERM for the server alone, then SIGKILL for whatever of it is left."""
+    Running(mark, 0.0).thaw()  # a frozen process does not see SIGTERM
     if process.poll() is None:
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):

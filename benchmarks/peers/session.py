@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import platform
 import time
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,10 +18,10 @@ from typing import Any, Final
 import psutil
 
 from benchmarks import limits
-from benchmarks.peers import traffic
+from benchmarks.peers import process, traffic
 from benchmarks.peers.journal import BATCH, FAILURE, LIMITS, MACHINE, START, Journal
 from benchmarks.peers.peer import Place
-from benchmarks.peers.process import StartError, running
+from benchmarks.peers.process import Running, StartError
 from benchmarks.peers.registry import Server
 from benchmarks.peers.schedule import Turn, turns
 from benchmarks.roofline import Shape
@@ -29,7 +31,10 @@ SEEDS: Final = 2**24
 
 @dataclass(frozen=True)
 class Plan:
-    """What is run. `waves` and `limit_s` bound each batch; `waves` of None: all of the mix."""
+    """What is run. `waves` and `limit_s` bound each batch; `waves` of None: all of the mix.
+
+    `kept`: names of servers that are started once a model, and frozen while others have their turn.
+    """
 
     models: dict[str, Path]
     servers: list[Server]
@@ -40,6 +45,7 @@ class Plan:
     threads: int
     port: int
     logs: Path
+    kept: frozenset[str] = frozenset()
 
 
 class Session:
@@ -50,10 +56,23 @@ class Session:
         self._journal = journal
         self._servers = {server.label: server for server in plan.servers}
         self._out: set[str] = set()  # labels of servers that could not be started this time
+        self._kept: dict[tuple[str, str], tuple[Running, str]] = {}  # (label, model) -> frozen, its address
+        self._stack = contextlib.ExitStack()
 
     def run(self) -> None:
         """All turns that are left. A server that does not start is left out until the next run."""
-        self._journal.append(MACHINE, **machine(self._plan.threads))
+        with self:
+            self._run()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the servers that were kept."""
+        self._stack.close()
+
+    def _run(self) -> None:
+        self._journal.append(MACHINE, **machine(self._plan.threads), kept=sorted(self._plan.kept))
         for name, model in self._plan.models.items():
             self._journal.append("shape", model=name, **asdict(Shape.of(model)))
         for server in self._plan.servers:
@@ -85,29 +104,55 @@ class Session:
         print(f"round {number}: {rate / 1e12:.2f} TFLOP/s, {bandwidth / 1e9:.1f} GB/s", flush=True)
 
     def _take(self, turn: Turn) -> None:
-        plan, server = self._plan, self._servers[turn.server]
-        peer, model = server.peer, plan.models[turn.model]
+        server = self._servers[turn.server]
+        peer, model = server.peer, self._plan.models[turn.model]
         served = peer.prepare(model, server.precision)
-        place = Place(plan.port, plan.threads)
-        log = plan.logs / f"{turn.server.replace(' ', '-')}-{turn.model}-{turn.round}.log"
-        command = peer.command(served, server.precision, place)
-        target = traffic.Target(
-            place.url, peer.model_name(served), model, functools.partial(peer.adapt, tokenizer=model)
-        )
-        with running(command, place.url + peer.ready_path, peer.ready_timeout_s, log) as process:
-            where = {"round": turn.round, "model": turn.model, "server": turn.server}
-            print(f"{turn.server} {turn.model}: ready after {process.ready_s:.1f} s", flush=True)
+        where = {"round": turn.round, "model": turn.model, "server": turn.server}
+        with self.running(turn, served) as (running, url):
+            adapt = functools.partial(peer.adapt, tokenizer=model)
+            target = traffic.Target(url, peer.model_name(served), model, adapt)
             for mix in turn.mixes:
                 before = stolen_s()
                 row = asyncio.run(
-                    traffic.batch(target, mix, seed(turn, mix), waves=plan.waves, limit_s=plan.limit_s)
+                    traffic.batch(
+                        target, mix, seed(turn, mix), waves=self._plan.waves, limit_s=self._plan.limit_s
+                    )
                 )
                 row |= {"stolen_s": round(stolen_s() - before, 2), "load": os.getloadavg()[0]}
                 self._journal.append(BATCH, **row | where | {"precision": server.precision, "mix": mix})
                 print(line(turn, row), flush=True)
             self._journal.append(
-                START, **where, ready_s=round(process.ready_s, 1), memory_mib=round(process.memory_mib())
+                START, **where, ready_s=round(running.ready_s, 1), memory_mib=round(running.memory_mib())
             )
+
+    @contextlib.contextmanager
+    def running(self, turn: Turn, served: Path) -> Iterator[tuple[Running, str]]:
+        """The server of a turn and its address: started for this turn, or thawed for it."""
+        key = turn.server, turn.model
+        if key not in self._kept:
+            starting = self._start(turn, served, self._plan.port + len(self._kept))
+            if self._servers[turn.server].peer.name not in self._plan.kept:
+                with starting as started:
+                    yield started
+                return
+            self._kept[key] = self._stack.enter_context(starting)
+        kept, url = self._kept[key]
+        kept.thaw()
+        try:
+            yield kept, url
+        finally:
+            kept.freeze()
+
+    @contextlib.contextmanager
+    def _start(self, turn: Turn, served: Path, port: int) -> Iterator[tuple[Running, str]]:
+        plan, server = self._plan, self._servers[turn.server]
+        place = Place(port, plan.threads)
+        log = plan.logs / f"{turn.server.replace(' ', '-')}-{turn.model}-{turn.round}.log"
+        command = server.peer.command(served, server.precision, place)
+        ready = place.url + server.peer.ready_path
+        with process.running(command, ready, server.peer.ready_timeout_s, log) as started:
+            print(f"{turn.server} {turn.model}: ready after {started.ready_s:.1f} s", flush=True)
+            yield started, place.url
 
 
 def seed(turn: Turn, mix: str) -> int:

@@ -242,6 +242,7 @@ def page(records: Sequence[Record], notes: Mapping[str, str], mixes: Mapping[str
         ["mix", *SENT.values()],
         [[name, *(str(getattr(mix, field)) for field in SENT)] for name, mix in mixes.items()],
     )
+    kept = sorted({name for machine in machines for name in machine.get("kept", [])})
     return (
         "\n\n".join(
             [
@@ -252,6 +253,7 @@ def page(records: Sequence[Record], notes: Mapping[str, str], mixes: Mapping[str
                 f"Limits, measured before each round: {measured}.",
                 f"`{command}`",
                 READING,
+                *([KEPT.format(", ".join(kept))] if kept else []),
                 *(section(results, cell) for cell in results.cells()),
                 f"## Start and memory\n\n{starts(results)}",
                 f"## Mixes\n\n{sends}\n\n{MIX_NOTES}",
@@ -285,6 +287,10 @@ once has short and long ones.
 The share of the limit is the least time that the machine needs for a batch over the wall time. The least time
 counts the operations of prompts, with the causal half of attention, at the machine's rate of bf16 products.
 It counts the bytes that decoding reads, weights and caches, at the machine's bandwidth."""
+
+KEPT: Final = """\
+These were started once a model, and stood still (SIGSTOP) while others had their turn: {}. They keep their
+memory meanwhile, and use no processor."""
 
 MIX_NOTES: Final = """\
 In `arrivals` the sixteen decode while prompts of 2,000 tokens arrive, each a second after the last one was

@@ -6,17 +6,23 @@ import itertools
 import math
 import socket
 import sys
+import time
+import urllib.request
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import psutil
 import pytest
 
 from benchmarks.peers.journal import BATCH, FAILURE, LIMITS, MACHINE, START, Journal
-from benchmarks.peers.peer import Command
+from benchmarks.peers.peer import BF16, Command, Peer, Place
 from benchmarks.peers.process import StartError, marked, running
 from benchmarks.peers.ratios import best, paired_ratio
-from benchmarks.peers.schedule import Batch, rotated, turns
+from benchmarks.peers.registry import Server
+from benchmarks.peers.schedule import Batch, Turn, rotated, turns
+from benchmarks.peers.session import Plan, Session
 from benchmarks.peers.table import Results, page
 from benchmarks.peers.traffic import ALL, mix_of
 from benchmarks.roofline import Machine, Shape
@@ -230,6 +236,39 @@ def test_no_process_of_a_server_is_left_not_even_one_that_left_its_group(tmp_pat
         assert len(marked(process.mark)) == 2
         assert process.memory_mib() > 1
     assert marked(process.mark) == []
+
+
+class FileServer(Peer):
+    name = "files"
+    formats: ClassVar[Mapping[str, str]] = {BF16: "bf16"}
+    ready_path = "/"
+    notes = ""
+
+    def command(self, served: Path, precision: str, place: Place) -> Command:
+        return Command([sys.executable, "-c", SERVER, str(place.port)])
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_kept_server_stands_still_between_its_turns(tmp_path: Path, kept: bool) -> None:
+    server = Server(FileServer(tmp_path), BF16)
+    plan = Plan(
+        {}, [server], [], 2, None, 1.0, 1, free_port(), tmp_path, frozenset({"files"} if kept else ())
+    )
+    session = Session(plan, Journal(tmp_path / "run.jsonl"))
+    marks = []
+    with session:
+        for number in range(2):
+            turn = Turn(number, "tiny", server.label, ())
+            with session.running(turn, tmp_path) as (started, url):
+                urllib.request.urlopen(url, timeout=30).close()
+                marks.append(started.mark)
+            wanted = {psutil.STATUS_STOPPED} if kept else set()
+            deadline = time.monotonic() + 30
+            while (states := {process.status() for process in marked(started.mark)}) != wanted:
+                assert time.monotonic() < deadline, states
+                time.sleep(0.01)
+    assert len(set(marks)) == (1 if kept else 2)
+    assert marked(marks[0]) == []
 
 
 def test_a_server_that_ends_is_told_with_the_end_of_its_log(tmp_path: Path) -> None:
