@@ -14,8 +14,8 @@ bool on_tiles(const Cache& c, const Task& t) { return c.tiles && t.rows > FEW; }
 }  // namespace
 
 long attention_room(const Attention& a, const Cache& c, int threads) {
-  if (std::none_of(a.length, a.length + a.sequences, [](long length) { return length > PART; })) return 0;
-  return Plan(a, c, threads).parts.size() * part_room(c);
+  const Plan plan(a, c, threads);
+  return plan.shared ? plan.shared->room() : plan.parts.size() * part_room(c);
 }
 
 void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
@@ -25,13 +25,17 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   const auto after = [threads](const std::vector<Task>& all, size_t i) {
     return i + threads < all.size() ? &all[i + threads] : nullptr;
   };
-  if (parts.empty())
+  if (plan.shared) {
+    const SharedStates states{*plan.shared, c, room};
+    parallel(plan.shared->runs().size() * c.kv_heads, threads,
+             [&](long i) { SharedWorker(a, c).run(states, i / c.kv_heads, i % c.kv_heads); });
     return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
       if (on_tiles(c, tasks[i]))
         PromptWorker(a, c).run(tasks[i], after(tasks, i), turn);
       else
-        Worker(a, c).run(tasks[i], after(tasks, i), turn);
+        Worker(a, c, &states).run(tasks[i], after(tasks, i), turn);
     });
+  }
   const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c), ROWS); };
   parallel(parts.size(), threads, [&](long i) {
     if (on_tiles(c, parts[i])) return PromptWorker(a, c).run(parts[i], state_of(i), after(parts, i));

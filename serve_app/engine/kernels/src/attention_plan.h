@@ -1,8 +1,9 @@
 // The division of attention into tasks.
 #pragma once
+#include <optional>
 #include <vector>
 
-#include "attention_prompt.h"
+#include "attention_shared.h"
 #include "attention_worker.h"
 
 namespace {
@@ -11,9 +12,11 @@ constexpr long TASKS_A_THREAD = 4;  // so many tasks let all threads end at near
 
 // The tasks of one call. Where tasks are few and contexts long, every part of a task is a task of its own, in `parts`.
 // The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty.
+// Keys that decodes share come before the tasks, if tasks are enough for all threads without parts.
 struct Plan {
   std::vector<Task> tasks, parts;
   std::vector<size_t> begins;  // [tasks + 1]: task i has the parts begins[i] .. begins[i + 1] - 1
+  std::optional<SharedKeys> shared;
 
   Plan(const Attention& a, const Cache& c, int threads) {
     const Places places(a, c);
@@ -25,7 +28,10 @@ struct Plan {
       if (tasks.size() >= enough || most == ROWS) break;
     }
     const bool long_ones = std::any_of(a.length, a.length + a.sequences, [](long length) { return length > PART; });
-    if (!long_ones || tasks.size() >= enough) return;
+    if (!long_ones || tasks.size() >= enough) {
+      shared.emplace(places);
+      return;
+    }
     for (const Task& t : tasks) {
       begins.push_back(parts.size());
       for (long part = places.first_part(t); part <= places.last_part(t); part++) {

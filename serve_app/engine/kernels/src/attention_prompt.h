@@ -16,7 +16,7 @@ constexpr long BLOCK_ROWS = 2 * TILE_ROWS;  // rows of one block
 constexpr long BLOCK_KEYS = 2 * LANES;      // keys of one product: two panels
 constexpr long LINES_AHEAD = 4;             // cache lines that are fetched beside the softmax of one row
 
-class PromptWorker : Places {
+class PromptWorker : protected Places {
  public:
   PromptWorker(const Attention& a, const Cache& c)
       : Places(a, c),
@@ -50,7 +50,7 @@ class PromptWorker : Places {
     run_part(t, t.part, s, next);
   }
 
- private:
+ protected:
   // What one block of rows needs while it goes over one tile of keys.
   struct Buffers {
     float* scores;  // [BLOCK_ROWS, tile], rows score_row_ apart; then weights, see SoftmaxTile
@@ -109,27 +109,30 @@ class PromptWorker : Places {
   // [value_pad/16][tile/2][16][2], value_panel_ apart. With panels 4096 bytes apart, caches would hold few of them.
   bf16* panels_of(long key0) const { return panels_ + key0 % PART / tile * tile_size_; }
 
-  // Copies the keys and values that a task reads of one part to panels. Values that no row sees become zeros.
+  // Copies the keys and values that a task reads of one part to panels.
   void pack(const Task& t, long part) {
+    tiles_of(t, part, [&](long key0, long keys, long) { pack_tile(t, key0, keys, unseen(t, key0)); });
+  }
+
+  // Copies one tile of keys and values to its panels. Values that no row sees become zeros.
+  void pack_tile(const Task& t, long key0, long keys, long seen) {
     const long size = c.block_size, dim = c.key_dim;
-    tiles_of(t, part, [&](long key0, long keys, long) {
-      bf16 *const to = panels_of(key0), *const values = to + tile * dim;
-      const long seen = unseen(t, key0), end = padded_to(keys, BLOCK_KEYS);
-      for (long k = 0; k < end; k += LANES) {
-        const bf16* rows = nullptr;  // the values of sixteen positions
-        if (k < keys) {
-          const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
-          key_panel(c.key_block<bf16>(block, t.head) + offset, size, dim, to + k * dim);
-          rows = c.value_block<bf16>(block, t.head) + offset * c.value_pad;
-        } else {
-          std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
-        }
-        for (long i = 0; i < LANES; i += 2) {
-          const auto row = [&](long i) { return k + i < seen || k + i >= keys ? nullptr : rows + i * c.value_pad; };
-          value_pair(row(i), row(i + 1), c.value_pad, values + (k + i) * LANES, value_panel_);
-        }
+    bf16 *const to = panels_of(key0), *const values = to + tile * dim;
+    const long end = padded_to(keys, BLOCK_KEYS);
+    for (long k = 0; k < end; k += LANES) {
+      const bf16* rows = nullptr;  // the values of sixteen positions
+      if (k < keys) {
+        const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
+        key_panel(c.key_block<bf16>(block, t.head) + offset, size, dim, to + k * dim);
+        rows = c.value_block<bf16>(block, t.head) + offset * c.value_pad;
+      } else {
+        std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
       }
-    });
+      for (long i = 0; i < LANES; i += 2) {
+        const auto row = [&](long i) { return k + i < seen || k + i >= keys ? nullptr : rows + i * c.value_pad; };
+        value_pair(row(i), row(i + 1), c.value_pad, values + (k + i) * LANES, value_panel_);
+      }
+    }
   }
 
   // Rounds the queries of a task, times the scale.
@@ -150,6 +153,8 @@ class PromptWorker : Places {
       }
     });
   }
+
+  static constexpr long MOST_ITEMS = PART / TILE * ROWS / BLOCK_ROWS;  // of ROWS rows and one part
 
   // The products of an item. The first ones add its weighted sums of 32 features each to `s`, and the others give its
   // scores of 32 keys each.
@@ -180,9 +185,14 @@ class PromptWorker : Places {
   void sum_part(const Task& t, long part, const bf16* query, State s) {
     for (long r = 0; r < t.rows; r++) positions_[r] = position(t, r);
     s.reset(padded_to(t.rows, LANES), c.value_pad);
-    Item items[PART / TILE * ROWS / BLOCK_ROWS];
+    Item items[MOST_ITEMS];
     long count = 0;
     items_of(t, part, [&](const Item& item) { items[count++] = item; });
+    sum_items(items, count, query, s);
+  }
+
+  // Adds the sums of items, at least one, to `s`. `query`: of row 0 of the items.
+  void sum_items(const Item* items, long count, const bf16* query, State s) {
     const TileScope scope(TILE_ROWS);
     for (long nth = 0; nth < key_products(items[0]); nth++) key_product(items[0], nth, buffers_[0], query).multiply();
     for (long n = 0; n < count; n++) {

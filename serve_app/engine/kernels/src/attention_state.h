@@ -17,7 +17,7 @@ struct State {
   float* top;    // [rows]: the largest score
   float* total;  // [rows, LANES]: the sum of the weights, of every sixteenth key in a lane
 
-  void reset(long rows, long width) {
+  void reset(long rows, long width) const {
     std::fill(out, out + rows * width, 0.f);
     std::fill(top, top + rows, -INF);
     std::fill(total, total + rows * LANES, 0.f);
@@ -36,7 +36,14 @@ struct State {
     }
   }
 
-  // The state of the rows from `row` on, a multiple of sixteen.
+  // Becomes the same as `other`.
+  void copy(const State& other, long rows, long width) const {
+    std::copy(other.out, other.out + rows * width, out);
+    std::copy(other.top, other.top + rows, top);
+    std::copy(other.total, other.total + rows * LANES, total);
+  }
+
+  // The state of the rows from `row` on.
   State from(long row, long width) const { return {out + row * width, top + row, total + row * LANES}; }
 };
 

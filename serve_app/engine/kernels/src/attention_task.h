@@ -44,10 +44,12 @@ struct Places {
   long last_part(const Task& t) const { return position(t, t.rows - 1) / PART; }
 
   // Calls visit(first key, number of keys, number of keys left) for the tiles of keys that a task reads of one part.
+  // `from`: the first key of a tile, where others have read the tiles before it.
   template <class F>
-  void tiles_of(const Task& t, long part, F&& visit) const {
+  void tiles_of(const Task& t, long part, F&& visit, long from = 0) const {
     const long end = std::min(position(t, t.rows - 1) + 1, (part + 1) * PART);
-    for (long key0 = std::max(part * PART, first_visible(position(t, 0)) / tile * tile); key0 < end; key0 += tile)
+    from = std::max({from, part * PART, first_visible(position(t, 0)) / tile * tile});
+    for (long key0 = from; key0 < end; key0 += tile)
       visit(key0, std::min(tile, end - key0), std::max(0L, end - key0 - tile));
   }
 

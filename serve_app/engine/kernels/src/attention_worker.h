@@ -6,6 +6,7 @@
 // rows nor on the chunks in which its sequence was computed.
 #pragma once
 #include "attention_few.h"
+#include "attention_shared.h"
 #include "attention_softmax.h"
 #include "attention_task.h"
 #include "attention_vectors.h"
@@ -23,7 +24,9 @@ void prefetch(const T* p, long count) {
 
 class Worker : Places {
  public:
-  Worker(const Attention& a, const Cache& c) : Places(a, c) {
+  // `shared`: what is known of keys that decodes share; null: nothing.
+  explicit Worker(const Attention& a, const Cache& c, const SharedStates* shared = nullptr)
+      : Places(a, c), shared(shared) {
     static thread_local Scratch scratch;
     const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
     query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad));
@@ -97,7 +100,8 @@ class Worker : Places {
   // The same as on tile registers, for so few rows that most of the work would be to copy keys and values to panels. It
   // reads the cache block by block and fetches the next block; after the last block, the block at `later` if not null.
   void run_part_of_few(const Task& t, long part, State s, const bf16* later) {
-    s.reset(t.rows, c.value_pad);
+    const long from = shared ? shared->end(t, part) : 0;
+    from > 0 ? shared->take(t, part, s) : s.reset(t.rows, c.value_pad);
     const long size = c.block_size, width = c.value_pad;
     const auto key_block = [&](long key) { return c.key_block<bf16>(block_of(t, key), t.head); };
     const auto value_block = [&](long key) { return c.value_block<bf16>(block_of(t, key), t.head); };
@@ -125,13 +129,14 @@ class Worker : Places {
                                                      : later;
         few_sums(t.rows, scores + first, tile, rows, last - first, width, ahead(value_block(key0 + block), next), s.out);
       }
-    });
+    }, from);
   }
 
-  // The keys of the first block that a task reads.
+  // The keys of the first block that a task reads; null, if it reads none of its first part.
   const bf16* first_keys(const Task& t) const {
-    const long from = first_visible(position(t, 0)) / tile * tile;
-    return c.key_block<bf16>(block_of(t, std::max(from, std::max(0L, t.part) * PART)), t.head);
+    const long part = std::max(t.part, first_part(t)), end = shared ? shared->end(t, part) : 0;
+    const long from = std::max({part * PART, first_visible(position(t, 0)) / tile * tile, end});
+    return from <= position(t, t.rows - 1) ? c.key_block<bf16>(block_of(t, from), t.head) : nullptr;
   }
 
   // The sums of a task over one part, in the fastest way for its rows. `next`: the task that this thread is likely to
@@ -157,6 +162,7 @@ class Worker : Places {
   }
 
  private:
+  const SharedStates* const shared;
   float *query, *scores, *wide_keys, *wide_values;
   State state, part_state;
   long positions[ROWS];  // of each row of the task, in its sequence

@@ -199,6 +199,43 @@ def test_decoding_gives_the_bits_of_a_prefill_for_any_number_of_rows(
     assert torch.equal(torch.cat(steps), whole[1:])
 
 
+SHARED = {  # sequence: (the one whose first blocks it has, tokens in them)
+    1: (0, 1280),
+    2: (0, 1152),
+    3: (0, 512),
+    4: (2, 1400),
+    5: (0, 128),
+    7: (6, 256),
+    8: (0, 2048),
+}
+
+
+@pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "sinks": True}, {"window": 700}], ids=str)
+@pytest.mark.parametrize(("heads", "size"), [(8, 16), (6, 128), (10, 64)])
+def test_decodes_that_share_keys_have_the_bits_of_one_alone(
+    heads: int, size: int, options: dict[str, object], kernels: str, dtype: torch.dtype
+) -> None:
+    """Some share more than a part of keys, some less, and some share it with a few of the others only."""
+    if kernels == "off":
+        pytest.skip("plain torch may round differently")
+    lengths = [2300, 1300, 1440, 700, 1500, 131, 300, 290, 2049, 40]
+    sequences = Sequences(lengths, heads=heads, dims=(64, 48), size=size, dtype=dtype)
+    backend = sequences.cache(CpuAttention())
+    for name in range(len(lengths)):
+        source, tokens = SHARED.get(name, (name, 0))
+        blocks = tokens // size
+        sequences.tables[name][:blocks] = sequences.tables[source][:blocks]
+        begin = min(blocks * size, lengths[name] - 1)
+        if begin < lengths[name] - 1:
+            sequences.run(backend, {name: (begin, lengths[name] - 1)}, **options)
+    last = {name: (length - 1, length) for name, length in enumerate(lengths)}
+    alone = {name: sequences.run(backend, {name: span}, **options)[name] for name, span in last.items()}
+    together = sequences.run(backend, last, **options)
+    assert {name: torch.equal(together[name], alone[name]) for name in last} == dict.fromkeys(last, True)
+    beside_a_prompt = sequences.run(backend, last | {9: (0, 40)}, **options)
+    assert all(torch.equal(beside_a_prompt[name][-1:], alone[name]) for name in last)
+
+
 def test_scores_that_rise_with_the_position_equal_the_reference_in_prefill_and_decode(
     kernels: str, dtype: torch.dtype
 ) -> None:
