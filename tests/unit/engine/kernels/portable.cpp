@@ -155,6 +155,30 @@ void check_attention(long product, long tokens, long window) {
     }
 }
 
+// Decodes that share the blocks of one long sequence, up to different positions: each gets the bits of one alone.
+void check_shared(long product) {
+  constexpr long SEQUENCES = 6, COUNT = 20, TOKENS = COUNT * BLOCK;
+  Floats keys(TOKENS * KV_HEADS * DIM), values(keys);
+  const Cache cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM, BLOCK, product == FLOATS, product == TILES};
+  const Floats key = randoms(keys.size()), value = randoms(keys.size()), q = randoms(SEQUENCES * HEADS * DIM);
+  std::vector<int64_t> slots(TOKENS);
+  std::vector<int32_t> tables(SEQUENCES * COUNT), start(SEQUENCES + 1), length(SEQUENCES);
+  for (long p = 0; p < TOKENS; p++) slots[p] = p;
+  for (size_t i = 0; i < tables.size(); i++) tables[i] = i % COUNT;
+  for (long s = 0; s < SEQUENCES; s++) start[s + 1] = s + 1, length[s] = TOKENS - 37 * s;
+  write_cache(key.data(), value.data(), &cache, slots.data(), TOKENS, THREADS);
+  Floats together(q.size()), alone(q.size());
+  const Attention all{q.data(), together.data(), start.data(), length.data(), tables.data(), nullptr, SEQUENCES, COUNT,
+                      HEADS,    HEADS * DIM,     DIM,          1,             0,             0.2f,    0.f};
+  attend(&all, &cache, THREADS);
+  for (long s = 0; s < SEQUENCES; s++) {
+    Attention one = all;
+    one.query = &q[s * HEADS * DIM], one.out = &alone[s * HEADS * DIM], one.length = &length[s], one.sequences = 1;
+    attend(&one, &cache, THREADS);
+  }
+  for (size_t i = 0; i < alone.size(); i++) expect("attend, shared", together[i], alone[i], 0);
+}
+
 // A prompt and three more tokens through all layers, in one call and in calls for each part of a layer.
 void check_layers(long product) {
   std::deque<Weight> weights;
@@ -219,6 +243,7 @@ int main() {
       for (const long rows : {1, 5, 17, 35}) check_linear(product, rows, 50, 38), check_linear(product, rows, 400, 64);
       check_linear(product, 150, 40, 650);
       for (const long tokens : {1L, 21L, LENGTH}) check_attention(product, tokens, 0), check_attention(product, tokens, 40);
+      check_shared(product);
       check_layers(product);
     }
     held += simulate_preemption(NOBODY);
