@@ -17,7 +17,7 @@ from typing import Final
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels.arena import Arena
+from serve_app.engine.kernels.arena import Arena, zeros
 from serve_app.engine.kernels.exports import declare
 from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.structs import (
@@ -65,14 +65,15 @@ class NativeCache:
         dtype: torch.dtype,
         product: Product,
     ) -> NativeCache:
-        """A cache of zeros. The system gives its memory as blocks are written.
+        """A cache of zeros, in huge pages. The system gives its memory now, not as blocks are written.
 
         `product`: how attention multiplies. By TILES it rounds to bfloat16; by any other it multiplies in
         float32.
         """
         pad = -(-value_dim // LANES) * LANES
-        keys = torch.zeros(num_blocks, kv_heads, key_dim, block_size, dtype=dtype)
-        values = torch.zeros(num_blocks, kv_heads, block_size, pad, dtype=dtype)
+        rows = num_blocks * kv_heads * block_size
+        keys = zeros(rows * key_dim, dtype).view(num_blocks, kv_heads, key_dim, block_size)
+        values = zeros(rows * pad, dtype).view(num_blocks, kv_heads, block_size, pad)
         struct = CacheStruct(
             keys=keys.data_ptr(),
             values=values.data_ptr(),

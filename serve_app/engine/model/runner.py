@@ -18,7 +18,7 @@ from serve_app.engine.batch import Batch
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
-from serve_app.engine.model.memory import CachePlan, plan_for_device
+from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,13 @@ class ModelRunner:
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
         self.max_model_len = self.plan.max_model_len
-        backend.allocate(self.layers, self.num_blocks, self.block_size, dtype, device)
+        try:
+            backend.allocate(self.layers, self.num_blocks, self.block_size, dtype, device)
+        except OSError as error:
+            raise CacheTooSmall(
+                f"the system does not give the {self.plan.cache_bytes:,} bytes of the KV cache "
+                f"({error.strerror}); lower kv_cache_bytes or num_blocks, or free some memory"
+            ) from error
         if self.plan.lowered_from is not None:
             log.warning(
                 "context window lowered from %d to %d tokens: the KV cache holds no more",
