@@ -5,9 +5,12 @@ Knows devices and settings; not where the weights came from, nor text.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Final
 
 import torch
 from transformers import PreTrainedModel
@@ -25,6 +28,8 @@ from serve_app.types import EngineRequest, SamplingParams
 
 Progress = Callable[[str], None]
 
+COMPILES_S: Final = 5.0  # kernels that are there already are loaded in a fraction of it
+PACKS_S: Final = 10.0
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
 
 
@@ -47,8 +52,27 @@ def prepare(config: ModelConfig, progress: Progress) -> bool:
     use_threads(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):
         return False
-    progress("preparing the CPU kernels (the first start on a machine compiles them)")
-    return native() is not None
+    progress("preparing the CPU kernels")
+    with waiting(progress, "compiling the CPU kernels, once on this machine", COMPILES_S):
+        return native() is not None
+
+
+@contextlib.contextmanager
+def waiting(progress: Progress, line: str, every_s: float) -> Iterator[None]:
+    """Inside, `progress` gets `line` with the seconds so far, every `every_s` seconds."""
+    done, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not done.wait(every_s):
+            progress(f"{line}: {time.monotonic() - began:.0f} s so far")
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def assemble(
@@ -67,16 +91,20 @@ def assemble(
     `make_grammars` gets the size of the model's vocabulary.
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
+    began = time.monotonic()
     backend = make_backend(config.attention, device)
     quantization = None if config.quantization == "none" else Quantization(config.quantization)
     if device.type == "cpu" and config.attention in ("auto", "cpu"):
         if quantization is not None:
             progress(f"quantising the weights to {quantization}")
-        module = accelerate_cpu(module, dtype, quantization=quantization, progress=progress)
+        with waiting(progress, "packing the weights", PACKS_S):
+            module = accelerate_cpu(module, dtype, quantization=quantization, progress=progress)
+        progress(f"packed the weights in {time.monotonic() - began:.1f} s")
     elif quantization is not None:
         raise UnsupportedModel(
             f"quantization {quantization} is for models on a CPU; this one runs on {device}"
         )
+    began = time.monotonic()
     runner = ModelRunner(
         module,
         backend=backend,
@@ -88,14 +116,18 @@ def assemble(
     plan = runner.plan
     progress(
         f"KV cache of {plan.cache_bytes / 2**20:,.0f} MiB: {plan.num_blocks} blocks of "
-        f"{plan.block_size} tokens, context window {plan.max_model_len}"
+        f"{plan.block_size} tokens, context window {plan.max_model_len}, "
+        f"in {time.monotonic() - began:.1f} s"
     )
+    began = time.monotonic()
+    grammars = make_grammars(runner.vocab_size)
+    progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")
     engine = Engine(
         runner,
         config.engine,
         eos_token_ids=frozenset(eos_token_ids),
         max_model_len=runner.max_model_len,
-        grammars=make_grammars(runner.vocab_size),
+        grammars=grammars,
         adapters=runner.adapters,
     )
     started = time.monotonic()

@@ -44,6 +44,7 @@ class LoadedModel:
     dtype: torch.dtype
     device: torch.device
     context_window: int  # tokens the positions allow; the cache may hold fewer
+    vocab_size: int  # as the configuration says; what the module computes counts
     eos_token_ids: tuple[int, ...]
 
 
@@ -93,6 +94,7 @@ def load_model(
         dtype=dtype,
         device=device,
         context_window=window,
+        vocab_size=text.vocab_size,
         eos_token_ids=eos_token_ids(folder, text.vocab_size),
     )
 

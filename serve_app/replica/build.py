@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+
+from llguidance import LLTokenizer
 
 from serve_app.config import ModelConfig
 from serve_app.engine.assemble import assemble, prepare
@@ -20,6 +23,7 @@ from serve_app.engine.loop import OnOutputs
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import CacheTooSmall
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.files import locate
 from serve_app.models.fingerprint import fingerprint
 from serve_app.models.generation_defaults import generation_defaults
 from serve_app.models.loader import LoadedModel, load_model
@@ -51,10 +55,9 @@ class LoadedReplica:
 
 def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
     """Load everything that `config` names. Raises ModelLoadError, whose message says what to do next."""
-    engine, model = load_engine(config, progress)
+    engine, model, tokenizer = _load_halves(config, progress)
     new_driver = partial(AdaptingLoop, engine, make_loader(engine, config))
-    folder = Path(model.folder)
-    tokenizer = load_tokenizer(config, folder)
+    folder = model.folder
     encoder = _prompt_encoder(config, tokenizer, folder)
     if encoder.template is None:
         progress(
@@ -114,41 +117,57 @@ def _prompt_encoder(config: ModelConfig, tokenizer: Tokenizer, folder: Path) -> 
 
 def load_engine(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel]:
     """The token-level half: weights and a warmed-up engine over them. Raises ModelLoadError."""
-    model = load_model(config, progress, fast_bfloat16=prepare(config, progress))
-    try:
-        engine = assemble(
-            model.module,
-            dtype=model.dtype,
-            device=model.device,
-            context_window=model.context_window,
-            eos_token_ids=model.eos_token_ids,
-            make_grammars=partial(_grammars, config, model, progress),
-            config=config,
-            progress=progress,
-        )
-    except (UnsupportedModel, CacheTooSmall, ValueError) as error:
-        raise ModelLoadError(f"{config.name}: {error}") from error
+    engine, model, _ = _load_halves(config, progress)
     return engine, model
 
 
-def _grammars(
-    config: ModelConfig, model: LoadedModel, progress: Progress, vocab_size: int
-) -> GrammarQueue | None:
-    """Grammars over the model's tokens; None, and a line of progress, where its tokenizer allows none."""
-    tokenizer = load_tokenizer(config, Path(model.folder))
-    try:
-        tokens = grammar_tokenizer(
-            tokenizer.to_json(),
-            vocab_size=vocab_size,
-            own_vocab_size=tokenizer.vocab_size,
-            eos_token_ids=model.eos_token_ids,
-        )
-        if not reads_alike(tokenizer, tokens):
-            raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
-    except GrammarsUnavailable as error:
-        progress(f"{config.name}: no structured output: {error}")
-        return None
-    return GrammarQueue(tokens)
+def _load_halves(config: ModelConfig, progress: Progress) -> tuple[Engine, LoadedModel, Tokenizer]:
+    """Both halves at once: the tokens in a thread of their own, while the weights are read and packed."""
+    folder, _ = locate(config.source, config.revision, progress)
+    # The folder that was found is the one that is loaded: it is not looked up a second time.
+    config = config.model_copy(update={"source": str(folder), "revision": None})
+    with ThreadPoolExecutor(1, "tokens") as thread:
+        tokenizer = thread.submit(load_tokenizer, config, folder)
+        model = load_model(config, progress, fast_bfloat16=prepare(config, progress))
+        tokens = thread.submit(lambda: _grammar_tokens(tokenizer.result(), model, model.vocab_size))
+
+        def make_grammars(vocab_size: int) -> GrammarQueue | None:
+            """Grammars over the tokens; None, and a line of progress, where the tokenizer allows none."""
+            try:
+                if vocab_size == model.vocab_size:
+                    return GrammarQueue(tokens.result())
+                return GrammarQueue(_grammar_tokens(tokenizer.result(), model, vocab_size))
+            except GrammarsUnavailable as error:
+                progress(f"{config.name}: no structured output: {error}")
+                return None
+
+        try:
+            engine = assemble(
+                model.module,
+                dtype=model.dtype,
+                device=model.device,
+                context_window=model.context_window,
+                eos_token_ids=model.eos_token_ids,
+                make_grammars=make_grammars,
+                config=config,
+                progress=progress,
+            )
+        except (UnsupportedModel, CacheTooSmall, ValueError) as error:
+            raise ModelLoadError(f"{config.name}: {error}") from error
+    return engine, model, tokenizer.result()
+
+
+def _grammar_tokens(tokenizer: Tokenizer, model: LoadedModel, vocab_size: int) -> LLTokenizer:
+    """The model's tokens for the parser of grammars. Raises GrammarsUnavailable."""
+    tokens = grammar_tokenizer(
+        tokenizer.to_json(),
+        vocab_size=vocab_size,
+        own_vocab_size=tokenizer.vocab_size,
+        eos_token_ids=model.eos_token_ids,
+    )
+    if not reads_alike(tokenizer, tokens):
+        raise GrammarsUnavailable("the grammar's parser reads the model's tokens differently")
+    return tokens
 
 
 def load_tokenizer(config: ModelConfig, folder: Path) -> Tokenizer:

@@ -60,6 +60,7 @@ class ModelReplica:
             from serve_app.replica import served_model
 
             start = served_model.start
+            report("imported torch and transformers")
         config = with_gpu_share(config, ray.get_runtime_context().get_assigned_resources())
         with warnings_shown(_report):
             self._server = await start(config, report)

@@ -66,7 +66,11 @@ class Tokenizer:
 
     def to_json(self) -> str:
         """The tokenizer as it would stand in tokenizer.json, the tokens of its other files included."""
-        return self._backend.to_str()
+        return self._json
+
+    @cached_property
+    def _json(self) -> str:
+        return self._backend.to_str()  # seconds, where tokens were added by the ten thousand
 
     def token_id(self, token: str) -> int | None:
         """The id of a token by its exact vocabulary entry."""
