@@ -7,13 +7,17 @@ through torch over its own gathered rows.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.native import NativeCache, Touching
+
+AT_ONCE: Final = 256 << 20  # bytes; the memory of a larger cache is given in the background
 
 
 class CpuAttention:
@@ -24,6 +28,7 @@ class CpuAttention:
         self._native = native()
         self._caches: tuple[NativeCache, ...] = ()
         self._plain: ReferenceAttention | None = None
+        self._touching: Touching | None = None
 
     def allocate(
         self,
@@ -33,7 +38,7 @@ class CpuAttention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._caches, self._plain = (), None
+        self._caches, self._plain, self._touching = (), None, None
         if self._native is None or not NativeCache.supports(block_size, dtype):
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device)
@@ -45,6 +50,12 @@ class CpuAttention:
             )
             for spec in layers
         )
+        pieces = [piece for cache in self._caches for piece in (cache.keys, cache.values)]
+        if sum(piece.nbytes for piece in pieces) > AT_ONCE:
+            self._touching = self._native.touch(pieces, gives_way=True)
+        else:
+            for piece in pieces:
+                piece.zero_()
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:

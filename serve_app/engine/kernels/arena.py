@@ -8,9 +8,7 @@ a cache of gigabytes in a fraction of the time. The module knows nothing of what
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
-import sys
 import threading
 from typing import Final
 
@@ -19,7 +17,6 @@ import torch
 HUGE_PAGE: Final = 2 << 20
 CHUNK: Final = 16 * HUGE_PAGE  # bytes that the system is asked for at once
 LINE: Final = 64  # bytes: tensors begin at cache lines
-_POPULATE_WRITE: Final = 23  # Linux's MADV_POPULATE_WRITE, which Python's mmap does not name
 
 
 class Arena:
@@ -41,26 +38,14 @@ class Arena:
 
 
 def zeros(count: int, dtype: torch.dtype) -> torch.Tensor:
-    """A tensor [count] of zeros in memory of its own, all of which the system has given already.
+    """A tensor [count] of zeros in memory of its own, which the system gives as it is touched.
 
-    What is written later can so never fail for lack of memory. Raises OSError if there is not enough.
+    Raises OSError where the system promises no such amount.
     """
     size = count * dtype.itemsize
     if size < HUGE_PAGE:
         return torch.zeros(count, dtype=dtype)
-    whole = _chunk(-(-size // HUGE_PAGE) * HUGE_PAGE)
-    if not _populated(whole):
-        whole.zero_()  # the content that it has: writing is what counts
-    return whole[:size].view(dtype)
-
-
-def _populated(memory: torch.Tensor) -> bool:
-    """Whether the system gave all of `memory` at once: one call in place of a fault for each page."""
-    if sys.platform != "linux":
-        return False
-    madvise = ctypes.CDLL(None).madvise  # releases the interpreter lock, as Python's own does not
-    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
-    return bool(madvise(memory.data_ptr(), memory.nbytes, _POPULATE_WRITE) == 0)
+    return _chunk(-(-size // HUGE_PAGE) * HUGE_PAGE)[:size].view(dtype)
 
 
 def _chunk(size: int) -> torch.Tensor:

@@ -30,6 +30,8 @@ EXPORTS: Final[dict[str, Signature]] = {
     "time_parts": (None, (P,)),
     "tasks_taken_over": (L, ()),
     "simulate_preemption": (L, (L,)),
+    "start_touching": (P, (P, P, L, I)),
+    "end_touching": (None, (P, I)),
 }
 
 

@@ -8,7 +8,8 @@ during a call. The module knows no model.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+import weakref
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +66,7 @@ class NativeCache:
         dtype: torch.dtype,
         product: Product,
     ) -> NativeCache:
-        """A cache of zeros, in huge pages. The system gives its memory now, not as blocks are written.
+        """A cache of zeros, in huge pages. The system gives its memory as blocks are written, or touched.
 
         `product`: how attention multiplies. By TILES it rounds to bfloat16; by any other it multiplies in
         float32.
@@ -106,6 +107,28 @@ class Layers:
             if shape != (outputs, layer.heads * dim, dim, block_size) or layer.heads % cache.struct.kv_heads:
                 raise ValueError("a layer does not fit its cache")
         return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches)
+
+
+class Touching:
+    """Memory that a thread of its own touches. The thread ends with this object."""
+
+    def __init__(self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> None:
+        self._pieces = tuple(pieces)  # the memory must live as long as the thread
+        begins, sizes = (
+            torch.tensor(numbers) for numbers in zip(*((t.data_ptr(), t.nbytes) for t in pieces), strict=True)
+        )
+        handle = library.start_touching(begins.data_ptr(), sizes.data_ptr(), len(pieces), gives_way)
+        self._end = weakref.finalize(self, _end_touching, library, handle, self._pieces)
+
+    def finish(self) -> None:
+        """Wait until all is touched."""
+        if (found := self._end.detach()) is not None:
+            library, handle, _ = found[2]
+            library.end_touching(handle, True)
+
+
+def _end_touching(library: ctypes.CDLL, handle: int, _: tuple[torch.Tensor, ...]) -> None:
+    library.end_touching(handle, False)
 
 
 class Native:
@@ -164,6 +187,14 @@ class Native:
         pack = self._library.pack_int8 if weight.groups is None else self._library.pack_int4
         pack(*(part.data_ptr() for part in parts), packed.data_ptr(), n, k, torch.get_num_threads())
         return packed
+
+    def touch(self, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> Touching:
+        """Have the system give the memory of `pieces`, tensors that are contiguous.
+
+        It gives all pieces side by side, from their first bytes on. What is in them, or is written meanwhile,
+        stays as it is. `gives_way`: only while a core has nothing else to do.
+        """
+        return Touching(self._library, pieces, gives_way=gives_way)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:
         return self._arena.empty(size, dtype) if lasting else torch.empty(size, dtype=dtype)

@@ -224,6 +224,14 @@ def _counters(native: Native, _: torch.Generator) -> Iterator[float]:
     yield float(native.simulate_preemption(Preempted.NOBODY) != 0 or native.tasks_taken_over() < 0)
 
 
+def _touching(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Touched memory keeps what it holds."""
+    pieces = [torch.randn(size, generator=random) for size in (1, 3000)]
+    want = [piece.clone() for piece in pieces]
+    native.touch(pieces, gives_way=False).finish()
+    yield 0.0 if all(map(torch.equal, pieces, want)) else 1.0
+
+
 # A check for every function of exports.py.
 CHECKS: Final[dict[str, Check]] = {
     "pack_weight": _pack_weight,
@@ -242,6 +250,8 @@ CHECKS: Final[dict[str, Check]] = {
     "time_parts": _counters,
     "tasks_taken_over": _counters,
     "simulate_preemption": _counters,
+    "start_touching": _touching,
+    "end_touching": _touching,
 }
 
 

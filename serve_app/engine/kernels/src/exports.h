@@ -66,5 +66,13 @@ long tasks_taken_over();
 // For tests: from now on, one thread at a time acts as if it had lost its core, at the moment that `whom` names (see
 // Preempted in turn.h). Returns how many threads have done so since the last call.
 long simulate_preemption(long whom);
+
+// A thread of its own writes to each page of `count` pieces of memory, at begins [count], of sizes [count] in bytes. What
+// the memory holds, or gets meanwhile, stays as it is. The pieces are touched side by side, from their first bytes to
+// their last. The thread only runs while a core has nothing else to do, if it gives way.
+void* start_touching(const int64_t* begins, const int64_t* sizes, long count, int gives_way);
+
+// Ends the thread of start_touching, after all is touched if `finish`, else at once.
+void end_touching(void* touching, int finish);
 }
 #pragma GCC visibility pop

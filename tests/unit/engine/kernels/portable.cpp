@@ -229,12 +229,20 @@ void check_layers(long product) {
   for (size_t j = 0; j < states.size(); j++) expect("run_layers", states[j], by_part[j], 0);
 }
 
+void check_touching() {
+  std::vector<double> memory(100'000, 1.5), want = memory;
+  const int64_t begins[] = {int64_t(memory.data()), int64_t(memory.data() + 50'000)}, sizes[] = {8, 400'000};
+  for (const bool finish : {true, false}) end_touching(start_touching(begins, sizes, 2, false), finish);
+  if (memory != want) wrong++, std::printf("touching changed the memory\n");
+}
+
 }  // namespace
 
 int main() {
   std::vector<long> products{FLOATS};
   for (const long product : {WIDENED, PAIRS, TILES})
     if (product_rank(product)) products.push_back(product);
+  check_touching();
   for (const long t : {1, 5, 40}) check_rows(t, 39), check_rows(t, 512);
   long held = 0;
   for (const long whom : {NOBODY, OWNER, STAND_IN}) {

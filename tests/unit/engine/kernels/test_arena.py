@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import gc
-import resource
-import sys
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 
-from serve_app.engine.kernels import arena as memory
 from serve_app.engine.kernels.arena import CHUNK, HUGE_PAGE, LINE, Arena, zeros
 
 
@@ -40,23 +35,3 @@ def test_zeros_are_zeros_and_apart(count: int) -> None:
     assert not one.any()
     one.fill_(1.0)
     assert not two.any()
-
-
-def _given(count: int) -> int:
-    """Bytes by which this process's memory grows with zeros that nobody writes to."""
-    statm = Path("/proc/self/statm")
-    before = int(statm.read_text().split()[1])
-    kept = zeros(count, torch.uint8)
-    after = int(statm.read_text().split()[1])
-    assert len(kept) == count
-    return (after - before) * resource.getpagesize()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory a process was given")
-@pytest.mark.parametrize("populates", [True, False])
-def test_the_memory_of_zeros_is_given_at_once(populates: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not populates:  # a kernel before 5.14
-        refuse: Callable[[torch.Tensor], bool] = lambda _: False
-        monkeypatch.setattr(memory, "_populated", refuse)
-    size = 24 * HUGE_PAGE
-    assert _given(size) >= size * 0.9

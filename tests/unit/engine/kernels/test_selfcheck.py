@@ -12,7 +12,14 @@ from serve_app.engine.kernels import native, selfcheck
 from serve_app.engine.kernels.exports import EXPORTS
 from serve_app.engine.kernels.native import Native
 
-NOTHING_COMPUTED = {"product_rank", "time_parts", "tasks_taken_over", "simulate_preemption"}
+NOTHING_COMPUTED = {
+    "product_rank",
+    "time_parts",
+    "tasks_taken_over",
+    "simulate_preemption",
+    "start_touching",
+    "end_touching",
+}
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""Touched memory: the system has given it, and what is in it stays, whoever writes meanwhile."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from serve_app.engine.attention import LayerSpec, cpu
+from serve_app.engine.attention.cpu import CpuAttention
+from serve_app.engine.kernels import native
+from serve_app.engine.kernels.arena import HUGE_PAGE, zeros
+from serve_app.engine.kernels.native import Native
+
+SIZE = 24 * HUGE_PAGE
+
+
+@pytest.fixture
+def kernels() -> Native:
+    found = native()
+    if found is None:
+        pytest.skip("no native functions on this machine")
+    return found
+
+
+def own_bytes() -> int:
+    """What the system has given to this process."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what memory a process was given")
+def test_the_system_gives_touched_memory(kernels: Native) -> None:
+    pieces = [zeros(SIZE, torch.uint8), zeros(HUGE_PAGE + 1, torch.uint8)]
+    before = own_bytes()
+    kernels.touch(pieces, gives_way=False).finish()
+    assert own_bytes() - before >= 0.9 * SIZE
+    assert not any(piece.any() for piece in pieces)
+
+
+def test_what_is_written_meanwhile_stays(kernels: Native) -> None:
+    memory = zeros(SIZE // 8, torch.int64)
+    touching = kernels.touch([memory, memory], gives_way=False)
+    for start in range(0, len(memory), 4096):
+        memory[start : start + 4096] = torch.arange(start, min(start + 4096, len(memory)))
+    touching.finish()
+    assert torch.equal(memory, torch.arange(len(memory)))
+
+
+def test_touching_ends_with_its_object(kernels: Native) -> None:
+    memory = zeros(SIZE, torch.uint8)
+    touching = kernels.touch([memory], gives_way=True)
+    memory.fill_(3)
+    del touching
+    gc.collect()
+    assert bool((memory == 3).all())
+    kernels.touch([memory], gives_way=False).finish()
+    assert bool((memory == 3).all())
+
+
+@pytest.mark.parametrize("at_once", [0, 1 << 40])
+def test_a_cache_is_zeros_while_it_is_touched(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "AT_ONCE", at_once)
+    backend = CpuAttention()
+    for blocks in (300, 200):  # the second one ends the first one's thread
+        backend.allocate((LayerSpec(2, 64, 64),) * 3, blocks, 32, torch.bfloat16, torch.device("cpu"))
+        for cache in backend.native_caches or ():
+            assert len(cache.keys) == blocks
+            assert not cache.keys.any()
+            assert not cache.values.any()
