@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Set
 from enum import Enum
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 import torch
@@ -25,6 +26,9 @@ log = logging.getLogger(__name__)
 
 # Of the largest output: what summing in another order and rounding once may do.
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}
+
+
+CHECKED_ROWS: Final = (1, 7, 19)  # of the batches on which a packed weight is compared
 
 
 class Method(Enum):
@@ -147,13 +151,20 @@ class PackedLinear(nn.Module):
         ends = torch.arange(n) if n <= 256 else torch.cat([torch.arange(128), torch.arange(n - 128, n)])
         weight = weight[ends].float()
         bias = None if self._bias is None else self._bias[ends].float()
+        x = _odd_rows(self.in_features, self.dtype)
+        want = functional.linear(x.float(), weight, bias)
         worst = 0.0
-        for rows in (1, 7, 19):
-            x = torch.linspace(-1, 1, rows * self.in_features).mul(99).cos().view(rows, -1).to(self.dtype)
-            want = functional.linear(x.float(), weight, bias)
-            difference = (self._multiply(x, self.dtype)[:, ends].float() - want).abs().max()
-            worst = max(worst, float(difference / want.abs().max().clamp_min(1e-6)))
+        for rows in CHECKED_ROWS:
+            difference = (self._multiply(x[:rows], self.dtype)[:, ends].float() - want[:rows]).abs().max()
+            worst = max(worst, float(difference / want[:rows].abs().max().clamp_min(1e-6)))
         return worst
+
+
+@lru_cache(maxsize=8)
+def _odd_rows(width: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows of many values, on which products are compared; the same for all layers of a width."""
+    rows = max(CHECKED_ROWS)
+    return torch.linspace(-1, 1, rows * width).mul(99).cos().view(rows, -1).to(dtype)
 
 
 Pack: TypeAlias = Callable[..., PackedLinear]  # of linears with the same input, side by side
