@@ -96,7 +96,11 @@ def tokenizer(vocab_size: int) -> PreTrainedTokenizerFast:
     vocab = state["model"]["vocab"]
     vocab |= {f"filler{i}": i for i in range(len(vocab), vocab_size)}
     fast = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer.from_str(json.dumps(state)), bos_token=BOS, eos_token=END, pad_token=BOS, model_max_length=8192
+        tokenizer_object=Tokenizer.from_str(json.dumps(state)),
+        bos_token=BOS,
+        eos_token=END,
+        pad_token=BOS,
+        model_max_length=8192,
     )
     fast.chat_template = CHAT
     return fast

@@ -15,7 +15,8 @@ from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import NativeCache, Touching
+from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.touching import Touching
 
 AT_ONCE: Final = 256 << 20  # bytes; the memory of a larger cache is given in the background
 

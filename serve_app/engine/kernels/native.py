@@ -8,7 +8,6 @@ during a call. The module knows no model.
 from __future__ import annotations
 
 import ctypes
-import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +35,7 @@ from serve_app.engine.kernels.structs import (
     packed_size,
     quantized_size,
 )
+from serve_app.engine.kernels.touching import Touching
 
 TYPES: Final = (torch.float32, torch.bfloat16)
 QUANTIZED: Final = (Product.INT8, Product.INT4)
@@ -109,28 +109,6 @@ class Layers:
         return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches)
 
 
-class Touching:
-    """Memory that a thread of its own touches. The thread ends with this object."""
-
-    def __init__(self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> None:
-        self._pieces = tuple(pieces)  # the memory must live as long as the thread
-        begins, sizes = (
-            torch.tensor(numbers) for numbers in zip(*((t.data_ptr(), t.nbytes) for t in pieces), strict=True)
-        )
-        handle = library.start_touching(begins.data_ptr(), sizes.data_ptr(), len(pieces), gives_way)
-        self._end = weakref.finalize(self, _end_touching, library, handle, self._pieces)
-
-    def finish(self) -> None:
-        """Wait until all is touched."""
-        if (found := self._end.detach()) is not None:
-            library, handle, _ = found[2]
-            library.end_touching(handle, True)
-
-
-def _end_touching(library: ctypes.CDLL, handle: int, _: tuple[torch.Tensor, ...]) -> None:
-    library.end_touching(handle, False)
-
-
 class Native:
     """The loaded library. `kernels.native()` makes it, and checks its results."""
 
@@ -189,11 +167,7 @@ class Native:
         return packed
 
     def touch(self, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> Touching:
-        """Have the system give the memory of `pieces`, tensors that are contiguous.
-
-        It gives all pieces side by side, from their first bytes on. What is in them, or is written meanwhile,
-        stays as it is. `gives_way`: only while a core has nothing else to do.
-        """
+        """Have the system give the memory of `pieces`, contiguous tensors, side by side; see Touching."""
         return Touching(self._library, pieces, gives_way=gives_way)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:

@@ -12,9 +12,11 @@ import pytest
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine import assemble
+from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import NativeCache
 from serve_app.models.errors import ModelLoadError
+from serve_app.models.loader import load_model
 from serve_app.replica import build
 from serve_app.replica.build import load, load_engine
 from serve_app.text.tokens.tokenizer import Tokenizer
@@ -61,19 +63,17 @@ def test_a_tokenizer_is_read_once(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_grammars_have_the_width_of_the_logits(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the configuration speaks of another one."""
     widths: list[int] = []
-    whole = build.grammar_tokenizer
 
     def seen(tokenizer_json: str, *, vocab_size: int, **others: object) -> object:
         widths.append(vocab_size)
-        return whole(tokenizer_json, vocab_size=vocab_size, **others)  # type: ignore[arg-type]
+        return grammar_tokenizer(tokenizer_json, vocab_size=vocab_size, **others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(build, "grammar_tokenizer", seen)
     engine, model = load_engine(config(folder), lambda _: None)
     assert widths == [model.vocab_size] == [engine.vocab_size]
     widths.clear()
-    whole_load = build.load_model
     wider = model.vocab_size + 8
-    monkeypatch.setattr(build, "load_model", lambda *a, **k: replace(whole_load(*a, **k), vocab_size=wider))
+    monkeypatch.setattr(build, "load_model", lambda *a, **k: replace(load_model(*a, **k), vocab_size=wider))
     engine, _ = load_engine(config(folder), lambda _: None)
     assert widths == [wider, engine.vocab_size]
 
