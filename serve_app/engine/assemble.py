@@ -28,7 +28,7 @@ from serve_app.types import EngineRequest, SamplingParams
 
 Progress = Callable[[str], None]
 
-COMPILES_S: Final = 5.0  # kernels that are there already are loaded in a fraction of it
+STILL_S: Final = 5.0  # compiled kernels are loaded in a fraction of it
 PACKS_S: Final = 10.0
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
 
@@ -53,7 +53,7 @@ def prepare(config: ModelConfig, progress: Progress) -> bool:
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):
         return False
     progress("preparing the CPU kernels")
-    with waiting(progress, "compiling the CPU kernels, once on this machine", COMPILES_S):
+    with waiting(progress, "compiling the CPU kernels, or waiting for the processor", STILL_S):
         return native() is not None
 
 
