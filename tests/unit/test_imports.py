@@ -127,7 +127,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "attention": {"forward_context", "kernels"},
         "sampling": {"batch", "grammar", "kernels", "request", "sequence"},
         "model": {"attention", "batch", "cache", "forward_context", "linear", "sequence"},
-        "cpu": {"attention", "forward_context", "kernels", "linear", "model"},
+        "fused": {"attention", "forward_context", "model"},  # of any device
+        "cpu": {"attention", "fused", "kernels", "linear", "model"},
         "embedding": {"attention", "model"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},

@@ -18,10 +18,10 @@ from transformers import (
     Qwen3ForCausalLM,
 )
 
-from serve_app.engine.cpu import fused_forward
 from serve_app.engine.cpu.decoder import FusedStack
 from serve_app.engine.cpu.fused import accelerate_cpu
-from serve_app.engine.cpu.fused_forward import FusedForward, RotaryTable
+from serve_app.engine.fused import forward as fused_forward
+from serve_app.engine.fused.forward import FusedForward, RotaryTable
 from serve_app.engine.kernels import native
 
 SHAPE: dict[str, Any] = {
@@ -106,7 +106,7 @@ def test_the_table_gives_the_factors_of_the_models_module_and_grows(
     monkeypatch.setattr(fused_forward, "FIRST_POSITIONS", 8)
     yarn = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 64}
     rotary = llama(rope_parameters=yarn).get_decoder().rotary_emb
-    table = RotaryTable(rotary, dtype)
+    table = RotaryTable(rotary, torch.empty(0, dtype=dtype))
     for positions in (torch.tensor([0, 7, 3]), torch.tensor([99, 2]), torch.tensor([5])):
         want = rotary(torch.empty(0, dtype=dtype), positions[None])
         got = table.at(positions, int(positions.max()) + 1)

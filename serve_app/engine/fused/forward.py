@@ -8,19 +8,19 @@ layers, norm and head alone. Knows neither batches nor caches.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 import torch
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.models.llama.modeling_llama import LlamaForCausalLM
 from transformers.models.mistral.modeling_mistral import MistralForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
-from serve_app.engine.cpu.decoder import FusedStack, norm_of
-from serve_app.engine.kernels.native import Native
-from serve_app.engine.linear.packed import PackedLinear
+from serve_app.engine.fused.layer import DecoderStack, LayerKernels, norm_of
 from serve_app.engine.model.forward import current
 
 MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM)
@@ -28,14 +28,17 @@ MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3Fo
 FIXED: Final = frozenset({"default", "linear", "llama3", "yarn"})
 FIRST_POSITIONS: Final = 4096  # in a table of rotary factors; it doubles when they are not enough
 
+# (states [T, N] float32, which it may change; positions [T]; rows [R] of T, or None: all) -> [R, N], normalised
+Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
 
 class RotaryTable:
     """Rotary factors by position, as the model's own module gives them."""
 
-    def __init__(self, rotary: Any, dtype: torch.dtype) -> None:
-        """`dtype`: of the model's embeddings, to which the module rounds its factors."""
+    def __init__(self, rotary: Any, like: torch.Tensor) -> None:
+        """`like`: the model's embeddings. The module rounds its factors to their type, on their device."""
         self._rotary = rotary
-        self._like = torch.empty(0, dtype=dtype)
+        self._like = like.new_empty(0)
         self._cos = self._sin = torch.empty(0, 0)
 
     def at(self, positions: torch.Tensor, end: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -44,11 +47,33 @@ class RotaryTable:
             length = FIRST_POSITIONS
             while length < end:
                 length *= 2
-            factors = self._rotary(self._like, torch.arange(length)[None])  # cos, sin: [1, length, D]
+            # cos, sin: [1, length, D]
+            factors = self._rotary(self._like, torch.arange(length, device=self._like.device)[None])
             self._cos, self._sin = (
                 factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in factors
             )
         return self._cos.index_select(0, positions), self._sin.index_select(0, positions)
+
+
+class Decoder:
+    """What lies between embedding and head: rotary factors, layers and the last norm."""
+
+    def __init__(self, model: PreTrainedModel, stack: DecoderStack, kernels: LayerKernels) -> None:
+        decoder: Any = model.get_decoder()
+        self._rotary = RotaryTable(decoder.rotary_emb, decoder.embed_tokens.weight)
+        self._stack, self._kernels = stack, kernels
+        self._norm, self._eps = norm_of(decoder.norm)
+
+    def __call__(
+        self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        """As `Decode`."""
+        cos, sin = self._rotary.at(positions, max(current().context.lens))
+        delta = self._stack.run(states, cos, sin)
+        if rows is not None:
+            states = states.index_select(0, rows)
+            delta = None if delta is None else delta.index_select(0, rows)
+        return self._kernels.add_rmsnorm(states, delta, self._norm, self._eps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,26 +86,25 @@ class ForwardOutput:
 class FusedForward:
     """Stands in for `model.forward`, with the arguments that a runner passes."""
 
-    def __init__(
-        self, model: PreTrainedModel, stack: FusedStack, head: PackedLinear, kernels: Native
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, decode: Decode) -> None:
         decoder: Any = model.get_decoder()
         self._embedding = decoder.embed_tokens  # called as a module: prompt tables hook into it
-        self._rotary = RotaryTable(decoder.rotary_emb, decoder.embed_tokens.weight.dtype)
-        self._stack, self._head, self._kernels = stack, head, kernels
-        self._norm, self._eps = norm_of(decoder.norm)
+        self._head: Any = model.get_output_embeddings()
+        self.decode = decode
 
     @classmethod
-    def of(cls, model: PreTrainedModel, kernels: Native) -> FusedForward | None:
-        """The forward of a model whose layers are fused already; None where its result would differ."""
+    def of(cls, model: PreTrainedModel, kernels: LayerKernels, head: type[nn.Module]) -> FusedForward | None:
+        """The forward of a model whose layers are fused already; None where its result would differ.
+
+        `head`: the type of a head that takes what `kernels` give.
+        """
         decoder: Any = model.get_decoder()
-        head: Any = model.get_output_embeddings()
         if type(model) not in MODELS or getattr(decoder.rotary_emb, "rope_type", None) not in FIXED:
             return None
         stack = decoder.layers[0]
-        if not isinstance(stack, FusedStack) or not isinstance(head, PackedLinear):
+        if not isinstance(stack, DecoderStack) or not isinstance(model.get_output_embeddings(), head):
             return None
-        return cls(model, stack, head, kernels)
+        return cls(model, Decoder(model, stack, kernels))
 
     def __call__(
         self,
@@ -89,9 +113,5 @@ class FusedForward:
         logits_to_keep: torch.Tensor | None = None,  # [R] int64, rows of T; None: all
         use_cache: bool = False,  # the step's context has the cache
     ) -> ForwardOutput:
-        cos, sin = self._rotary.at(position_ids[0], max(current().context.lens))
         states = self._embedding(input_ids)[0].to(torch.float32, copy=True)
-        self._stack.run(states, cos, sin)
-        kept = states if logits_to_keep is None else states.index_select(0, logits_to_keep)
-        normed = self._kernels.add_rmsnorm(kept, None, self._norm, self._eps)
-        return ForwardOutput(self._head(normed)[None])
+        return ForwardOutput(self._head(self.decode(states, position_ids[0], logits_to_keep))[None])
