@@ -161,7 +161,8 @@ class ModelConfig(ConfigModel):
     attention: Literal["auto", "reference", "cpu", "cuda", "triton"] = Field(
         "auto",
         description="How attention is computed; auto: the usual way on the device; reference: plain torch, "
-        "slow, for comparison; triton: kernels of our own for a GPU, which no GPU has run yet.",
+        "slow, for comparison; triton: kernels of our own for attention and fused layers on a GPU, which no "
+        "GPU has run yet.",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     max_output_tokens: int | None = Field(

@@ -16,7 +16,7 @@ import torch
 from transformers import PreTrainedModel
 
 from serve_app.config import ModelConfig
-from serve_app.engine.attention.select import make_backend
+from serve_app.engine.attention.select import make_backend, resolve
 from serve_app.engine.cpu.fused import accelerate_cpu
 from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
@@ -92,9 +92,10 @@ def assemble(
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     began = time.monotonic()
-    backend = make_backend(config.attention, device)
+    attention = resolve(config.attention, device)
+    backend = make_backend(attention, device)
     quantization = None if config.quantization == "none" else Quantization(config.quantization)
-    if device.type == "cpu" and config.attention in ("auto", "cpu"):
+    if attention == "cpu":
         if quantization is not None:
             progress(f"quantising the weights to {quantization}")
         with waiting(progress, "packing the weights", PACKS_S):
@@ -104,6 +105,11 @@ def assemble(
         raise UnsupportedModel(
             f"quantization {quantization} is for models on a CPU; this one runs on {device}"
         )
+    elif attention == "triton":
+        from serve_app.engine.cuda.fused import accelerate_cuda
+
+        progress("fusing the layers (the first start on a machine compiles their kernels)")
+        module = accelerate_cuda(module, dtype)
     began = time.monotonic()
     runner = ModelRunner(
         module,

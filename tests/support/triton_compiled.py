@@ -1,4 +1,4 @@
-"""The attention kernels compiled for a GPU, on a machine without one: types, layouts and shared memory.
+"""The Triton kernels compiled for a GPU, on a machine without one: types, layouts and shared memory.
 
     python -m tests.support.triton_compiled sm_90 bf16 HEADS KV_HEADS KEY_DIM VALUE_DIM
 
@@ -18,12 +18,16 @@ from triton.compiler import ASTSource
 from serve_app.engine.attention.triton import kernels
 from serve_app.engine.attention.triton.backend import KEYS, KEYS_OF_WIDE_HEADS, LEAST, ROWS, WRITTEN
 from serve_app.engine.attention.triton.plan import PART
+from serve_app.engine.cuda import kernels as layer_kernels
+from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 
 POINTERS = {
     **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes"), "*i32"),
+    **dict.fromkeys(("part_start", "owners"), "*i32"),
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
-    **dict.fromkeys(("width", "parts", "window"), "i32"),
-    **dict.fromkeys(("scale", "softcap"), "fp32"),
+    **dict.fromkeys(("width", "count", "window"), "i32"),
+    **dict.fromkeys(("scale", "softcap", "eps"), "fp32"),
+    **dict.fromkeys(("residual", "weight", "cos", "sin", "query_norm", "key_norm"), "*fp32"),
     "slots": "*i64",
 }
 
@@ -64,6 +68,19 @@ def main(level: str, dtype: str, *sizes: str) -> None:
     for name in ("write_rows", "decode_parts", "decode_join", "prompts"):
         shared = compiled(getattr(kernels, name), target, dtype, {**constants, "M": rows.get(name)})
         print(name, shared, flush=True)
+    constants = {
+        "HEADS": heads,
+        "KV_HEADS": kv_heads,
+        "HALF": key_dim // 2,
+        "HALF_PAD": key_pad // 2,
+        "AT_ONCE": HEADS_AT_ONCE,
+        "SIZE": heads * key_dim,
+        "PAD": 1 << (heads * key_dim - 1).bit_length(),
+        "STEP": GATED_AT_ONCE,
+        **dict.fromkeys(("DELTA", "GELU", "NORMS"), True),
+    }
+    for name in ("add_rmsnorm", "gated", "rope_and_cache"):
+        print(name, compiled(getattr(layer_kernels, name), target, dtype, constants), flush=True)
 
 
 if __name__ == "__main__":

@@ -129,6 +129,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "model": {"attention", "batch", "cache", "forward_context", "linear", "sequence"},
         "fused": {"attention", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
+        "cuda": {"attention", "forward_context", "fused", "linear", "model"},
         "embedding": {"attention", "model"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
@@ -138,7 +139,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("integrity", "model", "pace", "request", "sampling", "scheduler", "sequence"),
         },
         "loop": {"engine"},
-        "assemble": {"attention", "cpu", "engine", "grammar_queue", "kernels", "model"},
+        "assemble": {"attention", "cpu", "cuda", "engine", "grammar_queue", "kernels", "model"},
     },
     "replica": {
         "context_window": set(),

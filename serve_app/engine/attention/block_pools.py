@@ -28,6 +28,10 @@ class BlockPools:
         self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
         self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
 
+    def pools(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of a layer, for kernels that write to them."""
+        return self._keys[layer], self._values[layer]
+
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         sources, targets = (
             torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)

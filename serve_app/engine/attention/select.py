@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 import torch
 
 from serve_app.engine.attention import AttentionBackend
+
+USUAL: Final = {"cpu": "cpu", "cuda": "cuda"}  # device -> what `auto` is on it
+
+
+def resolve(name: str, device: torch.device) -> str:
+    """The name of the backend that `auto` stands for on `device`; any other name as it is."""
+    return USUAL.get(device.type, "cpu") if name == "auto" else name
 
 
 def make_backend(name: str, device: torch.device) -> AttentionBackend:
@@ -15,9 +23,7 @@ def make_backend(name: str, device: torch.device) -> AttentionBackend:
     `cuda` runs on a CPU too, for comparison; `cpu` needs the tensors on the CPU. `triton` needs a CUDA
     device, or Triton's interpreter.
     """
-    if name == "auto":
-        name = "cuda" if device.type == "cuda" else "cpu"
-    match name:
+    match resolve(name, device):
         case "reference":
             from serve_app.engine.attention.reference import ReferenceAttention
 

@@ -28,7 +28,7 @@ MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3Fo
 FIXED: Final = frozenset({"default", "linear", "llama3", "yarn"})
 FIRST_POSITIONS: Final = 4096  # in a table of rotary factors; it doubles when they are not enough
 
-# (states [T, N] float32, which it may change; positions [T]; rows [R] of T, or None: all) -> [R, N], normalised
+# (states [T, N] float32, which it may change; positions [T]; rows [R] of T, or None: all) -> [R, N]
 Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 

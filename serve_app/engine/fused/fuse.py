@@ -30,9 +30,18 @@ PROGRESS: Final = 8  # layers between two lines of progress
 class Parts(Protocol):
     """What a device brings to a fused model."""
 
-    kernels: LayerKernels
-    dtypes: frozenset[torch.dtype]  # of weights that it multiplies
-    head: type[nn.Module]  # of heads that take what its kernels give
+    @property
+    def kernels(self) -> LayerKernels: ...
+
+    @property
+    def dtypes(self) -> frozenset[torch.dtype]:
+        """Of weights that it multiplies."""
+        ...
+
+    @property
+    def head(self) -> type[nn.Module]:
+        """Of heads that take what its kernels give."""
+        ...
 
     def make_layer(self, layer: Any, call: AttentionCall, pack: Any = None) -> nn.Module:
         """The fused layer of `layer`. `pack` makes its linears; None: in the weights' own type."""

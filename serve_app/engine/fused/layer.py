@@ -177,7 +177,7 @@ class DecoderStack(nn.Module):
     def sites(self) -> Iterator[Site]:
         """What adapters can change."""
         for layer in self.layers:
-            yield from layer.sites.values()  # type: ignore[operator,union-attr]
+            yield from layer.sites.values()  # type: ignore[operator]
 
 
 def norm_of(norm: Any) -> tuple[torch.Tensor, float]:

@@ -8,7 +8,7 @@ import torch
 
 from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.triton import kernels
-from serve_app.engine.attention.triton.plan import PART, Plan, plan
+from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
 from serve_app.engine.forward_context import ForwardContext
 
 ROWS: Final = 64  # of a tile: rows of the batch times query heads of a group
@@ -16,6 +16,7 @@ KEYS: Final = 64  # read at once, of heads of up to 128 numbers
 KEYS_OF_WIDE_HEADS: Final = 32
 LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WRITTEN: Final = 1024  # numbers that are copied to the cache at once
+PROGRAMS: Final = 2048  # that decode side by side; each takes one part after the other
 
 
 class TritonAttention(BlockPools):
@@ -23,8 +24,10 @@ class TritonAttention(BlockPools):
 
     def __init__(self) -> None:
         super().__init__()
+        # The present step, and how it is divided.
         self._context: ForwardContext | None = None
-        self._plans: dict[int, Plan] = {}  # rows of a tile -> the present step's plan
+        self._decodes: Decodes | None = None
+        self._tiles: dict[int, torch.Tensor | None] = {}  # by rows of a tile
 
     def forward(
         self,
@@ -39,15 +42,30 @@ class TritonAttention(BlockPools):
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        keys, values = self._keys[layer], self._values[layer]
+        keys, values = self.pools(layer)
         self._write(key, value, keys, values, context)
+        return self.attend(layer, query, context, scale=scale, window=window, softcap=softcap, sinks=sinks)
+
+    def attend(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """As `forward`, with the step's keys and values in the cache already."""
+        keys, values = self.pools(layer)
         heads, kv_heads = query.shape[1], keys.shape[2]
         group_pad = _power_of_two(heads // kv_heads)
         rows = max(ROWS, group_pad)
-        step = self._plan(context, rows // group_pad)
+        self._divide(context, rows // group_pad)
         query = query.contiguous()
         out = query.new_empty(*query.shape[:2], values.shape[3])
-        tables = context.block_tables.contiguous()
+        tables = context.block_tables
         key_pad, value_pad = (max(LEAST, _power_of_two(pool.shape[3])) for pool in (keys, values))
         keys_at_once = KEYS if max(key_pad, value_pad) <= 128 else KEYS_OF_WIDE_HEADS
         shape = {
@@ -64,29 +82,31 @@ class TritonAttention(BlockPools):
         }
         options = (scale, softcap or 0.0, window or 0)
         sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that nobody reads, if None
-        if tiles := step.tiles.shape[0]:
-            kernels.prompts[(tiles, kv_heads)](
-                *(query, keys, values, out, tables, tables.shape[1]),
-                *(context.query_start, context.context_lens, step.tiles, sink_logits, *options),
+        if (tiles := self._tiles[rows // group_pad]) is not None:
+            kernels.prompts[(tiles.shape[0], kv_heads)](
+                *(query, keys, values, out, tables, tables.stride(0)),
+                *(context.query_start, context.context_lens, tiles, sink_logits, *options),
                 GROUP_PAD=group_pad,
                 M=rows,
                 SINKS=sinks is not None,
                 **shape,
             )
-        if decodes := step.decodes.shape[0]:
-            size = (decodes, heads, step.parts)
+        if (decodes := self._decodes) is not None:
+            size = (decodes.most_parts, heads)
             tops, totals = (query.new_empty(size, dtype=torch.float32) for _ in range(2))
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
-            kernels.decode_parts[(decodes, kv_heads, step.parts)](
-                *(query, keys, values, tops, totals, partial, step.decodes, tables, tables.shape[1]),
-                *(context.context_lens, step.parts, *options),
+            count = decodes.rows.shape[0]
+            kernels.decode_parts[(min(decodes.most_parts, max(1, PROGRAMS // kv_heads)), kv_heads)](
+                *(query, keys, values, tops, totals, partial),
+                *(decodes.rows, decodes.part_start, decodes.owners, count),
+                *(tables, tables.stride(0), context.context_lens, *options),
                 PART=PART,
                 M=max(LEAST, group_pad),
                 **shape,
             )
-            kernels.decode_join[(decodes, heads)](
-                *(tops, totals, partial, out, step.decodes, context.context_lens, step.parts, sink_logits),
-                window or 0,
+            kernels.decode_join[(count, heads)](
+                *(tops, totals, partial, out, decodes.rows, decodes.part_start, context.context_lens),
+                *(sink_logits, window or 0),
                 HEADS=heads,
                 VALUE_DIM=values.shape[3],
                 VALUE_PAD=value_pad,
@@ -95,6 +115,15 @@ class TritonAttention(BlockPools):
                 SINKS=sinks is not None,
             )
         return out
+
+    def begin_lasting(self, context: ForwardContext, most_parts: int) -> None:
+        """The next step is `context`, of one row a sequence; a graph that records it may be replayed.
+
+        A sequence of length 0 is none: nothing is read for it, and its rows are zeros. `most_parts`
+        bounds the parts (of `plan.PART` tokens) of all sequences.
+        """
+        self._context, self._tiles = context, {}
+        self._decodes = lasting_decodes(context, most_parts)
 
     def _write(
         self,
@@ -112,12 +141,11 @@ class TritonAttention(BlockPools):
             STEP=min(WRITTEN, _power_of_two(max(sizes))),
         )
 
-    def _plan(self, context: ForwardContext, rows_a_tile: int) -> Plan:
+    def _divide(self, context: ForwardContext, rows_a_tile: int) -> None:
         if context is not self._context:
-            self._plans, self._context = {}, context
-        if rows_a_tile not in self._plans:
-            self._plans[rows_a_tile] = plan(context, rows_a_tile)
-        return self._plans[rows_a_tile]
+            self._context, self._decodes, self._tiles = context, decodes_of(context), {}
+        if rows_a_tile not in self._tiles:
+            self._tiles[rows_a_tile] = tiles_of(context, rows_a_tile)
 
 
 def _power_of_two(number: int) -> int:

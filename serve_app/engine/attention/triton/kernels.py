@@ -98,7 +98,8 @@ def _attend(
     return top, total, sums
 
 
-@triton.jit
+# Numbers that change with every step: none of their values is worth a kernel of its own.
+@triton.jit(do_not_specialize=["width", "window"])
 def prompts(
     query,  # [T, H, KEY_DIM]
     keys,
@@ -154,7 +155,7 @@ def prompts(
     if WINDOW:
         first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1)
     top, total, sums = _attend(
-        row, positions, first, end, tables + sequence * width, keys, values, kv_head,
+        row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values, kv_head,
         scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
         WINDOW, SOFTCAP,
     )  # fmt: skip
@@ -173,19 +174,21 @@ def prompts(
     )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["width", "window", "count"])
 def decode_parts(
     query,  # [T, H, KEY_DIM]
     keys,
     values,
-    tops,  # [D, H, parts] float32
-    totals,  # [D, H, parts] float32
-    partial,  # [D, H, parts, VALUE_DIM] float32
+    tops,  # [parts, H] float32
+    totals,  # [parts, H] float32
+    partial,  # [parts, H, VALUE_DIM] float32
     decodes,  # [D, 2]: a sequence, and its row in the batch
+    part_start,  # [D+1]
+    owners,  # [parts]: which decode has the part
+    count,  # D
     tables,
     width,
     context_lens,
-    parts,
     scale,
     softcap,
     window,
@@ -202,55 +205,57 @@ def decode_parts(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
 ):
-    """PART tokens of one decoding sequence, for the query heads of one KV head.
+    """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
 
     Parts begin at multiples of PART whatever else is decoded, so the batch changes no sum.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    decode, kv_head, part = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    sequence = tl.load(decodes + 2 * decode)
-    length = tl.load(context_lens + sequence)
-    first = part * PART
-    end = tl.minimum(first + PART, length)
-    if WINDOW:
-        first = tl.maximum(first, length - window)
-    if first < end:
-        lanes = tl.arange(0, M)
-        heads = kv_head * GROUP + lanes
-        used = lanes < GROUP
-        dims = tl.arange(0, KEY_PAD)
-        places = (tl.load(decodes + 2 * decode + 1) * HEADS + heads).to(tl.int64)
-        row = tl.load(
-            query + places[:, None] * KEY_DIM + dims[None, :],
-            mask=used[:, None] & (dims[None, :] < KEY_DIM),
-            other=0.0,
-        )
-        positions = tl.zeros([M], tl.int32) + (length - 1)
-        top, total, sums = _attend(
-            row, positions, first, end, tables + sequence * width, keys, values, kv_head,
-            scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
-            WINDOW, SOFTCAP,
-        )  # fmt: skip
-        at = (decode * HEADS + heads).to(tl.int64) * parts + part
-        tl.store(tops + at, top, mask=used)
-        tl.store(totals + at, total, mask=used)
-        value_dims = tl.arange(0, VALUE_PAD)
-        tl.store(
-            partial + at[:, None] * VALUE_DIM + value_dims[None, :],
-            sums,
-            mask=used[:, None] & (value_dims[None, :] < VALUE_DIM),
-        )
+    kv_head = tl.program_id(1)
+    lanes = tl.arange(0, M)
+    heads = kv_head * GROUP + lanes
+    used = lanes < GROUP
+    dims = tl.arange(0, KEY_PAD)
+    value_dims = tl.arange(0, VALUE_PAD)
+    for part in range(tl.program_id(0), tl.load(part_start + count), tl.num_programs(0)):
+        decode = tl.load(owners + part)
+        sequence = tl.load(decodes + 2 * decode)
+        length = tl.load(context_lens + sequence)
+        first = (part - tl.load(part_start + decode)) * PART
+        end = tl.minimum(first + PART, length)
+        if WINDOW:
+            first = tl.maximum(first, length - window)
+        if first < end:
+            places = (tl.load(decodes + 2 * decode + 1) * HEADS + heads).to(tl.int64)
+            row = tl.load(
+                query + places[:, None] * KEY_DIM + dims[None, :],
+                mask=used[:, None] & (dims[None, :] < KEY_DIM),
+                other=0.0,
+            )
+            positions = tl.zeros([M], tl.int32) + (length - 1)
+            top, total, sums = _attend(
+                row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values, kv_head,
+                scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
+                WINDOW, SOFTCAP,
+            )  # fmt: skip
+            at = (tl.zeros([M], tl.int64) + part) * HEADS + heads
+            tl.store(tops + at, top, mask=used)
+            tl.store(totals + at, total, mask=used)
+            tl.store(
+                partial + at[:, None] * VALUE_DIM + value_dims[None, :],
+                sums,
+                mask=used[:, None] & (value_dims[None, :] < VALUE_DIM),
+            )
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["window"])
 def decode_join(
     tops,
     totals,
     partial,
     out,  # [T, H, VALUE_DIM]
     decodes,
+    part_start,
     context_lens,
-    parts,
     sinks,
     window,
     HEADS: tl.constexpr,
@@ -260,25 +265,28 @@ def decode_join(
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
 ):
-    """The parts of one query head of one decoding sequence, in their order."""
+    """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0."""
     decode, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + tl.load(decodes + 2 * decode))
+    there = length > 0
     dims = tl.arange(0, VALUE_PAD)
-    at = (decode * HEADS + head).to(tl.int64) * parts
+    at = tl.load(part_start + decode).to(tl.int64) * HEADS + head
     first = 0
     if WINDOW:
         first = tl.maximum(0, length - window) // PART
     last = (length + PART - 1) // PART
-    top = tl.load(tops + at + first)
-    total = tl.load(totals + at + first)
-    sums = tl.load(partial + (at + first) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
+    top = tl.load(tops + at + first * HEADS, mask=there, other=0.0)
+    total = tl.load(totals + at + first * HEADS, mask=there, other=1.0)
+    sums = tl.load(
+        partial + (at + first * HEADS) * VALUE_DIM + dims, mask=there & (dims < VALUE_DIM), other=0.0
+    )
     for part in range(first + 1, last):
-        other = tl.load(tops + at + part)
+        other = tl.load(tops + at + part * HEADS)
         new_top = tl.maximum(top, other)
         kept, added = tl.exp(top - new_top), tl.exp(other - new_top)
-        more = tl.load(partial + (at + part) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
+        more = tl.load(partial + (at + part * HEADS) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
         sums = sums * kept + more * added
-        total = total * kept + tl.load(totals + at + part) * added
+        total = total * kept + tl.load(totals + at + part * HEADS) * added
         top = new_top
     if SINKS:
         sink = tl.load(sinks + head).to(tl.float32)

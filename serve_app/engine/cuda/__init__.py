@@ -1,0 +1,1 @@
+"""Fused layers on a GPU, by kernels in Triton."""

@@ -1,0 +1,51 @@
+"""Llama-shaped decoder layers on a GPU: dense products, kernels in Triton between them."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.fused.layer import DecoderLayer
+from serve_app.engine.linear.packed import side_by_side
+from serve_app.engine.model.forward import current
+
+
+class DenseLinear(nn.Module):
+    """One or several linears of the same input side by side, in one matrix. Weights: [N, K], bias: [N]."""
+
+    def __init__(self, *linears: nn.Linear) -> None:
+        super().__init__()
+        weight, bias = side_by_side(*linears)
+        self.out_features, self.in_features = weight.shape
+        self._weight = weight.detach()
+        self._bias = None if bias is None else bias.detach()
+
+    def project(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] -> [T, N], of the weights' type."""
+        return functional.linear(x, self._weight, self._bias)
+
+
+class TritonLayer(DecoderLayer[DenseLinear, TritonKernels]):
+    """A decoder layer on the Triton kernels. Activations between its linears are of the weights' type."""
+
+    def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """[T, (H + 2 Hkv) D] -> [T, H, D]."""
+        step, call = current(), self._call
+        if not isinstance(step.backend, TritonAttention):
+            return self._attend_by_backend(qkv, cos, sin)
+        pools = step.backend.pools(self.layer_idx)
+        query = self._kernels.rope_and_cache(
+            qkv, cos, sin, self._norms, self._eps_head, pools, step.context.slots
+        )
+        return step.backend.attend(
+            self.layer_idx,
+            query,
+            step.context,
+            scale=call.scale,
+            window=call.window,
+            softcap=call.softcap,
+            sinks=call.sinks,
+        )

@@ -1,0 +1,58 @@
+"""Makes a transformers model fast on a GPU: its decoder layers become one fused stack.
+
+`engine/fused` decides which layers can be fused, and checks the results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.decoder import DenseLinear, TritonLayer
+from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.fused.fuse import fuse_forward, fuse_layers
+from serve_app.engine.fused.layer import AttentionCall, DecoderStack
+
+log = logging.getLogger(__name__)
+
+
+def accelerate_cuda(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """Make `model`, whose weights are of `dtype`, fast on its GPU, in place, as far as that is possible.
+
+    Call it once, after loading. The model's forward keeps its signature; it runs only inside
+    `forward.active`. Weights that lie side by side are copied layer by layer, so one layer more than the
+    model must fit in memory. Also on a CPU, in Triton's interpreter.
+    """
+    parts = TritonParts(dtype)
+    fused = fuse_layers(model, parts)
+    if fused:
+        fuse_forward(model, parts)
+    log.info("GPU: %d fused layers, %s", fused, dtype)
+    return model
+
+
+class TritonParts:
+    """The Triton kernels as fused layers use them."""
+
+    dtypes: Final = frozenset({torch.float32, torch.bfloat16, torch.float16})
+    head: Final = nn.Linear
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.kernels = TritonKernels(dtype)
+
+    def make_layer(
+        self, layer: Any, call: AttentionCall, pack: Callable[..., DenseLinear] | None = None
+    ) -> TritonLayer:
+        return TritonLayer(layer, call, self.kernels, pack or DenseLinear)
+
+    def make_stack(self, layers: Iterable[nn.Module]) -> DecoderStack:
+        return DecoderStack(layers)
+
+    def make_backend(self) -> TritonAttention:
+        return TritonAttention()

@@ -1,0 +1,116 @@
+"""What fused layers compute between their linears and attention, in Triton.
+
+Numbers are read in the type of the weights, computed in float32 and rounded once. Knows tensors alone:
+`launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def add_rmsnorm(
+    residual,  # [T, SIZE] float32
+    delta,  # [T, SIZE]
+    weight,  # [SIZE] float32
+    out,  # [T, SIZE]
+    eps,
+    SIZE: tl.constexpr,
+    PAD: tl.constexpr,
+    DELTA: tl.constexpr,
+):
+    """One row: the residual takes the delta, and its norm goes out."""
+    row = tl.program_id(0).to(tl.int64) * SIZE
+    dims = tl.arange(0, PAD)
+    there = dims < SIZE
+    numbers = tl.load(residual + row + dims, mask=there, other=0.0)
+    if DELTA:
+        numbers += tl.load(delta + row + dims, mask=there, other=0.0).to(tl.float32)
+        tl.store(residual + row + dims, numbers, mask=there)
+    scale = tl.rsqrt(tl.sum(numbers * numbers, 0) / SIZE + eps)
+    normed = numbers * scale * tl.load(weight + dims, mask=there, other=0.0)
+    tl.store(out + row + dims, normed.to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def gated(
+    gate_up,  # [T, 2 SIZE]
+    out,  # [T, SIZE]
+    SIZE: tl.constexpr,
+    STEP: tl.constexpr,
+    GELU: tl.constexpr,
+):
+    """STEP numbers of one row: the activation of the gate, times the other half."""
+    row = tl.program_id(0).to(tl.int64)
+    dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
+    there = dims < SIZE
+    gate = tl.load(gate_up + row * 2 * SIZE + dims, mask=there, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * SIZE + SIZE + dims, mask=there, other=0.0).to(tl.float32)
+    if GELU:  # 0.5 x (1 + tanh u) is x sigmoid(2 u)
+        active = gate * tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    else:
+        active = gate * tl.sigmoid(gate)
+    tl.store(out + row * SIZE + dims, (active * up).to(out.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def rope_and_cache(
+    qkv,  # [T, (HEADS + 2 KV_HEADS) * 2 HALF]
+    cos,  # [T, HALF] float32
+    sin,
+    query_norm,  # [2 HALF] float32
+    key_norm,
+    eps,
+    query,  # [T, HEADS, 2 HALF]
+    keys,  # [slots, KV_HEADS, 2 HALF]
+    values,
+    slots,  # [T] int64; below 0: the row is none, and nothing is written to the cache
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HALF: tl.constexpr,
+    HALF_PAD: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+    NORMS: tl.constexpr,
+):
+    """AT_ONCE heads of one row: queries go out, keys and values into the row's slot."""
+    ALL: tl.constexpr = HEADS + 2 * KV_HEADS
+    row = tl.program_id(0).to(tl.int64)
+    heads = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    half = tl.arange(0, HALF_PAD)
+    inside = half < HALF
+    there = (heads < ALL)[:, None] & inside[None, :]
+    source = qkv + (row * ALL + heads)[:, None] * 2 * HALF + half[None, :]
+    low = tl.load(source, mask=there, other=0.0)
+    high = tl.load(source + HALF, mask=there, other=0.0)
+    slot = tl.load(slots + row)
+
+    is_value = (heads >= HEADS + KV_HEADS)[:, None] & there & (slot >= 0)
+    place = values + (slot * KV_HEADS + heads - HEADS - KV_HEADS)[:, None] * 2 * HALF + half[None, :]
+    tl.store(place, low.to(values.dtype.element_ty), mask=is_value)
+    tl.store(place + HALF, high.to(values.dtype.element_ty), mask=is_value)
+
+    low = low.to(tl.float32)
+    high = high.to(tl.float32)
+    is_query = (heads < HEADS)[:, None] & there
+    if NORMS:
+        scale = tl.rsqrt((tl.sum(low * low, 1) + tl.sum(high * high, 1)) / (2 * HALF) + eps)[:, None]
+        of_query = tl.load(query_norm + half, mask=inside, other=0.0)[None, :]
+        of_key = tl.load(key_norm + half, mask=inside, other=0.0)[None, :]
+        low = low * scale * tl.where(is_query, of_query, of_key)
+        of_query = tl.load(query_norm + HALF + half, mask=inside, other=0.0)[None, :]
+        of_key = tl.load(key_norm + HALF + half, mask=inside, other=0.0)[None, :]
+        high = high * scale * tl.where(is_query, of_query, of_key)
+    cosine = tl.load(cos + row * HALF + half, mask=inside, other=0.0)[None, :]
+    sine = tl.load(sin + row * HALF + half, mask=inside, other=0.0)[None, :]
+    turned_low = low * cosine - high * sine
+    turned_high = high * cosine + low * sine
+
+    place = query + (row * HEADS + heads)[:, None] * 2 * HALF + half[None, :]
+    tl.store(place, turned_low.to(query.dtype.element_ty), mask=is_query)
+    tl.store(place + HALF, turned_high.to(query.dtype.element_ty), mask=is_query)
+    is_key = ((heads >= HEADS) & (heads < HEADS + KV_HEADS))[:, None] & there & (slot >= 0)
+    place = keys + (slot * KV_HEADS + heads - HEADS)[:, None] * 2 * HALF + half[None, :]
+    tl.store(place, turned_low.to(keys.dtype.element_ty), mask=is_key)
+    tl.store(place + HALF, turned_high.to(keys.dtype.element_ty), mask=is_key)

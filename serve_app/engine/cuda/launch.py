@@ -1,0 +1,97 @@
+"""Calls the kernels of fused layers: shapes are checked here, memory is allocated here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from serve_app.engine.cuda import kernels
+
+GATED_AT_ONCE: Final = 1024  # numbers of a program
+HEADS_AT_ONCE: Final = 8
+WARP: Final = 32  # threads, each of which takes some numbers of a row
+NUMBERS_A_THREAD: Final = 8
+
+
+class TritonKernels:
+    """The kernels for weights of one type. Tensors are contiguous and, but for comments, of that type."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+
+    def add_rmsnorm(
+        self,
+        residual: torch.Tensor,  # [T, N] float32
+        delta: torch.Tensor | None,  # [T, N]
+        weight: torch.Tensor,  # [N] float32
+        eps: float,
+    ) -> torch.Tensor:
+        """residual += delta, in place. Returns RMSNorm(residual) * weight."""
+        rows, size = residual.shape
+        if delta is not None and delta.shape != residual.shape:
+            raise ValueError("residual and delta differ in shape")
+        out = torch.empty(rows, size, dtype=self._dtype, device=residual.device)
+        if rows:
+            pad = _power_of_two(size)
+            kernels.add_rmsnorm[(rows,)](
+                *(residual, residual if delta is None else delta, weight, out, eps),
+                SIZE=size,
+                PAD=pad,
+                DELTA=delta is not None,
+                num_warps=_warps(pad),
+            )
+        return out
+
+    def gated(self, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
+        """[T, 2 I] -> [T, I]: SiLU, or GELU by tanh, of the first half, times the second half."""
+        rows, size = gate_up.shape[0], gate_up.shape[1] // 2
+        out = gate_up.new_empty(rows, size)
+        step = min(GATED_AT_ONCE, _power_of_two(size))
+        if rows:
+            kernels.gated[(rows, -(-size // step))](
+                gate_up, out, SIZE=size, STEP=step, GELU=gelu, num_warps=_warps(step)
+            )
+        return out
+
+    def rope_and_cache(
+        self,
+        qkv: torch.Tensor,  # [T, (H + 2 Hkv) * D]
+        cos: torch.Tensor,  # [T, D / 2] float32
+        sin: torch.Tensor,
+        norms: tuple[torch.Tensor, torch.Tensor] | None,  # of query and key heads, [D] float32
+        eps: float,
+        pools: tuple[torch.Tensor, torch.Tensor],  # keys and values, [blocks, block_size, Hkv, D] of any type
+        slots: torch.Tensor,  # [T] int64; below 0: nothing is written
+    ) -> torch.Tensor:
+        """Normalise (if `norms`) and rotate queries and keys; write keys and values to the pools.
+
+        Returns the queries [T, H, D].
+        """
+        keys, values = pools
+        rows, kv_heads, size = qkv.shape[0], keys.shape[2], keys.shape[3]
+        heads = qkv.shape[1] // size - 2 * kv_heads
+        if values.shape != keys.shape or cos.shape != (rows, size // 2):
+            raise ValueError("queries, keys and values differ in the size of a head")
+        query = qkv.new_empty(rows, heads, size)
+        query_norm, key_norm = norms or (cos, cos)  # pointers that nobody reads
+        if rows:
+            kernels.rope_and_cache[(rows, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE))](
+                *(qkv, cos, sin, query_norm, key_norm, eps, query, keys, values, slots),
+                HEADS=heads,
+                KV_HEADS=kv_heads,
+                HALF=size // 2,
+                HALF_PAD=_power_of_two(size // 2),
+                AT_ONCE=HEADS_AT_ONCE,
+                NORMS=norms is not None,
+            )
+        return query
+
+
+def _power_of_two(number: int) -> int:
+    """The least one that is not below `number`."""
+    return 1 << (number - 1).bit_length()
+
+
+def _warps(numbers: int) -> int:
+    return min(16, max(1, numbers // (WARP * NUMBERS_A_THREAD)))

@@ -1,0 +1,132 @@
+"""Layers fused by Triton kernels equal transformers': on a device, else in Triton's interpreter."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.batch import build_batch
+from serve_app.engine.cuda.fused import accelerate_cuda
+from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.fused.forward import FusedForward
+from serve_app.engine.fused.layer import DecoderStack
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.sequence import Chunk
+from tests.support.tiny_models import (
+    ARCHITECTURES,
+    BASE,
+    BLOCK,
+    TABLES,
+    check_parity,
+    make_sequence,
+    tiny_model,
+)
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+FUSED = {"llama", "mistral", "qwen2", "qwen3"}
+SHAPE = {**BASE, "num_hidden_layers": 2}
+
+
+def is_fused(model: PreTrainedModel) -> bool:
+    return isinstance(model.forward, FusedForward)
+
+
+def check_fused(architecture: str) -> None:
+    model = tiny_model(architecture).to(DEVICE)
+    check_parity(
+        model, TritonAttention(), tolerance=1e-4, prepare=lambda m: accelerate_cuda(m, torch.float32)
+    )
+    assert is_fused(model) == (architecture in FUSED)  # others stay as they are
+
+
+# Grouped heads, normalised heads, and a window.
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "mistral"])
+def test_models_give_the_logits_and_greedy_tokens_of_transformers(architecture: str) -> None:
+    check_fused(architecture)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_model_on_a_device_gives_them_too(architecture: str) -> None:
+    check_fused(architecture)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_models_of_narrow_types_stay_near_transformers(dtype: torch.dtype) -> None:
+    """With biases, and other sizes of hidden states than powers of two."""
+    torch.manual_seed(0)
+    config = LlamaConfig(**SHAPE | {"hidden_size": 48}, attention_bias=True, mlp_bias=True, head_dim=16)
+    original = LlamaForCausalLM(config).eval().to(DEVICE)
+    with torch.no_grad():
+        for parameter in original.parameters():
+            parameter += torch.randn_like(parameter) * 0.1
+    original = original.to(dtype)
+    fused = accelerate_cuda(copy.deepcopy(original), dtype)
+    assert is_fused(fused)
+    sequence = make_sequence("0", list(range(3, 17)), TABLES[0])
+    backends: tuple[AttentionBackend, ...] = ReferenceAttention(), TritonAttention()
+    outputs = []
+    for model, backend in zip((original, fused), backends, strict=True):
+        runner = ModelRunner(
+            model,
+            backend=backend,
+            dtype=dtype,
+            device=DEVICE,
+            config=EngineConfig(block_size=BLOCK, num_blocks=16),
+        )
+        outputs.append(
+            [
+                runner.run(build_batch([Chunk(sequence, start, length, start)], BLOCK, DEVICE))
+                for start, length in ((0, 11), (11, 2), (13, 1))
+            ]
+        )
+    for want, got in zip(*outputs, strict=True):
+        torch.testing.assert_close(got, want, rtol=0, atol=0.05 * float(want.abs().max()))
+
+
+def test_a_model_whose_rotary_factors_depend_on_more_than_the_position_runs_its_own_forward() -> None:
+    dynamic = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**SHAPE, rope_parameters=dynamic)).eval().to(DEVICE)
+    accelerate_cuda(model, torch.float32)
+    assert isinstance(model.get_decoder().layers[0], DecoderStack)
+    assert not is_fused(model)
+    runner = ModelRunner(
+        model,
+        backend=TritonAttention(),
+        dtype=torch.float32,
+        device=DEVICE,
+        config=EngineConfig(block_size=BLOCK, num_blocks=16),
+    )
+    sequence = make_sequence("0", list(range(3, 9)), TABLES[0])
+    assert runner.run(build_batch([Chunk(sequence, 0, 6, 0)], BLOCK, DEVICE)).isfinite().all()
+
+
+def test_an_unknown_structure_is_not_fused() -> None:
+    torch.manual_seed(0)
+    model = accelerate_cuda(GemmaForCausalLM(GemmaConfig(**SHAPE)).eval().to(DEVICE), torch.float32)
+    assert not any(isinstance(layer, DecoderStack) for layer in model.get_decoder().layers)
+
+
+def test_a_fused_layer_with_other_results_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    right = TritonKernels.gated
+
+    def wrong(self: TritonKernels, *arguments: Any) -> torch.Tensor:
+        return right(self, *arguments) * 1.1
+
+    monkeypatch.setattr(TritonKernels, "gated", wrong)
+    model = accelerate_cuda(tiny_model("llama").to(DEVICE), torch.float32)
+    assert not is_fused(model)
+    assert "a fused layer of LlamaForCausalLM is off" in caplog.text

@@ -1,0 +1,76 @@
+"""The kernels of fused layers equal plain torch, in shapes that fill no program."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn import functional
+
+from serve_app.engine.cuda.launch import TritonKernels
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
+KINDS = pytest.mark.parametrize("dtype", list(ROUNDING), ids=str)
+
+
+def numbers(*size: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(sum(size))).to(DEVICE, dtype)
+
+
+def close(got: torch.Tensor, want: torch.Tensor, dtype: torch.dtype) -> None:
+    assert got.dtype == dtype
+    torch.testing.assert_close(got.float(), want.float(), rtol=ROUNDING[dtype], atol=ROUNDING[dtype])
+
+
+@KINDS
+@pytest.mark.parametrize("added", [False, True])
+def test_the_residual_takes_the_delta_and_its_norm_goes_out(dtype: torch.dtype, added: bool) -> None:
+    residual, weight = numbers(3, 75), numbers(75)
+    delta = numbers(3, 75, dtype=dtype) if added else None
+    summed = residual if delta is None else residual + delta.float()
+    got = TritonKernels(dtype).add_rmsnorm(residual := residual.clone(), delta, weight, 1e-5)
+    assert torch.equal(residual, summed)
+    close(got, functional.rms_norm(summed, (75,), weight, 1e-5), dtype)
+
+
+@KINDS
+@pytest.mark.parametrize("gelu", [False, True])
+def test_the_activation_of_one_half_times_the_other(dtype: torch.dtype, gelu: bool) -> None:
+    gate_up = numbers(3, 2 * 1100, dtype=dtype)
+    gate, up = gate_up.float().chunk(2, dim=1)
+    active = functional.gelu(gate, approximate="tanh") if gelu else functional.silu(gate)
+    close(TritonKernels(dtype).gated(gate_up, gelu), active * up, dtype)
+
+
+@KINDS
+@pytest.mark.parametrize("normed", [False, True])
+def test_heads_are_normalised_and_rotated_and_keys_and_values_find_their_slots(
+    dtype: torch.dtype, normed: bool
+) -> None:
+    heads, kv_heads, size, eps = 6, 2, 24, 1e-5
+    qkv = numbers(3, (heads + 2 * kv_heads) * size, dtype=dtype)
+    angles = numbers(3, size // 2)
+    norms = (numbers(size), numbers(size) + 1) if normed else None
+    pools = tuple(torch.full((4, 5, kv_heads, size), 9.0, dtype=dtype, device=DEVICE) for _ in range(2))
+    slots = torch.tensor([7, -1, 19], device=DEVICE)  # the second row is none
+    query = TritonKernels(dtype).rope_and_cache(
+        qkv, angles.cos(), angles.sin(), norms, eps, (pools[0], pools[1]), slots
+    )
+    split = qkv.float().view(3, -1, size).split([heads, kv_heads, kv_heads], dim=1)
+
+    def turned(x: torch.Tensor, norm: torch.Tensor | None) -> torch.Tensor:
+        low, high = (x if norm is None else functional.rms_norm(x, (size,), norm, eps)).chunk(2, dim=-1)
+        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
+        return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
+
+    close(query, turned(split[0], norms and norms[0]), dtype)
+    for pool, rows in zip(pools, (turned(split[1], norms and norms[1]), split[2]), strict=True):
+        want = torch.full((20, kv_heads, size), 9.0, device=DEVICE)
+        want[[7, 19]] = rows[[0, 2]]
+        close(pool.flatten(0, 1), want, dtype)
+
+
+def test_no_rows_are_no_work() -> None:
+    kernels = TritonKernels(torch.float32)
+    assert kernels.add_rmsnorm(numbers(0, 8), None, numbers(8), 1e-5).shape == (0, 8)
+    assert kernels.gated(numbers(0, 8)).shape == (0, 4)
