@@ -34,6 +34,7 @@ UNIT := not ray and not full and not gpu
 RAY := ray and not full and not gpu
 # Where tests of each part lie: a part collects no others, which would take as long as starting a cluster.
 RAY_TESTS := tests/clients tests/faults
+GPU_TESTS := tests/gpu tests/unit/engine/attention/test_triton.py tests/unit/engine/cuda
 DEPLOY_TESTS := tests/deploy tests/docs tests/control
 TEST_JOBS ?= 2
 PYTEST := $(BIN)/python -m pytest
@@ -83,8 +84,10 @@ test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
 test-all: $(STAMP) $(LITELLM)
 	$(MAKE) -j1 test-unit test-ray test-deploy UNIT="not ray and not gpu" RAY="ray and not gpu"
 
-test-gpu: $(STAMP)  # with the Triton that torch brings
-	$(PYTEST) -m gpu $(PYTEST_FLAGS)
+# On a machine with CUDA, with the Triton that torch brings: neither Ray nor a network is needed. A Python that has
+# torch already runs it by: make -o .venv/.installed test-gpu PYTEST="python3 -m pytest"
+test-gpu: $(STAMP)
+	$(PYTEST) --confcutdir=tests/unit/engine -p tests.support.tiny_fixtures $(GPU_TESTS) $(PYTEST_FLAGS)
 
 # Lines of serve_app that `make test` runs, in whichever process: gateways, replicas and commands too.
 coverage: $(STAMP)

@@ -36,6 +36,9 @@ class EngineConfig(ConfigModel):
         description="Part of a GPU's memory that weights and cache may take; none: `num_gpus`, or all.",
     )
     num_blocks: int | None = Field(None, ge=2, description="Blocks of the KV cache, instead of bytes.")
+    cuda_graphs: bool = Field(
+        True, description="Record decode steps as CUDA graphs at the start, with `attention: triton`."
+    )
     prefix_cache: bool = Field(True, description="Keep finished prefixes for later requests.")
     max_adapters: int = Field(
         8, ge=0, le=1024, description="LoRA adapters in memory at once, of files and of clients; 0: none."

@@ -125,6 +125,10 @@ def assemble(
         f"{plan.block_size} tokens, context window {plan.max_model_len}, "
         f"in {time.monotonic() - began:.1f} s"
     )
+    if attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs:
+        from serve_app.engine.cuda.graphs import graph_decodes
+
+        graph_decodes(module, backend, plan, config.engine.max_sequences, progress)
     began = time.monotonic()
     grammars = make_grammars(runner.vocab_size)
     progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")

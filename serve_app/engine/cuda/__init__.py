@@ -1,1 +1,1 @@
-"""Fused layers on a GPU, by kernels in Triton."""
+"""Fused layers on a GPU, by kernels in Triton, and graphs of decode steps."""

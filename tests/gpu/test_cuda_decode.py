@@ -1,0 +1,112 @@
+"""On a GPU: fused layers of real sizes equal transformers', and graphs of decodes equal steps without."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend
+from serve_app.engine.attention.select import make_backend
+from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.sequence import Chunk
+from tests.support.tiny_models import make_sequence
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+CUDA = torch.device("cuda")
+BLOCK, BLOCKS_EACH, SEQUENCES = 32, 40, 20
+SHAPE = {
+    "vocab_size": 4096,
+    "hidden_size": 2048,
+    "intermediate_size": 5632,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": BLOCK * BLOCKS_EACH,
+}
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
+}
+
+
+def runner(
+    model: PreTrainedModel, attention: str, dtype: torch.dtype
+) -> tuple[ModelRunner, AttentionBackend]:
+    backend = make_backend(attention, CUDA)
+    if attention == "triton":
+        from serve_app.engine.cuda.fused import accelerate_cuda
+
+        accelerate_cuda(model, dtype)
+    config = EngineConfig(block_size=BLOCK, num_blocks=BLOCKS_EACH * SEQUENCES, max_adapters=0)
+    return ModelRunner(model, backend=backend, dtype=dtype, device=CUDA, config=config), backend
+
+
+def batches(decodes: int) -> Iterator[Batch]:
+    """Prompts of many lengths, then decodes, of ever fewer sequences."""
+    order = torch.randperm(BLOCKS_EACH * SEQUENCES, generator=torch.Generator().manual_seed(3))
+    ids = torch.randint(4096, (SEQUENCES, 1280), generator=torch.Generator().manual_seed(4)).tolist()
+    tables = order.view(SEQUENCES, BLOCKS_EACH).tolist()
+    lengths = [1 + 61 * i for i in range(SEQUENCES)]
+    running = [make_sequence(str(i), ids[i], tables[i]) for i in range(SEQUENCES)]
+    for half in (slice(0, 10), slice(10, None)):
+        chunks = [Chunk(s, 0, n, n - 1) for s, n in zip(running[half], lengths[half], strict=True)]
+        yield build_batch(chunks, BLOCK, CUDA)
+    for step in range(decodes):
+        alive = list(zip(running, lengths, strict=True))[step * SEQUENCES // decodes :]
+        yield build_batch([Chunk(s, n + step, 1, n + step) for s, n in alive], BLOCK, CUDA)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from serve_app.engine.cuda.graphs import GraphedDecode, graph_decodes
+
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    torch.manual_seed(0)
+    model = MODELS[name]().eval().to(CUDA, dtype)
+    plain, _ = runner(copy.deepcopy(model), "reference", dtype)
+    want = [plain.run(batch) for batch in batches(6)]
+    fused, backend = runner(model, "triton", dtype)
+    eager = [fused.run(batch) for batch in batches(6)]
+    assert graph_decodes(fused.module, backend, fused.plan, SEQUENCES, lambda _: None)
+    assert isinstance(fused.module.forward.decode, GraphedDecode)
+    graphed = [fused.run(batch) for batch in batches(6)]
+    tolerance = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
+    for one, two, three in zip(want, eager, graphed, strict=True):
+        limit = tolerance * float(one.abs().max())
+        torch.testing.assert_close(two, one, rtol=0, atol=limit)
+        torch.testing.assert_close(three, one, rtol=0, atol=limit)
+
+
+def test_a_decode_by_graph_waits_for_nothing() -> None:
+    from serve_app.engine.cuda.graphs import graph_decodes
+
+    torch.manual_seed(0)
+    fused, backend = runner(MODELS["llama"]().eval().to(CUDA, torch.bfloat16), "triton", torch.bfloat16)
+    assert graph_decodes(fused.module, backend, fused.plan, SEQUENCES, lambda _: None)
+    made = batches(2)
+    for batch in islice(made, 2):
+        fused.run(batch)
+    steps = list(made)
+    fused.run(steps[0])
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        logits = [fused.run(batch) for batch in steps]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(each.isfinite().all() for each in logits)

@@ -1,0 +1,170 @@
+"""Decodes by graphs give what steps without give: on a device, else with the steps run in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention.triton import backend as triton_backend
+from serve_app.engine.attention.triton import plan as triton_plan
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.batch import build_batch
+from serve_app.engine.cuda import graphs
+from serve_app.engine.cuda.fused import accelerate_cuda
+from serve_app.engine.cuda.graphs import BUCKETS, Step, buckets, graph_decodes
+from serve_app.engine.model.runner import ModelRunner
+from serve_app.engine.sequence import Chunk, Sequence
+from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+ON_DEVICE = DEVICE.type == "cuda"
+LAYERS, SEQUENCES, BLOCKS_EACH = 1, 3, 6
+
+
+@pytest.fixture(autouse=True)
+def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of a few tokens have several parts."""
+    for module in (triton_backend, triton_plan):
+        monkeypatch.setattr(module, "PART", 8)
+
+
+class Recorder:
+    """Counts what is replayed. Without a device the steps themselves run, on the same inputs."""
+
+    def __init__(self) -> None:
+        self.replayed = 0
+        self._record: Callable[[Step], Step] = graphs.CudaGraphs() if ON_DEVICE else lambda step: step
+
+    def __call__(self, step: Step) -> Step:
+        replay = self._record(step)
+
+        def counted() -> torch.Tensor:
+            self.replayed += 1
+            return replay()
+
+        return counted
+
+
+def runner(architecture: str = "mistral") -> tuple[ModelRunner, TritonAttention]:
+    """A model of one layer, with a window: the interpreter is slow."""
+    shape = {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1}
+    model = make_model(tiny_config(architecture, **shape)).to(DEVICE)
+    accelerate_cuda(model, torch.float32)
+    backend = TritonAttention()
+    config = EngineConfig(block_size=BLOCK, num_blocks=SEQUENCES * BLOCKS_EACH, max_model_len=24)
+    return ModelRunner(model, backend=backend, dtype=torch.float32, device=DEVICE, config=config), backend
+
+
+def sequences() -> list[Sequence]:
+    order = torch.randperm(SEQUENCES * BLOCKS_EACH, generator=torch.Generator().manual_seed(3)).tolist()
+    ids = torch.randint(3, 96, (SEQUENCES, 24), generator=torch.Generator().manual_seed(4)).tolist()
+    return [
+        make_sequence(str(i), ids[i], order[i * BLOCKS_EACH : (i + 1) * BLOCKS_EACH])
+        for i in range(SEQUENCES)
+    ]
+
+
+def steps() -> list[list[Chunk]]:
+    """Prompts, decodes of three, two and one sequence, a prompt beside a decode, and decodes again."""
+    a, b, c = sequences()
+    return [
+        [Chunk(a, 0, 14, 14), Chunk(b, 0, 9, 9)],
+        [Chunk(a, 14, 1, 14), Chunk(b, 9, 1, 9), Chunk(c, 0, 1, 0)],
+        [Chunk(c, 1, 1, 1), Chunk(a, 15, 1, 15), Chunk(b, 10, 1, 10)],
+        [Chunk(b, 11, 1, 11), Chunk(c, 2, 1, 2)],
+        [Chunk(a, 16, 1, 16)],
+        [Chunk(a, 17, 1, 17), Chunk(c, 3, 4, 3)],
+        [Chunk(a, 18, 1, 18), Chunk(b, 12, 1, 12), Chunk(c, 7, 1, 7)],
+        [Chunk(a, 19, 1, 20), Chunk(b, 13, 1, 13)],  # the first wants no logits
+    ]
+
+
+def logits(runner: ModelRunner, chosen: list[list[Chunk]]) -> list[torch.Tensor]:
+    return [runner.run(build_batch(chunks, BLOCK, DEVICE)) for chunks in chosen]
+
+
+def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without() -> None:
+    plain, _ = runner()
+    want = logits(plain, steps())
+    graphed, backend = runner()
+    recorder, said = Recorder(), list[str]()
+    assert graph_decodes(graphed.module, backend, graphed.plan, 4, said.append, recorder)
+    assert len(said) == 4  # of 4, 2 and 1 sequences, and of all
+    pools = [pool.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
+    got = logits(graphed, steps())
+    assert recorder.replayed == 6
+    for one, other in zip(got, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert all(not pool.any() for pool in pools)  # recording, and its null sequences, wrote nothing
+
+
+def test_what_null_sequences_hold_reaches_nobody() -> None:
+    """Not even what a broken request left in the first block, or in a graph's inputs."""
+    graphed, backend = runner()
+    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
+    chosen = steps()
+    want = logits(graphed, chosen)
+    broken = make_sequence("broken", [3] * 24, [])
+    used = {block for each in sequences() for block in each.block_table[:5]}
+    for layer in range(LAYERS):
+        for pool in backend.pools(layer):
+            for block in set(range(SEQUENCES * BLOCKS_EACH)) - used:
+                pool[block] = float("nan")
+    broken.block_table = sorted(set(range(SEQUENCES * BLOCKS_EACH)) - used)
+    tables = [Chunk(broken, 2, 1, 2)] * 4
+    assert logits(graphed, [tables])[0].isnan().any()
+    for one, other in zip(logits(graphed, chosen), want, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_steps_that_no_graph_fits_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    graphed, backend = runner()
+    recorder = Recorder()
+    assert graph_decodes(graphed.module, backend, graphed.plan, 2, lambda _: None, recorder)
+    a, b, c = sequences()
+    logits(graphed, [[Chunk(a, 0, 14, 14), Chunk(b, 0, 9, 9)]])
+    logits(graphed, [[Chunk(a, 14, 1, 14), Chunk(b, 9, 1, 9), Chunk(c, 0, 1, 0)]])  # three
+    assert recorder.replayed == 0
+    logits(graphed, [[Chunk(a, 15, 1, 15), Chunk(b, 10, 1, 10)]])
+    assert recorder.replayed == 1
+    # More parts than the cache, which sequences that share blocks may have.
+    monkeypatch.setattr(triton_plan, "PART", 1)
+    logits(graphed, [[Chunk(a, 16, 1, 16), Chunk(b, 11, 1, 11)]])
+    assert recorder.replayed == 1
+
+
+def test_a_graph_that_cannot_be_recorded_leaves_the_forward_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    plain, _ = runner()
+    want = logits(plain, steps())
+    graphed, backend = runner()
+    recorded: list[Step] = []
+
+    def fails(step: Step) -> Step:
+        recorded.append(step)
+        if len(recorded) == 2:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return step
+
+    assert not graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, fails)
+    assert "no CUDA graphs: recording failed" in caplog.text
+    for one, other in zip(logits(graphed, steps()), want, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_model_that_is_not_fused_has_no_graphs() -> None:
+    graphed, backend = runner("gemma2")
+    assert not graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
+
+
+def test_buckets_reach_what_is_asked_for_and_no_further() -> None:
+    assert buckets(1) == (1,)
+    assert buckets(3) == (1, 2, 3)
+    assert buckets(64) == (1, 2, 4, 8, 16, 24, 32, 48, 64)
+    assert buckets(4096) == BUCKETS
