@@ -160,17 +160,17 @@ class CudaGraphs:
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: cuBLAS keeps memory for each
 
     def __call__(self, step: Step) -> Step:
         """As `Record`. The step runs twice: kernels are compiled before anything is recorded."""
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             step()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         # Other threads of this process may call CUDA meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
             out = step()
 
         def replay() -> torch.Tensor:
