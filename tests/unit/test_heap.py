@@ -11,7 +11,7 @@ import weakref
 
 import pytest
 
-from serve_app.heap import settle
+from serve_app.heap import collects_later, settle
 
 SCRIPT = """
 import ctypes, sys
@@ -63,3 +63,28 @@ def test_what_is_there_is_frozen_and_what_comes_later_is_freed() -> None:
     late = weakref.ref(Knot())
     gc.collect()
     assert late() is None
+
+
+def test_nothing_is_collected_until_the_end() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.itself = self
+
+    assert gc.isenabled()
+    with collects_later():
+        made = weakref.ref(Ring())
+        assert len([[object()] for _ in range(100_000)])  # enough for a look, were there one
+        assert made() is not None
+    assert gc.isenabled()
+    gc.collect()
+    assert made() is None
+
+
+def test_what_was_on_before_is_on_again() -> None:
+    with pytest.raises(ImportError), collects_later():
+        raise ImportError
+    assert gc.isenabled()
+    with collects_later():
+        with collects_later():
+            pass
+        assert not gc.isenabled()

@@ -27,6 +27,7 @@ from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.guardian import SAID
 from serve_app.deployments.launcher.terminal import complain, say, show, waiting
 from serve_app.endpoints.endpoint import Task
+from serve_app.heap import collects_later
 
 GRACE_S: Final = 600.0  # where neither the command nor the file says: the longest life of a request
 WATCH_S: Final = 0.5
@@ -80,19 +81,21 @@ class Server:
         if self._options.use_haproxy:
             proxy = environment.haproxy(self._folder, **ports.haproxy_ports())
         token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
-        # First: whoever reads the file imports Ray.
+        # First: Ray reads it when it is imported.
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)
         worker_template.start(self._folder)
-        self._config = config = read(self._options.file)
+        with collects_later():  # whoever reads the file imports Ray
+            self._config = config = read(self._options.file)
         ports.check(config)
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
         say(f"starting Ray ... ({time.monotonic() - started:.1f} s)")
-        from ray.serve.schema import ServeDeploySchema
+        with collects_later():
+            from ray.serve.schema import ServeDeploySchema
 
-        from serve_app.deployments.launcher import ray_cluster
-        from serve_app.deployments.launcher.deploy import roll_out
+            from serve_app.deployments.launcher import ray_cluster
+            from serve_app.deployments.launcher.deploy import roll_out
 
         # Not inside of `waiting`, which has a thread: Ray runs Python between fork and exec here.
         ray_cluster.start(ServeDeploySchema.model_validate(config), serve_host)

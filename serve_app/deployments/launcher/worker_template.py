@@ -27,6 +27,7 @@ from typing import Any, Final, NoReturn
 
 from serve_app.deployments.launcher import worker_entry
 from serve_app.deployments.launcher.processes import die_with_parent, fork
+from serve_app.heap import collects_later
 
 SOCKET_FILE: Final = "workers.sock"
 BACKLOG: Final = 128  # workers that wait while the template still imports
@@ -70,7 +71,8 @@ def _serve(listener: socket.socket, server: int) -> int:
     os.environ["RAY_RAYLET_PID"] = str(server)  # whose end is the workers' end; the server watches the raylet
     os.environ["OPENBLAS_NUM_THREADS"] = "1"  # numpy's threads, which copies would not have
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel takes note of copies that ended
-    _import()
+    with collects_later():
+        _import()
     if not _draws_differ():
         print("the template's copies would draw the same ids: workers start anew", file=sys.stderr)
         return 1

@@ -30,6 +30,7 @@ from serve_app.deployments.model.leaving import on_stop
 from serve_app.deployments.model.replica_port import keep_private
 from serve_app.deployments.model.workload import Workload
 from serve_app.errors import GenerationFailed, ServeError, Unavailable
+from serve_app.heap import collects_later
 from serve_app.types import GenerateRequest, TokenDelta
 
 if TYPE_CHECKING:  # a gateway builds applications without loading torch
@@ -57,7 +58,8 @@ class ModelReplica:
         be_expendable()  # before there are children, which inherit it
         keep_private()
         if start is None:
-            from serve_app.replica import served_model
+            with collects_later():
+                from serve_app.replica import served_model
 
             start = served_model.start
             report("imported torch and transformers")
