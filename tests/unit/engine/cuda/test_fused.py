@@ -9,7 +9,8 @@ import pytest
 import torch
 from transformers import GemmaConfig, GemmaForCausalLM, LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
-from serve_app.config import EngineConfig
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.assemble import assemble
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
@@ -20,13 +21,16 @@ from serve_app.engine.fused.forward import FusedForward
 from serve_app.engine.fused.layer import DecoderStack
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
+from serve_app.types import EngineRequest, SamplingParams
 from tests.support.tiny_models import (
     ARCHITECTURES,
     BASE,
     BLOCK,
     TABLES,
     check_parity,
+    make_model,
     make_sequence,
+    tiny_config,
     tiny_model,
 )
 
@@ -130,3 +134,28 @@ def test_a_fused_layer_with_other_results_is_not_used(
     model = accelerate_cuda(tiny_model("llama").to(DEVICE), torch.float32)
     assert not is_fused(model)
     assert "a fused layer of LlamaForCausalLM is off" in caplog.text
+
+
+def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> None:
+    def answers(attention: str) -> list[int]:
+        model = make_model(tiny_config("qwen3", num_hidden_layers=1)).to(DEVICE)
+        settings = {"block_size": BLOCK, "num_blocks": 32, "max_sequences": 4}
+        engine = assemble(
+            model,
+            dtype=torch.float32,
+            device=DEVICE,
+            context_window=64,
+            eos_token_ids=(),
+            config=ModelConfig(name="tiny", attention=attention, engine=EngineConfig(**settings)),
+            progress=lambda _: None,
+        )
+        assert is_fused(model) == (attention == "triton")
+        sampling = SamplingParams(temperature=0.0, max_tokens=4)
+        engine.add(EngineRequest(id="a", token_ids=tuple(range(3, 12)), sampling=sampling))
+        tokens = []
+        while engine.has_work():
+            tokens += [token for output in engine.step() for token in output.token_ids]
+        return tokens
+
+    assert len(tokens := answers("triton")) == 4
+    assert tokens == answers("reference")
