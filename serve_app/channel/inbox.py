@@ -83,19 +83,26 @@ class Inbox:
 
         Raises the ServeError that the request failed with, once the deltas before it were read.
         """
-        while not self._deltas or self._is_held:
-            if self._is_closed:
-                break
-            if not self._is_held:
-                if self._error is not None:
-                    raise self._error
-                if self.ended:
-                    return []
-            self._wake = self._loop.create_future()
-            try:
-                await self._wake
-            finally:
-                self._wake = None
+        while (wake := self.coming()) is not None:
+            await wake
+        return self.take()
+
+    def coming(self) -> asyncio.Future[None] | None:
+        """What `get` waits for, as often as there is something; None: `take` need not wait.
+
+        For a reader who saves the coroutine of `get`, since each step of each stream has one.
+        """
+        if self._is_closed:
+            return None
+        if not self._is_held and (self._deltas or self.ended or self._error is not None):
+            return None
+        self._wake = self._loop.create_future()
+        return self._wake
+
+    def take(self) -> list[TokenDelta]:
+        """What `get` returns or raises. Legal once `coming` returned None, in the same turn of the loop."""
+        if not self._deltas and self._error is not None and not self._is_closed:
+            raise self._error
         deltas, self._deltas = self._deltas, []
         return deltas
 
@@ -183,7 +190,8 @@ class Inbox:
             self.fail(Overloaded("the client reads too slowly"))
             return
         self._deltas.append(delta)
-        self._notify()
+        if self._wake is not None and not self._wake.done():  # as `_notify`, which a delta need not call
+            self._wake.set_result(None)
 
     def leave(self, link: Link) -> None:
         """The replica at `link` has the request, and was told to stop."""

@@ -90,8 +90,9 @@ class Writer:
         raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
         await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
-    async def body(self, data: bytes, *, more: bool = False) -> None:
-        await self.send({"type": "http.response.body", "body": data, "more_body": more})
+    def body(self, data: bytes, *, more: bool = False) -> Coroutine[Any, Any, None]:
+        """As `send`, which this is without a coroutine of its own: it runs for each event."""
+        return self.send({"type": "http.response.body", "body": data, "more_body": more})
 
     def _look(self) -> None:
         if self._since is not None and self._loop.time() - self._since >= self._timeout_s:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from starlette.exceptions import HTTPException
@@ -66,7 +66,7 @@ class Edge:
         # A header that comes twice would be read as one value with a comma.
         leave_id = self._ids_are_echoed and context.client_id is not None
 
-        async def send_with_id(message: Message) -> None:
+        def send_with_id(message: Message) -> Awaitable[None]:  # runs for each event: no coroutine of its own
             nonlocal status
             if message["type"] == "http.response.start":
                 status = context.status = message["status"]
@@ -75,7 +75,7 @@ class Edge:
                 message["headers"] = [*message["headers"], *more]
             elif context.recording is not None:
                 context.recording.sent(message.get("body", b""))
-            await send(message)
+            return send(message)
 
         try:
             prefix, path = split_prefix(scope["path"])

@@ -122,8 +122,11 @@ class RoutedStream:
         """See `api.backend.DeltaStream`."""
         while True:
             call = self._call
+            inbox = call.inbox
             try:
-                deltas = await call.inbox.get()
+                while (wake := inbox.coming()) is not None:
+                    await wake
+                deltas = inbox.take()
             except (ReplicaLost, Unavailable) as error:
                 if self._is_closed or self._kept.is_complete:
                     return []
