@@ -41,7 +41,14 @@ async def send_stream(
     """
     started = has_tensors = False
 
-    async def emit(deltas: list[PromptDelta]) -> None:
+    def emit(deltas: list[PromptDelta]) -> Awaitable[None]:
+        """Runs for each event: all but the first and the large ones have no coroutine here."""
+        if not started or _has_tensors(deltas):
+            return emit_slowly(deltas)
+        events = _render(renderer, deltas)
+        return writer.body(events, more=True) if events else _nothing()
+
+    async def emit_slowly(deltas: list[PromptDelta]) -> None:
         nonlocal started, has_tensors
         # Rendered before the status line: whatever could fail here is still a status.
         if _has_tensors(deltas):
@@ -111,6 +118,10 @@ async def follow(
         context.outcome = failure.condition
         logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
     return failure
+
+
+async def _nothing() -> None:
+    """What waits for no event."""
 
 
 def _has_tensors(deltas: list[PromptDelta]) -> bool:
