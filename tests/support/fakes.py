@@ -126,7 +126,12 @@ class ArgmaxSampler:
     def __init__(self, raise_for: abc.Iterable[str] = ()) -> None:
         self.raise_for = set(raise_for)
 
-    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]:
+    def by_row(self, sequence: Sequence) -> bool:
+        return False
+
+    def sample(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> list[Sampled]:
         chosen = logits.argmax(-1).tolist()
         logits.fill_(torch.nan)  # the real one edits in place, too
         if self.raise_for & {sequence.request_id for sequence in sequences}:

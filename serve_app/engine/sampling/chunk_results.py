@@ -15,6 +15,7 @@ import torch
 
 from serve_app.engine.batch import ForwardResult
 from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.few_threads import few_threads
 from serve_app.engine.sampling.logprobs import prompt_logprobs
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
@@ -36,7 +37,15 @@ def not_finite() -> ErrorInfo:
 class RowSampler(Protocol):
     """Chooses one token for each row; reports a bad row as an error of that row and does not raise."""
 
-    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]: ...
+    def sample(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> list[Sampled]:
+        """`ahead[r]`: tokens between the end of `sequences[r]` and the token of row r; None: none."""
+        ...
+
+    def by_row(self, sequence: Sequence) -> bool:
+        """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
+        ...
 
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
         """Score every next token of beams, for a search to choose from."""
@@ -129,7 +138,8 @@ class LogitsReader:
         """Fill `scored` of each of `beams`, which are pairs of a result and its row of the logits."""
         rows = torch.tensor([row for _, row in beams], device=logits.device)
         try:
-            scored = self._sampler.score(logits[rows], [result.chunk.sequence for result, _ in beams])
+            with few_threads(logits):
+                scored = self._sampler.score(logits[rows], [result.chunk.sequence for result, _ in beams])
             for (result, _), outcome in zip(beams, scored, strict=True):
                 result.scored = outcome
         except Exception:
@@ -156,15 +166,18 @@ class LogitsReader:
 
     def _run_tasks(self, tasks: list[SamplingTask], logits: torch.Tensor) -> None:
         # Samplers edit logits in place: rows that are needed raw, or a second time, are copied first.
-        once = not any(task.draft or task.sequence.wants_logits for task in tasks)
+        by_row = self._sampler.by_row
+        once = not any((t.draft and not by_row(t.sequence)) or t.sequence.wants_logits for t in tasks)
 
-        def sample(rows: list[int], sequences: list[Sequence]) -> list[Sampled]:
+        def sample(rows: list[int], sequences: list[Sequence], ahead: list[int]) -> list[Sampled]:
             if once and rows == list(range(logits.shape[0])):
-                return self._sampler.sample(logits, sequences)
-            return self._sampler.sample(logits[torch.tensor(rows, device=logits.device)], sequences)
+                return self._sampler.sample(logits, sequences, ahead)
+            with few_threads(logits):
+                copied = logits[torch.tensor(rows, device=logits.device)]
+            return self._sampler.sample(copied, sequences, ahead)
 
         if tasks:
-            sample_tokens(tasks, sample)
+            sample_tokens(tasks, sample, by_row)
 
     @staticmethod
     def _keep_logits(result: ChunkResult, logits: torch.Tensor) -> None:

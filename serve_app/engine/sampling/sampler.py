@@ -17,6 +17,7 @@ import torch
 
 from serve_app.config import WATERMARK_KEY
 from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.few_threads import few_threads
 from serve_app.engine.sampling.filters import FilterParams, distribution, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.sampling.logits import Edits, apply_edits
 from serve_app.engine.sampling.logprobs import RawLogprobs
@@ -67,11 +68,14 @@ class Sampler:
         self._width = vocab_size
         self._plans: WeakKeyDictionary[Sequence, _RowWork] = WeakKeyDictionary()
 
-    def sample(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Sampled]:
+    def sample(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> list[Sampled]:
         """One outcome a row of logits [R, V] float32, which may be edited in place.
 
-        Row r belongs to `sequences[r]`. A row that holds NaN or +inf, or that leaves
-        nothing to choose, has an error; the others are unaffected.
+        Row r belongs to `sequences[r]`, and its token comes after `ahead[r]` others that are not yet in the
+        sequence. None: none for all, as it must be unless sequences are drawn `by_row`. A row that holds
+        NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
         """
         if not sequences:
             return []
@@ -86,6 +90,18 @@ class Sampler:
             chosen = torch.where(finite, ids, -1).tolist()
             return [Sampled(i) if i >= 0 else Sampled(-1, error=_NOT_FINITE) for i in chosen]
 
+        with few_threads(logits):
+            return self._sample(logits, sequences, ahead or [0] * len(sequences), plans, padding_ok)
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        sequences: abc.Sequence[Sequence],
+        ahead: abc.Sequence[int],
+        plans: abc.Sequence[_RowWork],
+        padding_ok: torch.Tensor | None,
+    ) -> list[Sampled]:
+        """The outcomes of rows of which some are edited, drawn, or told with log-probabilities."""
         finite = torch.isfinite(logits.amax(-1))
         usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
         rows = [r for r, ok in enumerate(usable) if ok]
@@ -102,9 +118,8 @@ class Sampler:
             for r in failed:
                 results[r] = Sampled(-1, error=_PROCESSOR_FAILED)
 
-        for r, token_id in self._choose(
-            logits, [r for r in rows if results[r].error is None], plans, sequences
-        ):
+        sound = [r for r in rows if results[r].error is None]
+        for r, token_id in self._choose(logits, sound, plans, sequences, ahead):
             results[r] = Sampled(token_id)
         if raw is not None:
             # A row without a token still has its place in `raw`.
@@ -112,6 +127,11 @@ class Sampler:
                 if results[r].error is None:
                     results[r] = Sampled(results[r].token_id, entry)
         return results
+
+    def by_row(self, sequence: Sequence) -> bool:
+        """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
+        plan = self._plans_of((sequence,), self._width)[0]
+        return not (plan.edits.active(sequence) or _decays(sequence.sampling) or draws_by_rejection(sequence))
 
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
         """Log-probabilities of every next token, for beams: normalised, and then edited.
@@ -197,6 +217,7 @@ class Sampler:
         rows: list[int],
         plans: abc.Sequence[_RowWork],
         sequences: abc.Sequence[Sequence],
+        ahead: abc.Sequence[int],
     ) -> list[tuple[int, int]]:
         """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
         groups: dict[tuple[Draw | None, int], list[int]] = {}
@@ -204,15 +225,15 @@ class Sampler:
         drafted = [r for r in rows if plans[r].draw is not None and draws_by_rejection(sequences[r])]
         if drafted:
             drafting = [sequences[r] for r in drafted]
-            probs = distribution(_take(logits, drafted), _filter_params(drafting, logits))
+            probs = distribution(_take(logits, drafted), _filter_params(drafting, [0] * len(drafted), logits))
             chosen += zip(drafted, map(draw_by_rejection, probs, drafting), strict=True)
             rows = [r for r in rows if r not in drafted]
         for r in rows:
             groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
         for (draw, _), members in groups.items():
             x = _take(logits, members)
-            alike = [sequences[r] for r in members]
-            ids = highest(x)[1] if draw is None else draw(x, _filter_params(alike, x))
+            alike, places = [sequences[r] for r in members], [ahead[r] for r in members]
+            ids = highest(x)[1] if draw is None else draw(x, _filter_params(alike, places, x))
             chosen += zip(members, ids.tolist(), strict=True)
         return chosen
 
@@ -235,7 +256,9 @@ def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, in
     return draw_all, int(sampling.min_p > 0.0)
 
 
-def _filter_params(sequences: abc.Sequence[Sequence], x: torch.Tensor) -> FilterParams:
+def _filter_params(
+    sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int], x: torch.Tensor
+) -> FilterParams:
     params = [sequence.sampling for sequence in sequences]
     columns = torch.tensor(
         [
@@ -244,9 +267,9 @@ def _filter_params(sequences: abc.Sequence[Sequence], x: torch.Tensor) -> Filter
                 _top_p(sequence),
                 p.min_p,
                 p.typical_p,
-                uniform(sequence.seed, sequence.index, sequence.num_output),
+                uniform(sequence.seed, sequence.index, sequence.num_output + more),
             )
-            for p, sequence in zip(params, sequences, strict=True)
+            for p, sequence, more in zip(params, sequences, ahead, strict=True)
         ],
         dtype=torch.float64,
     ).to(x.device)
@@ -261,13 +284,18 @@ def _top_p(sequence: Sequence) -> float:
     Every token multiplies it by the decay, down to a minimum; the reset token sets it back.
     """
     p = sequence.sampling
-    if p.top_p_decay == 1.0 and p.top_p_min <= p.top_p:
+    if not _decays(p):
         return p.top_p
     tokens = sequence.num_output  # since `top_p` had its first value
     if p.top_p_reset_id >= 0:
         backwards = sequence.output_ids[::-1]
         tokens = backwards.index(p.top_p_reset_id) if p.top_p_reset_id in backwards else tokens
     return p.top_p if tokens == 0 else max(p.top_p * p.top_p_decay**tokens, p.top_p_min)
+
+
+def _decays(sampling: SamplingParams) -> bool:
+    """Whether `top_p` changes from token to token."""
+    return sampling.top_p_decay != 1.0 or sampling.top_p_min > sampling.top_p
 
 
 def _take(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:

@@ -4,7 +4,8 @@ A step may compute the rows of a sequence and of a draft after it. `sample_token
 the draft for as long as each draft token is the one that the sequence would have had anyway.
 Every token is drawn by the same sampler, in the same state and with the same noise as without
 a draft. So a draft changes when tokens come, and not which. What a rejected draft left in the
-KV cache is overwritten later.
+KV cache is overwritten later. Where a token depends on its row and position alone, the rows of a
+whole draft are read at once.
 
 Knows rows and sequences; no blocks, no scheduling.
 """
@@ -13,12 +14,13 @@ from __future__ import annotations
 
 from collections import abc
 from dataclasses import dataclass, field
+from itertools import islice
 
 from serve_app.engine.sampling.sampled import Sampled
 from serve_app.engine.sequence import Sequence
 
-# (rows of logits, their sequences) -> one outcome a row
-SampleRows = abc.Callable[[list[int], list[Sequence]], list[Sampled]]
+# (rows of logits, their sequences, tokens between the end of each sequence and its row) -> one outcome a row
+SampleRows = abc.Callable[[list[int], list[Sequence], list[int]], list[Sampled]]
 
 
 @dataclass(slots=True, eq=False)
@@ -35,22 +37,35 @@ class SamplingTask:
     logits: list[bytes] = field(default_factory=list)  # the raw row of each sampled token, when asked for
 
 
-def sample_tokens(tasks: abc.Sequence[SamplingTask], sample: SampleRows) -> None:
+def sample_tokens(
+    tasks: abc.Sequence[SamplingTask], sample: SampleRows, by_row: abc.Callable[[Sequence], bool]
+) -> None:
     """Fill `sampled` of every task: one token, and one more for each draft token that was right.
 
+    `by_row`: whether the next tokens of a sequence depend on their positions and rows of logits alone.
     The sequences are as before when this returns or raises.
     """
     lengths = [len(task.sequence.token_ids) for task in tasks]
     for task in tasks:
         task.sampled.clear()
+    # How many rows of each task are read at once.
+    widths = [1 + len(task.draft) if task.draft and by_row(task.sequence) else 1 for task in tasks]
     try:
-        left = list(tasks)
+        left = list(zip(tasks, widths, strict=True))
         while left:
-            outcomes = sample([t.first_row + len(t.sampled) for t in left], [t.sequence for t in left])
-            left = [task for task, outcome in zip(left, outcomes, strict=True) if _accept(task, outcome)]
+            read = [(t.first_row + len(t.sampled) + i, t.sequence, i) for t, n in left for i in range(n)]
+            rows, sequences, ahead = map(list, zip(*read, strict=True))
+            outcomes = iter(sample(rows, sequences, ahead))
+            followed = [(t, width, _follow(t, list(islice(outcomes, width)))) for t, width in left]
+            left = [(task, 1) for task, width, on in followed if on and width == 1]
     finally:
         for task, length in zip(tasks, lengths, strict=True):
             del task.sequence.token_ids[length:]
+
+
+def _follow(task: SamplingTask, outcomes: list[Sampled]) -> bool:
+    """Note tokens up to the first that is not the draft's; returns whether there was none."""
+    return all(_accept(task, outcome) for outcome in outcomes)
 
 
 def _accept(task: SamplingTask, outcome: Sampled) -> bool:
