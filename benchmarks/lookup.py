@@ -1,18 +1,22 @@
 """What prompt lookup gains, and costs, in one process: an engine with and without `ngram_draft`.
 
-    python benchmarks/lookup.py MODEL [--draft 8] [--threads 2] [--requests 1 4 16] [--rounds 3]
+    python benchmarks/lookup.py MODEL [--draft auto|8] [--threads 2] [--requests 1 4] [--rounds 3]
 
-MODEL is a local folder or `demo:<name>`. Two loads: *copies*, whose prompts repeat a passage so that
-answers tend to repeat it too, and *random*, prompts of random tokens under sampling at temperature 1, where
-few guesses are right: its ratio is what lookup costs. Prints a Markdown table of the best of all rounds, in
-tokens a second of CPU time; on a shared machine even that is noisy.
+MODEL is a local folder or `demo:<name>`. Three loads: *repeats*, greedy answers to prompts that repeat a
+passage, which the answers tend to go on with; *sampled*, the same at temperature 0.7; and *random*, prompts
+of random tokens at temperature 1, where few guesses are right: its ratio is what lookup costs. The engines
+answer the same requests in turns, step by step, so that other work on the machine slows both alike. Prints a
+Markdown table: tokens a second of wall time, and the time without drafts as a multiple of that with them, of
+wall and CPU, medians of all rounds.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import statistics
 import time
+from dataclasses import dataclass, field
 
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.engine import Engine
@@ -20,31 +24,45 @@ from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, SamplingParams
 
 TOKENS = 128  # of each answer
+TEMPERATURES = {"repeats": 0.0, "sampled": 0.7, "random": 1.0}
 
 
-def load_of(kind: str, count: int, vocab_size: int) -> list[EngineRequest]:
-    rng = random.Random(0)
+@dataclass(slots=True)
+class Run:
+    """The requests of one round on one engine, and what they took."""
+
+    engine: Engine
+    wall_s: float = 0.0
+    cpu_s: float = 0.0
+    tokens: dict[str, list[int]] = field(default_factory=dict)
+
+    def begin(self, requests: list[EngineRequest]) -> None:
+        for request in requests:
+            self.tokens[request.id] = []
+            self.engine.add(request)
+
+    def step(self) -> None:
+        if not self.engine.has_work():
+            return
+        wall, cpu = time.perf_counter(), time.process_time()
+        outputs = self.engine.step()
+        self.wall_s += time.perf_counter() - wall
+        self.cpu_s += time.process_time() - cpu
+        for output in outputs:
+            self.tokens[output.request_id] += output.token_ids
+
+
+def load_of(kind: str, count: int, vocab_size: int, round_: int) -> list[EngineRequest]:
+    rng = random.Random(round_)
     made = []
     for number in range(count):
         passage = [rng.randrange(vocab_size) for _ in range(24)]
-        prompt = passage * 4 if kind == "copies" else [rng.randrange(vocab_size) for _ in range(96)]
+        prompt = passage * 4 if kind != "random" else [rng.randrange(vocab_size) for _ in range(96)]
         sampling = SamplingParams(
-            temperature=0.0 if kind == "copies" else 1.0, seed=number, max_tokens=TOKENS, ignore_eos=True
+            temperature=TEMPERATURES[kind], seed=number, max_tokens=TOKENS, ignore_eos=True
         )
         made.append(EngineRequest(id=f"{kind}{number}", token_ids=tuple(prompt), sampling=sampling))
     return made
-
-
-def run(engine: Engine, requests: list[EngineRequest]) -> tuple[float, list[tuple[int, ...]]]:
-    """Seconds, and every token in the order of the requests."""
-    tokens: dict[str, list[int]] = {request.id: [] for request in requests}
-    started = time.process_time()
-    for request in requests:
-        engine.add(request)
-    while engine.has_work():
-        for output in engine.step():
-            tokens[output.request_id] += output.token_ids
-    return time.process_time() - started, [tuple(tokens[request.id]) for request in requests]
 
 
 def main() -> None:
@@ -52,12 +70,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("model")
-    parser.add_argument("--draft", type=int, default=8)
+    parser.add_argument("--draft", type=lambda text: text if text == "auto" else int(text), default="auto")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 4, 16])
+    parser.add_argument("--requests", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--loads", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES))
     args = parser.parse_args()
-    engines = {}
+    engines = []
     for draft in (0, args.draft):
         config = ModelConfig(
             name="bench",
@@ -65,27 +84,42 @@ def main() -> None:
             threads=args.threads,
             engine=EngineConfig(ngram_draft=draft, prefix_cache=False, max_model_len=512, num_blocks=512),
         )
-        engines[draft] = load_engine(config, lambda _: None)[0]
-    print("| load | requests | tokens/CPU s without | with | ratio | drafts right |")
-    print("|---|---|---|---|---|---|")
-    for kind in ("copies", "random"):
+        engines.append(load_engine(config, lambda _: None)[0])
+    print("| load | requests | tokens/s without | with | ratio | ratio of CPU times | drafts right |")
+    print("|---|---|---|---|---|---|---|")
+    for kind in args.loads:
         for count in args.requests:
-            requests = load_of(kind, count, engines[0].vocab_size)
-            best = dict.fromkeys(engines, float("inf"))
-            before = engines[args.draft].stats()
-            for _ in range(args.rounds):
-                answers = []
-                for draft, engine in engines.items():
-                    seconds, tokens = run(engine, requests)
-                    best[draft] = min(best[draft], seconds)
-                    answers.append(tokens)
-                if answers[0] != answers[1]:
-                    print(f"| {kind} | {count} | answers differ: this device rounds by the shape of a step |")
-            after = engines[args.draft].stats()
-            verified = after.draft_tokens - before.draft_tokens
-            right = (after.accepted_tokens - before.accepted_tokens) / max(1, verified)
-            plain, quick = (count * TOKENS / best[draft] for draft in engines)
-            print(f"| {kind} | {count} | {plain:.0f} | {quick:.0f} | {quick / plain:.2f} | {right:.0%} |")
+            compare(engines, kind, count, args.rounds)
+
+
+def compare(engines: list[Engine], kind: str, count: int, rounds: int) -> None:
+    """Print the row of one load."""
+    before = engines[1].stats()
+    speeds, walls, cpus = [], [], []
+    for number in range(rounds):
+        requests = load_of(kind, count, engines[0].vocab_size, number)
+        runs = [Run(engine) for engine in engines]
+        for run in runs:
+            run.begin(requests)
+        turns = runs if number % 2 else runs[::-1]
+        while any(run.engine.has_work() for run in runs):
+            for run in turns:
+                run.step()
+        plain, quick = runs
+        if plain.tokens != quick.tokens:
+            print(f"| {kind} | {count} | answers differ: this device rounds by the shape of a step |")
+        speeds.append(count * TOKENS / plain.wall_s)
+        walls.append(plain.wall_s / quick.wall_s)
+        cpus.append(plain.cpu_s / quick.cpu_s)
+    after = engines[1].stats()
+    verified = after.draft_tokens - before.draft_tokens
+    right = f"{(after.accepted_tokens - before.accepted_tokens) / verified:.0%}" if verified else "none made"
+    speed, wall, cpu = (statistics.median(figures) for figures in (speeds, walls, cpus))
+    print(
+        f"| {kind} | {count} | {speed:.0f} | {speed * wall:.0f} | {wall:.3f} | {cpu:.3f} "
+        f"| {right} of {verified} |",
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

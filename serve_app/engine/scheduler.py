@@ -24,8 +24,9 @@ from operator import attrgetter
 
 from serve_app.engine.cache.block_tables import BlockKey, BlockTables
 from serve_app.engine.cache.blocks import IntegrityError
+from serve_app.engine.draft_gain import DraftGain
 from serve_app.engine.pace import Pace
-from serve_app.engine.sequence import BeamSet, Chunk, Sequence, Status
+from serve_app.engine.sequence import BeamSet, Chunk, Forecast, Proposer, Sequence, Status
 from serve_app.engine.shares import Share, Shares
 
 # Rows of logits a step may hold for prompt log-probabilities: 256 rows of a
@@ -62,6 +63,7 @@ class Scheduler:
     def __init__(self, tables: BlockTables, pace: Pace, *, max_sequences: int, max_step_tokens: int) -> None:
         self.tables = tables
         self._pace = pace
+        self._gain = DraftGain()
         self.max_sequences = max_sequences
         self.max_step_tokens = max_step_tokens
         self.waiting: list[Sequence] = []
@@ -122,8 +124,11 @@ class Scheduler:
 
     def learn(self, plan: Plan, seconds: float) -> None:
         """Note how long the step of a plan took, for the size of the next ones."""
-        if not any(chunk.draft for chunk in plan.chunks):
+        drafted = sum(len(chunk.draft) for chunk in plan.chunks)
+        if not drafted:
             self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
+        if not plan.prompt_tokens:
+            self._gain.observe(plan.decode_tokens, drafted, seconds)
 
     def _schedule_decodes(self, plan: Plan, budget: int) -> int:
         chunks = plan.chunks
@@ -269,21 +274,35 @@ class Scheduler:
         budget = min(budget, MAX_DRAFT_ROWS)
         # Every sequence has an equal share: all wait for the end of the step.
         share = (FREE_ROWS - sum(chunk.length for chunk in plan.chunks)) // max(1, len(plan.chunks))
+        forecasts: list[tuple[Chunk, Forecast]] = []
         for chunk in plan.chunks:
             sequence = chunk.sequence
             drafted = sequence.drafted_ids
             proposer = None if drafted else sequence.proposer
-            most = budget if drafted else min(budget, share)
             if not drafted and proposer is None:
                 continue
             # Under a grammar every mask is computed aside of the step, so a step takes one token.
-            if most <= 0 or sequence.constraint is not None or not chunk.samples:
+            if budget <= 0 or sequence.constraint is not None or not chunk.samples:
                 continue
-            draft = drafted[:most] if proposer is None else proposer.propose(sequence.token_ids, most)
-            draft = draft[: self.tables.extend(sequence, len(draft))]
-            chunk.draft, chunk.proposer = draft, proposer
-            chunk.length += len(draft)
-            budget -= len(draft)
+            if proposer is None:
+                budget -= self._draft(chunk, drafted[:budget])
+            elif (forecast := proposer.forecast(sequence.token_ids)) is not None:
+                forecasts.append((chunk, forecast))
+            elif (most := min(budget, share)) > 0:
+                budget -= self._draft(chunk, proposer.propose(sequence.token_ids, most), proposer)
+        # Where prompts are computed too, the time that decodes may be held is theirs.
+        if any(forecast.most for _, forecast in forecasts) and not plan.prompt_tokens and budget > 0:
+            lengths = self._gain.lengths(plan.decode_tokens, [forecast for _, forecast in forecasts], budget)
+            for (chunk, _), most in zip(forecasts, lengths, strict=True):
+                if most and (proposer := chunk.sequence.proposer) is not None:
+                    self._draft(chunk, proposer.propose(chunk.sequence.token_ids, most), proposer)
+
+    def _draft(self, chunk: Chunk, draft: tuple[int, ...], proposer: Proposer | None = None) -> int:
+        """Add a draft to a chunk, as far as there are blocks; returns how many tokens fit."""
+        draft = draft[: self.tables.extend(chunk.sequence, len(draft))]
+        chunk.draft, chunk.proposer = draft, proposer
+        chunk.length += len(draft)
+        return len(draft)
 
     @staticmethod
     def _first_logit(sequence: Sequence, end: int) -> int:

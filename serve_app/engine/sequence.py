@@ -25,8 +25,21 @@ class Status(Enum):
     FINISHED = auto()
 
 
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """How likely the next draft tokens of a sequence are right, each if those before it are."""
+
+    first: float
+    following: float
+    most: int  # tokens
+
+
 class Proposer(Protocol):
     """Proposes drafts of one sequence, and learns from what became of them."""
+
+    def forecast(self, token_ids: list[int]) -> Forecast | None:
+        """How likely the next proposals are right; None: they are made whether they pay or not."""
+        ...
 
     def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
         """At most `most` tokens, all inside the vocabulary, that may follow prompt and output `token_ids`."""

@@ -98,8 +98,11 @@ def test_forty_requests_with_drafts_give_the_tokens_of_lone_runs_without(
     check_mix(folder, lone_answers, mix, seed=7)
 
 
-def test_our_own_drafts_change_no_token(folder: Path, lone_answers: dict[str, Answer]) -> None:
-    check_mix(folder, lone_answers, "few blocks, odd chunks", seed=8, ngram_draft=6)
+@pytest.mark.parametrize("most", [6, "auto"])
+def test_our_own_drafts_change_no_token(
+    folder: Path, lone_answers: dict[str, Answer], most: int | str
+) -> None:
+    check_mix(folder, lone_answers, "few blocks, odd chunks", seed=8, ngram_draft=most)
 
 
 def test_drafts_with_logits_are_drawn_alike_alone_and_in_a_mix(

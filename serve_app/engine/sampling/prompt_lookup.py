@@ -1,22 +1,27 @@
 """Prompt lookup: proposes the tokens that followed an earlier occurrence of the last ones.
 
-It finds answers that quote their prompt or repeat themselves. Other answers pay little,
-since a proposal that fails makes the next ones shorter and rarer.
+It finds answers that quote their prompt or repeat themselves. With a fixed number of tokens, a proposal
+that fails makes the next ones shorter and rarer. `ForecastLookup` tells how likely its proposals are right,
+and others decide which of them pay.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
+from serve_app.engine.sequence import Forecast
 from serve_app.types import EngineRequest
 
 LONGEST: Final = 3  # tokens that must match; a longer match is looked for first
 SHORTEST: Final = 2
 REACH: Final = 8_192  # tokens at the end of a prompt that are looked through
 MOST_SKIPPED: Final = 64  # steps without a proposal, after many failures
+MOST_FORECAST: Final = 31  # tokens of a proposal with a forecast
+OWN_WEIGHT: Final = 0.15  # of a guess in the chances of its sequence
+SHARED_WEIGHT: Final = 0.01  # of a guess in the chances with which the next sequences begin
 
 
 class PromptLookup:
@@ -56,6 +61,9 @@ class PromptLookup:
                 return tuple(found[:known])
         return ()
 
+    def forecast(self, token_ids: list[int]) -> None:
+        """None: proposals are made whether they pay or not."""
+
     def learn(self, proposed: int, accepted: int) -> None:
         """Twice as long after a proposal that was right, half after one that was not; rarer if all fail."""
         if accepted == proposed:
@@ -76,18 +84,100 @@ class PromptLookup:
         self._read = len(tokens)
 
 
+@dataclass(slots=True)
+class Chances:
+    """How often guesses were right, lately."""
+
+    first: float = 0.0  # of guesses just found
+    following: float = 0.0  # of guesses right after one that was right
+
+    def learn(self, right: bool, follows: bool, weight: float) -> None:
+        if follows:
+            self.following += weight * (right - self.following)
+        else:
+            self.first += weight * (right - self.first)
+
+
+class ForecastLookup:
+    """The proposals for one sequence, and how likely they are right.
+
+    It guesses every token before it knows it, whether the guess is computed as a draft or not. So chances
+    cost no rows, and a text that begins to repeat itself is noticed within a few tokens.
+    """
+
+    def __init__(self, shared: Chances, *, vocab_size: int, max_tokens: int) -> None:
+        """`max_tokens` is the most that prompt and output have together."""
+        self._shared = shared
+        self._own = replace(shared)
+        self._vocab_size = vocab_size
+        self._max_tokens = max_tokens
+        self._read = 0
+        self._place = 0  # of the token that the next one is guessed to equal; 0: there is no guess
+        self._follows = False  # the guess before was right
+        self._places: dict[tuple[int, int], int] = {}  # a pair of tokens -> the place after it, the last time
+
+    def forecast(self, token_ids: list[int]) -> Forecast:
+        """The chances of the tokens after `token_ids`; those of none where there is no guess."""
+        self._follow(token_ids)
+        most = min(MOST_FORECAST, self._max_tokens - len(token_ids) - 1)
+        if not self._place or most <= 0 or token_ids[self._place] >= self._vocab_size:
+            return Forecast(0.0, 0.0, 0)
+        first = self._own.following if self._follows else self._own.first
+        return Forecast(first, self._own.following, most)
+
+    def propose(self, token_ids: list[int], most: int) -> tuple[int, ...]:
+        """The `most` tokens of which the forecast told."""
+        found = token_ids[self._place : self._place + most] if self._place else []
+        while found and len(found) < most:  # a text that repeats itself goes on to
+            found += found[: most - len(found)]
+        known = next((i for i, t in enumerate(found) if t >= self._vocab_size), len(found))
+        return tuple(found[:known])
+
+    def learn(self, proposed: int, accepted: int) -> None:
+        """Nothing: `forecast` sees in the sequence what was right."""
+
+    def _follow(self, tokens: list[int]) -> None:
+        """Compare the guesses with the tokens that are new, and guess the next one."""
+        if len(tokens) < self._read:
+            self._read, self._place = 0, 0
+            self._places.clear()
+        if self._read < 2:  # the prompt, and at first what was generated already
+            start = max(0, len(tokens) - REACH)
+            pairs = zip(tokens[start:-2], tokens[start + 1 : -1], strict=False)
+            self._places.update(zip(pairs, range(start + 2, len(tokens)), strict=False))
+            self._read = max(len(tokens) - 1, 0)
+        for place in range(self._read, len(tokens)):
+            token = tokens[place]
+            right = False
+            if self._place:
+                right = tokens[self._place] == token
+                self._own.learn(right, self._follows, OWN_WEIGHT)
+                self._shared.learn(right, self._follows, SHARED_WEIGHT)
+            if place:
+                pair = tokens[place - 1], token
+                found = self._places.get(pair, 0)
+                self._places[pair] = place + 1
+                self._place = self._place + 1 if right else found
+            self._follows = right
+        self._read = len(tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class PromptLookupFactory:
     """Makes the proposers for the requests of one engine."""
 
-    most: int  # tokens of a proposal; 0: no proposals
+    most: int | Literal["auto"]  # tokens of a proposal; 0: no proposals; auto: those that pay
     vocab_size: int
     window: int
+    chances: Chances = field(default_factory=Chances)  # of all sequences
 
-    def of(self, request: EngineRequest) -> Callable[[], PromptLookup] | None:
+    def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
         """A function that makes the proposer of each sequence of a request; None: there are no proposals."""
         if not self.most:
             return None
         wanted = request.sampling.max_tokens
         room = self.window if wanted is None else min(self.window, len(request.token_ids) + wanted)
-        return partial(PromptLookup, self.most, vocab_size=self.vocab_size, max_tokens=room)
+        limits = {"vocab_size": self.vocab_size, "max_tokens": room}
+        if self.most == "auto":
+            return partial(ForecastLookup, self.chances, **limits)
+        return partial(PromptLookup, self.most, **limits)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from serve_app.engine.sampling.prompt_lookup import PromptLookup
+import random
+
+from serve_app.engine.sampling.prompt_lookup import Chances, ForecastLookup, PromptLookup
 
 
 def lookup(tokens: list[int], most: int = 8, **options: int) -> tuple[int, ...]:
@@ -34,3 +36,63 @@ def test_failures_make_proposals_shorter_and_rarer() -> None:
         if draft:
             proposer.learn(len(draft), 0)
     assert 0 < proposed < 20
+
+
+def forecasting(shared: Chances | None = None, **options: int) -> ForecastLookup:
+    return ForecastLookup(shared or Chances(), **{"vocab_size": 100, "max_tokens": 10_000, **options})
+
+
+def test_a_forecast_is_sure_of_a_text_that_goes_on_repeating_itself() -> None:
+    made, tokens = forecasting(), list(range(10)) * 2
+    assert made.forecast(tokens).following == 0.0  # nothing is known before a guess could be right
+    for count in range(30):
+        tokens.append(count % 10)
+        made.forecast(tokens)
+    forecast = made.forecast(tokens)
+    assert forecast.first == forecast.following > 0.95
+    assert made.propose(tokens, 12) == (0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 0, 1)
+
+
+def test_a_forecast_promises_nothing_of_a_text_that_does_not_repeat_itself() -> None:
+    made, tokens, rng = forecasting(vocab_size=50), [0, 1], random.Random(0)
+    for _ in range(2_000):  # of 2,500 pairs, most have been there before
+        tokens.append(rng.randrange(50))
+        made.forecast(tokens)
+    assert made.forecast(tokens).first < 0.15
+
+
+def test_a_forecast_reads_all_that_was_appended_since_the_last_one() -> None:
+    often, rarely = forecasting(), forecasting()
+    tokens = [number % 7 for number in range(90)]
+    for end in range(10, 91):
+        often.forecast(tokens[:end])
+    for end in (10, 11, 40, 90):
+        rarely.forecast(tokens[:end])
+    assert often.forecast(tokens) == rarely.forecast(tokens)
+    assert often.propose(tokens, 9) == rarely.propose(tokens, 9) == (6, 0, 1, 2, 3, 4, 5, 6, 0)
+
+
+def test_a_forecast_keeps_to_the_vocabulary_and_the_window() -> None:
+    made = forecasting(max_tokens=12)
+    assert made.forecast([1, 2, 3, 4, 5, 6, 1, 2]).most == 3
+    assert made.propose([1, 2, 3, 4, 5, 6, 1, 2], 3) == (3, 4, 5)
+    virtual = forecasting()
+    assert virtual.forecast([1, 2, 300, 4, 1, 2]).most == 0
+    assert forecasting(max_tokens=7).forecast([1, 2, 3, 4, 1, 2]).most == 0
+
+
+def test_a_forecast_begins_with_what_other_sequences_saw() -> None:
+    shared = Chances()
+    first, tokens = forecasting(shared), [1, 2, 3] * 2
+    for count in range(300):
+        tokens.append(1 + count % 3)
+        first.forecast(tokens)
+    assert forecasting(shared).forecast([1, 2, 3, 1, 2]).following > 0.9
+
+
+def test_a_shorter_text_is_read_anew() -> None:
+    made = forecasting()
+    made.forecast([1, 2, 3, 4, 5, 6, 7, 1, 2])
+    made.forecast([1, 2, 8])
+    assert made.forecast([1, 2, 8, 1, 2]).most > 0
+    assert made.propose([1, 2, 8, 1, 2], 2) == (8, 1)
