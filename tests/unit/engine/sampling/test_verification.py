@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from serve_app.engine.batch import Batch
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_DRAFT_TOKENS
 from serve_app.types import Beam, Draft, FinishReason, Tensor
@@ -237,3 +238,27 @@ def test_our_own_drafts_change_no_answer(temperature: float) -> None:
     assert quick.tokens == plain.tokens
     assert quick.engine.stats().accepted_tokens > 0
     assert quick.engine.stats().steps < plain.engine.stats().steps
+
+
+@pytest.mark.parametrize(("repeats", "row_s"), [(True, 0.01), (True, 5.0), (False, 0.01)])
+def test_drafts_are_made_where_the_engine_measures_that_they_pay(repeats: bool, row_s: float) -> None:
+    plain, quick = Bench(window=100), Bench(window=100, settings={"ngram_draft": "auto"})
+    run = quick.runner.run
+
+    def timed(batch: Batch) -> torch.Tensor:
+        quick.now += 1.0 + row_s * (len(batch.input_ids) - 1)
+        return run(batch)
+
+    quick.runner.run = timed  # type: ignore[method-assign]
+    bias = ((0, 6.0), (1, 6.0)) if repeats else ()
+    for made in (plain, quick):
+        for number in range(3):
+            made.add(f"r{number}", PROMPT, temperature=0.2, seed=number, max_tokens=80, logit_bias=bias)
+            made.drain()
+    assert quick.tokens == plain.tokens
+    stats, steps = quick.engine.stats(), plain.engine.stats().steps
+    if repeats and row_s < 1.0:
+        assert stats.accepted_tokens > 0
+        assert stats.steps < 0.8 * steps
+    else:
+        assert stats.draft_tokens < 0.1 * stats.generated_tokens
