@@ -1,6 +1,7 @@
 """What prompt lookup gains, and costs, in one process: an engine with and without `ngram_draft`.
 
-    python benchmarks/lookup.py MODEL [--draft auto|8] [--threads 2] [--requests 1 4] [--rounds 3]
+    python benchmarks/lookup.py MODEL [--draft auto|8] [--threads 2] [--requests 1 4] [--tokens 128]
+        [--rounds 3] [--loads repeats sampled random]
 
 MODEL is a local folder or `demo:<name>`. Three loads: *repeats*, greedy answers to prompts that repeat a
 passage, which the answers tend to go on with; *sampled*, the same at temperature 0.7; and *random*, prompts
@@ -23,7 +24,6 @@ from serve_app.engine.engine import Engine
 from serve_app.replica.build import load_engine
 from serve_app.types import EngineRequest, SamplingParams
 
-TOKENS = 128  # of each answer
 TEMPERATURES = {"repeats": 0.0, "sampled": 0.7, "random": 1.0}
 
 
@@ -52,14 +52,14 @@ class Run:
             self.tokens[output.request_id] += output.token_ids
 
 
-def load_of(kind: str, count: int, vocab_size: int, round_: int) -> list[EngineRequest]:
+def load_of(kind: str, count: int, tokens: int, vocab_size: int, round_: int) -> list[EngineRequest]:
     rng = random.Random(round_)
     made = []
     for number in range(count):
         passage = [rng.randrange(vocab_size) for _ in range(24)]
         prompt = passage * 4 if kind != "random" else [rng.randrange(vocab_size) for _ in range(96)]
         sampling = SamplingParams(
-            temperature=TEMPERATURES[kind], seed=number, max_tokens=TOKENS, ignore_eos=True
+            temperature=TEMPERATURES[kind], seed=number, max_tokens=tokens, ignore_eos=True
         )
         made.append(EngineRequest(id=f"{kind}{number}", token_ids=tuple(prompt), sampling=sampling))
     return made
@@ -73,6 +73,7 @@ def main() -> None:
     parser.add_argument("--draft", type=lambda text: text if text == "auto" else int(text), default="auto")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--requests", type=int, nargs="+", default=[1, 4])
+    parser.add_argument("--tokens", type=int, default=128, help="of each answer")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--loads", nargs="+", choices=TEMPERATURES, default=list(TEMPERATURES))
     args = parser.parse_args()
@@ -89,15 +90,15 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     for kind in args.loads:
         for count in args.requests:
-            compare(engines, kind, count, args.rounds)
+            compare(engines, kind, count, args.tokens, args.rounds)
 
 
-def compare(engines: list[Engine], kind: str, count: int, rounds: int) -> None:
+def compare(engines: list[Engine], kind: str, count: int, tokens: int, rounds: int) -> None:
     """Print the row of one load."""
     before = engines[1].stats()
     speeds, walls, cpus = [], [], []
     for number in range(rounds):
-        requests = load_of(kind, count, engines[0].vocab_size, number)
+        requests = load_of(kind, count, tokens, engines[0].vocab_size, number)
         runs = [Run(engine) for engine in engines]
         for run in runs:
             run.begin(requests)
@@ -108,7 +109,7 @@ def compare(engines: list[Engine], kind: str, count: int, rounds: int) -> None:
         plain, quick = runs
         if plain.tokens != quick.tokens:
             print(f"| {kind} | {count} | answers differ: this device rounds by the shape of a step |")
-        speeds.append(count * TOKENS / plain.wall_s)
+        speeds.append(count * tokens / plain.wall_s)
         walls.append(plain.wall_s / quick.wall_s)
         cpus.append(plain.cpu_s / quick.cpu_s)
     after = engines[1].stats()
