@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 from collections.abc import Generator
 from pathlib import Path
+from typing import Final
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,6 +26,19 @@ pytest_plugins = (
     "tests.support.served",
     "tests.support.tiny_fixtures",
 )
+
+# All tests of such a file need Ray.
+_RAY_ALONE: Final = re.compile(r"^pytestmark = (?:\[[^\]]*)?pytest\.mark\.ray\b", re.M)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A part of the tests does not import the files of the others, which would take it seconds."""
+    chosen = str(config.option.markexpr)
+    if not (chosen.startswith(("ray", "not ray")) and collection_path.match("test_*.py")):
+        return None
+    source = collection_path.read_text("utf-8")
+    other = "mark.ray" not in source if chosen.startswith("ray") else _RAY_ALONE.search(source) is not None
+    return other or None  # others may know reasons too
 
 
 @pytest.hookimpl(wrapper=True)

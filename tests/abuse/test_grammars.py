@@ -104,6 +104,7 @@ GRAMMARS = {
     "nul": 'start: "\x00"',
 }
 SLOW = {  # and like another one that is tried each time
+    "schema: any of 10,000 numbers",
     "schema: all of different patterns",
     "schema: 3,000 optional properties",
     "schema: 3,000 required properties",

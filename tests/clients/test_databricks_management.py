@@ -24,7 +24,6 @@ from databricks.sdk.errors import (
     Unauthenticated,
 )
 from databricks.sdk.service import serving
-from mlflow.deployments import get_deploy_client
 from openapi_spec_validator import validate
 
 from serve_app.accounts.keys import new_key
@@ -312,6 +311,8 @@ async def test_keys_are_checked(management: Management) -> None:
 async def test_mlflow_lists_gets_predicts_and_streams(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DATABRICKS_HOST", url)
     monkeypatch.setenv("DATABRICKS_TOKEN", "unused")
+    from mlflow.deployments import get_deploy_client  # not on import, which takes each worker a second
+
     client = get_deploy_client("databricks")
 
     def work() -> dict[str, Any]:

@@ -52,6 +52,7 @@ async def small(as_it_is: Deployed) -> Deployed:
     return as_it_is
 
 
+@pytest.mark.full  # tests/deploy/test_serve_command.py asks all endpoints of this file, too
 async def test_every_endpoint_answers(as_it_is: Deployed) -> None:
     await every_endpoint_answers(as_it_is, {DEMO, f"{DEMO}:pirate", EMBEDDER})
     async with unharmed(as_it_is) as watch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
+from typing import Final
 
 import httpx
 import psutil
@@ -11,7 +12,7 @@ import pytest
 import tritonclient.grpc.aio as triton
 
 from serve_app.accounts.journal_reader import read
-from tests.deploy.answers import completion, streamed, whole
+from tests.deploy.answers import completion, embedded, streamed, whole
 from tests.deploy.command import Command, command
 from tests.deploy.deployment import (
     COMPLETIONS,
@@ -25,6 +26,8 @@ from tests.deploy.deployment import (
 from tests.deploy.stopping import check_stop
 from tests.support.invariants import WAIT_S
 from tests.support.rpc_server import output_ids, tensors
+
+EMBEDDER: Final = "demo-embed"
 
 # On the loop of the others: it must go on turning for the handles they have.
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session"), pytest.mark.timeout(600)]
@@ -46,6 +49,9 @@ async def test_one_command_serves_a_deploy_file_and_leaves_nothing_behind(tmp_pa
             assert (await client.get("/console/playground")).status_code == 200
             one = await whole(client, completion(DEMO))
             assert (await streamed(client, completion(DEMO))).text == one.text
+            assert await names(client) == {DEMO, EMBEDDER}
+            assert (await whole(client, completion(f"{DEMO}:pirate"))).text
+            assert await embedded(client, EMBEDDER)
         assert f"gRPC: 127.0.0.1:{served.grpc_port}" in served.said
         async with triton.InferenceServerClient(f"127.0.0.1:{served.grpc_port}") as tensors_client:
             result = await tensors_client.infer(DEMO, tensors([5, 6, 7], 4))

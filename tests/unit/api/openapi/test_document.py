@@ -15,11 +15,12 @@ from serve_app.api.openapi.document import plain
 from serve_app.types import Scope
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import fake_app
+from tests.support.openapi import fake_document
 
 APP: Final = fake_app(FakeBackend())
 ROUTES: Final = [route for route in APP.routes if isinstance(route, RawRoute)]
-DOCUMENT: Final = APP.openapi()
-MINDIE: Final = fake_app(FakeBackend(), v1_dialect="mindie").openapi()
+DOCUMENT: Final = fake_document()
+MINDIE: Final = fake_document("mindie")
 CHAT: Final = DOCUMENT["paths"]["/v1/chat/completions"]["post"]
 
 

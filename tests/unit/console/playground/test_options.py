@@ -9,10 +9,9 @@ import pytest
 from serve_app.console.playground.options import GROUPS, MORE, Option, groups_of, options_of
 from serve_app.console.playground.protocols import PROTOCOLS, Protocol, protocol_named, protocols_of
 from serve_app.console.playground.schemas import members_of
-from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import fake_app
+from tests.support.openapi import fake_document
 
-DOCUMENT: Final[dict[str, Any]] = fake_app(FakeBackend()).openapi()
+DOCUMENT: Final[dict[str, Any]] = fake_document()
 # Members that the page itself writes, and names that have a newer one.
 NOT_OPTIONS: Final = {
     "model", "messages", "prompt", "text_input", "id", "stream", "stream_options", "tools", "functions",

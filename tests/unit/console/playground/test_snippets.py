@@ -17,11 +17,10 @@ from openai.resources.completions import Completions
 from serve_app.console.playground.protocols import PROTOCOLS, Protocol, protocol_named
 from serve_app.console.playground.snippets import OPENAI_CHAT, OPENAI_TEXT, curl, literal, python
 from serve_app.console.playground.translate import Ask
-from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import fake_app
+from tests.support.openapi import fake_document
 
-DOCUMENT: Final[dict[str, Any]] = fake_app(FakeBackend()).openapi()
-MINDIE: Final[dict[str, Any]] = fake_app(FakeBackend(), v1_dialect="mindie").openapi()
+DOCUMENT: Final[dict[str, Any]] = fake_document()
+MINDIE: Final[dict[str, Any]] = fake_document("mindie")
 SERVER: Final = "http://127.0.0.1:8000"
 HOSTILE: Final = "it's \"quoted\"\n$HOME `id` $(id) \\ ' \u2028 é😀 %s {x} '''\"\"\""
 

@@ -8,10 +8,9 @@ import pytest
 
 from serve_app.console.playground.protocols import Protocol, protocol_named
 from serve_app.console.playground.translate import Ask, translated
-from tests.support.fakes_backend import FakeBackend
-from tests.support.gateway import fake_app
+from tests.support.openapi import fake_document
 
-DOCUMENT: Final[dict[str, Any]] = fake_app(FakeBackend()).openapi()
+DOCUMENT: Final[dict[str, Any]] = fake_document()
 MESSAGES: Final = [{"role": "user", "content": "Hello!"}]
 
 
