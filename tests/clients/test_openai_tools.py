@@ -16,7 +16,6 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from pydantic import BaseModel
 
 from serve_app.config import EngineConfig, ModelConfig
-from tests.support.local_model import local_model
 from tests.support.served import MODEL
 
 WEATHER: dict[str, Any] = {
@@ -88,6 +87,8 @@ def sdk(request: pytest.FixtureRequest) -> Iterator[Sdk]:
     if request.param == "ray":
         yield from opened(request.getfixturevalue("demo_chat").url)
         return
+    from tests.support.local_model import local_model  # not on import: with Ray this process has no torch
+
     engine = EngineConfig(block_size=16, num_blocks=80, max_model_len=512)
     with local_model(ModelConfig(name=MODEL, dtype="float32", threads=1, engine=engine)) as url:
         yield from opened(url)

@@ -15,6 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 K8S = ROOT / "k8s"
 OVERLAYS = sorted(path.name for path in (K8S / "overlays").iterdir())
 
+# The one in C reads ten times as fast, where PyYAML has it.
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 Object = dict[str, Any]
 
 
@@ -39,7 +42,7 @@ def render(overlay: str, k8s: Path = K8S) -> list[Object]:
     )
     if done.returncode:
         raise CannotRender(done.stderr.strip())
-    return list(yaml.safe_load_all(done.stdout))
+    return list(yaml.load_all(done.stdout, Loader=LOADER))
 
 
 def every(objects: list[Object], kind: str) -> list[Object]:
