@@ -1,7 +1,7 @@
 // The product of q, k and v for many rows on tile registers. Heads are normalised, rotated and written to where they
 // belong between the steps of the next block, so that k and v never go through memory as float32.
 #include "cache_rows.h"
-#include "many_rows.h"
+#include "quantized_many.h"
 #include "rotary.h"
 
 namespace {
@@ -64,24 +64,39 @@ class HeadsFinish {
   alignas(64) bf16 keys_[GROUPED * 2 * LANES * LANES];  // [heads of a group, sixteen rows, DIM]
 };
 
+template <int V, class Weight>
+void multiply_heads(const Weight& weight, const Linear& l, const float* inputs, const Heads& heads, long rows,
+                    int threads) {
+  const QuantizedRows x(inputs, rows, l.inputs, l.product == INT4);
+  multiply_many_quantized<GROUPED>(weight, x, l.outputs / (2 * LANES), V, threads, neighbours(l.outputs / LANES),
+                                   HeadsFinish<V>(heads, l.bias, rows));
+}
+
 template <int V>
 bool multiply_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
-  const bf16* const w = (const bf16*)l.weight;
-  const long panel = panel_size(w, l.inputs);
-  multiply_many<GROUPED>(
-      (const bf16*)inputs, rows, panel / TILE_SIZE, l.outputs / (2 * LANES), V, threads,
-      [&](long pair) {
-        const bf16* const at = w + 2 * pair * panel;
-        return PanelPair{at, at + panel};
-      },
-      HeadsFinish<V>(heads, l.bias, rows));
+  if (l.product == INT8) {
+    multiply_heads<V>(Int8Weight(l.weight, l.outputs, l.inputs), l, inputs, heads, rows, threads);
+  } else if (l.product == INT4) {
+    multiply_heads<V>(Int4Weight(l.weight, l.outputs, l.inputs), l, inputs, heads, rows, threads);
+  } else {
+    const bf16* const w = (const bf16*)l.weight;
+    const long panel = panel_size(w, l.inputs);
+    multiply_many<Bf16Step, GROUPED>(
+        ManyRows((const bf16*)inputs, rows, panel / TILE_SIZE), l.outputs / (2 * LANES), V, threads,
+        FetchedPanels([=](long pair) {
+          const bf16* const at = w + 2 * pair * panel;
+          return PanelPair{(const char*)at, (const char*)(at + panel)};
+        }),
+        HeadsFinish<V>(heads, l.bias, rows));
+  }
   return true;
 }
 
 }  // namespace
 
 bool project_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
-  if (l.product != TILES || rows <= BLOCK || heads.cache.wide) return false;
+  const bool on_tiles = l.product == TILES || (have_int_tiles() && (l.product == INT8 || l.product == INT4));
+  if (!on_tiles || rows <= BLOCK || heads.cache.wide) return false;
   switch (heads.dim()) {
     case 32: return multiply_heads<1>(l, inputs, heads, rows, threads);
     case 64: return multiply_heads<2>(l, inputs, heads, rows, threads);

@@ -21,7 +21,18 @@ constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at 
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
 struct PanelPair {
-  const bf16 *w, *v;
+  const char *w, *v;
+};
+
+// Rows as tiles of one type: sixteen rows are `steps` tiles, `apart` bytes after the sixteen rows before.
+struct ManyRows {
+  const char* tiles;
+  long count, steps, apart;
+
+  explicit ManyRows(const bf16* x, long count, long steps)
+      : ManyRows((const char*)x, count, steps, steps * TILE_BYTES) {}
+  ManyRows(const char* tiles, long count, long steps, long apart)
+      : tiles(tiles), count(count), steps(steps), apart(apart) {}
 };
 
 // How threads share a product of m rows and `pairs` pairs of panels: by chunks of `rows` rows and ranges of pairs.
@@ -30,7 +41,7 @@ struct Grid {
 
   Grid(long m, long steps, long pairs, int threads) {
     const long blocks = (m + BLOCK - 1) / BLOCK;
-    const long most = std::max(1L, CHUNK_BYTES / (steps * 2 * TILE_SIZE * (long)sizeof(bf16)));
+    const long most = std::max(1L, CHUNK_BYTES / (steps * 2 * TILE_BYTES));
     chunks = (blocks + most - 1) / most;
     ranges = std::clamp((TASKS * threads + chunks - 1) / chunks, 1L, pairs);
     if (chunks * ranges < 2L * threads) chunks = std::min(blocks, (2L * threads + ranges - 1) / ranges);
@@ -39,23 +50,36 @@ struct Grid {
   }
 };
 
-// Fetches a pair of panels into the second-level cache, `lines` lines of each at a time.
-struct Fetch {
-  const char* at;
-  long apart, lines;  // bytes between the panels
+// Panels that lie in memory in the form of the product: pair_at(i) is pair i. A pair comes from memory into the
+// second-level cache while the pair before is multiplied.
+template <class PairAt>
+class FetchedPanels {
+ public:
+  explicit FetchedPanels(PairAt pair_at) : pair_at_(pair_at) {}
 
-  Fetch(PanelPair pair, long lines) : at((const char*)pair.w), apart((const char*)pair.v - at), lines(lines) {}
-  void some() {
-    for (const char* const end = at + lines * 64; at < end; at += 64) {
-      __builtin_prefetch(at, 0, 2);
-      __builtin_prefetch(at + apart, 0, 2);
+  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`.
+  PanelPair turn_to(long pair, long next, long blocks) {
+    const PanelPair coming = pair_at_(next);
+    at_ = coming.w, apart_ = coming.v - coming.w, lines_ = (TILE_BYTES / 64 + blocks - 1) / blocks;
+    return pair_at_(pair);
+  }
+
+  void ahead() {
+    for (const char* const end = at_ + lines_ * 64; at_ < end; at_ += 64) {
+      __builtin_prefetch(at_, 0, 2);
+      __builtin_prefetch(at_ + apart_, 0, 2);
     }
   }
+
+ private:
+  const PairAt pair_at_;
+  const char* at_ = nullptr;
+  long apart_ = 0, lines_ = 0;  // apart_: bytes between the panels
 };
 
 // The rows of a block that are to be finished: `left` rows from row `row` on, with the sums of `pairs` pairs of panels.
 struct Unfinished {
-  const float* sums = nullptr;
+  float* sums = nullptr;
   long apart = 0, left = 0, row = 0, pair = 0, pairs = 0;  // sums of two pairs are `apart` floats apart
 
   template <class Finish>
@@ -68,50 +92,51 @@ struct Unfinished {
 // The finish of a product that treats every pair of panels alone, by finish(sums, row, pair).
 template <class Finish>
 auto each_pair(Finish finish) {
-  return [finish](const float* sums, long apart, long row, long pair, long pairs) {
+  return [finish](float* sums, long apart, long row, long pair, long pairs) {
     for (long i = 0; i < pairs; i++) finish(sums + i * apart, row, pair + i);
   };
 }
 
-// Multiplies x, m rows as tiles of `steps` steps, by pairs of panels; pair_at(i) is pair i. Calls finish(sums, apart, row,
-// pair, pairs) for every row and for up to GROUP pairs at once, with 32 sums of each pair, `apart` floats apart. A task has
-// a finish of its own, which gets all rows of a group in order. Groups have whole units of `unit` pairs, which divides
-// GROUP and `pairs`.
-template <long GROUP, class PairAt, class Finish>
-void multiply_many(const bf16* x, long m, long steps, long pairs, long unit, int threads, PairAt&& pair_at,
-                   const Finish& shared) {
-  const Grid grid(m, steps, pairs / unit, threads);
+// Multiplies x by pairs of panels, in steps of `Step`; see FetchedPanels for `panels`. Calls finish(sums, apart, row, pair,
+// pairs) for every row and for up to GROUP pairs at once, with 32 sums of each pair, `apart` floats apart. A task has
+// panels and a finish of its own; the finish gets all rows of a group in order, and may change the sums. Groups have
+// whole units of `unit` pairs, which divides GROUP and `pairs`.
+template <class Step, long GROUP, class Panels, class Finish>
+void multiply_many(const ManyRows& x, long pairs, long unit, int threads, const Panels& shared_panels,
+                   const Finish& shared_finish) {
+  const Grid grid(x.count, x.steps, pairs / unit, threads);
   parallel(grid.chunks * grid.ranges, threads, [&](long task) {
-    const long range = task % grid.ranges, from = task / grid.ranges * grid.rows, to = std::min(m, from + grid.rows);
+    const long range = task % grid.ranges, from = task / grid.ranges * grid.rows;
+    const long to = std::min(x.count, from + grid.rows);
     const long units = pairs / unit;
     const long first = units * range / grid.ranges * unit, last = units * (range + 1) / grid.ranges * unit;
-    const long blocks = (to - from + BLOCK - 1) / BLOCK, pieces = (steps + PIECE - 1) / PIECE;
-    const long lines = (TILE_SIZE * sizeof(bf16) / 64 + blocks - 1) / blocks;
+    const long blocks = (to - from + BLOCK - 1) / BLOCK, pieces = (x.steps + PIECE - 1) / PIECE;
     const long apart = std::max(blocks, 2L) * BLOCK_SUMS;
     float* const sums = own_outputs(GROUP * apart);
     const TileScope scope(TILE_ROWS);
-    Finish finish = shared;
+    Panels panels = shared_panels;
+    Finish finish = shared_finish;
     Unfinished unfinished;
     long turn = 0;  // where sums stay for one block alone, blocks take turns in two places
     for (long pair = first; pair < last; pair++) {
       const long group = first + (pair - first) / GROUP * GROUP, grouped = pair + 1 - group;
       const bool complete = grouped == GROUP || pair + 1 == last;
-      const auto [w, v] = pair_at(pair);
-      Fetch next(pair_at(std::min(pair + 1, pairs - 1)), lines);
+      const auto [w, v] = panels.turn_to(pair, std::min(pair + 1, pairs - 1), blocks);
       for (long piece = 0; piece < pieces; piece++) {
-        const long step = steps * piece / pieces, count = steps * (piece + 1) / pieces - step, at = step * TILE_SIZE;
+        const long step = x.steps * piece / pieces, count = x.steps * (piece + 1) / pieces - step;
+        const long at = step * TILE_BYTES;
         const long finished = (BLOCK + count - 1) / count;  // rows at each step
         for (long row = from; row < to; row += BLOCK) {
           const long place = pieces > 1 || GROUP > 1 ? (row - from) / BLOCK : turn ^= 1;
-          const bf16* const high = x + row * steps * BF16_INPUTS + at;
-          const bf16* const low = to - row > TILE_ROWS ? high + steps * TILE_SIZE : high;
+          const char* const high = x.tiles + row / TILE_ROWS * x.apart + at;
+          const char* const low = to - row > TILE_ROWS ? high + x.apart : high;
           float* const here = sums + (pair - group) * apart + place * BLOCK_SUMS;
           const auto between = [&] {
-            next.some();
+            panels.ahead();
             unfinished.some(finished, finish);
           };
-          piece ? tile_block<true>({high, low, w + at, v + at, count}, here, between)
-                : tile_block<false>({high, low, w + at, v + at, count}, here, between);
+          piece ? tile_block<Step, true>({high, low, w + at, v + at, count}, here, between)
+                : tile_block<Step, false>({high, low, w + at, v + at, count}, here, between);
           if (complete && piece + 1 == pieces)
             unfinished = {sums + place * BLOCK_SUMS, apart, std::min(BLOCK, to - row), row, group, grouped};
         }

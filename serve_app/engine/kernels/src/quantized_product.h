@@ -3,7 +3,7 @@
 #pragma once
 #include <optional>
 
-#include "int4_product.h"
+#include "quantized_many.h"
 #include "rowwise.h"
 
 namespace {
@@ -11,18 +11,6 @@ namespace {
 constexpr long INT_FEW = 4;                    // up to so many rows, vectors are as fast as tiles
 constexpr long INT_GROUP = 4;                  // panels that a product takes at once
 constexpr long INT_BLOCK = 2 * INT_TILE_ROWS;  // rows
-
-#ifdef __AMX_INT8__
-inline bool have_int_tiles() { return have_tiles(); }
-#else
-inline bool have_int_tiles() { return false; }
-#endif
-
-// Memory for panels that a product widens. It belongs to the calling thread.
-inline uint8_t* widened_panels(long bytes) {
-  static thread_local Scratch scratch;
-  return (uint8_t*)scratch.take((bytes + 3) / 4);
-}
 
 INLINE long widened_bytes(const Int8Weight&, long) { return 0; }
 INLINE long widened_bytes(const Int4Weight& weight, long panels) { return panels * weight.steps * INT_TILE; }
@@ -70,7 +58,23 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
 // y [m, n] = x W^T + bias, or += if ADD. bias: padded to whole panels, or null.
 template <bool ADD, class Weight, class Y>
 void multiply_quantized(const Weight& weight, const QuantizedRows& x, const float* bias, Y* y, long n, int threads) {
-  multiply_quantized<ADD>(weight, x, (n + LANES - 1) / LANES, 1, y, n, threads,
+  const long panels = (n + LANES - 1) / LANES;
+  if (have_int_tiles() && x.rows > INT_MANY)
+    return multiply_many_quantized<GROUPED>(
+        weight, x, (panels + 1) / 2, 1, threads, neighbours(panels),
+        each_pair([=](const float* sums, long row, long pair) {
+          for (long c = 0; c < 2; c++) {
+            const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
+            if (some <= 0) return;
+            Y* const at = y + row * n + j * LANES;
+            const F16 v = bias ? load(sums + c * LANES) + load(bias + j * LANES) : load(sums + c * LANES);
+            if (some == LANES)
+              store(at, ADD ? load(at) + v : v);
+            else
+              store_some(at, ADD ? load_some(at, some) + v : v, some);
+          }
+        }));
+  multiply_quantized<ADD>(weight, x, panels, 1, y, n, threads,
                           [&](float* out, const float*, long rows, long j, long panels) {
                             if (!bias) return;
                             const long width = panels * LANES;
@@ -85,7 +89,16 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, const floa
 template <class Weight>
 void multiply_quantized_gated(const Weight& weight, const QuantizedRows& x, const float* bias, float* y, long n, bool gelu,
                               int threads) {
-  multiply_quantized<false>(weight, x, n / LANES, 2, y, n, threads,
+  const long count = n / LANES;
+  if (have_int_tiles() && x.rows > INT_MANY)
+    return multiply_many_quantized<GROUPED>(
+        weight, x, count, 1, threads, [=](long pair) { return PanelNumbers{pair, pair + count}; },
+        each_pair([=](const float* sums, long row, long pair) {
+          F16 gate = load(sums), up = load(sums + LANES);
+          if (bias) gate += load(bias + pair * LANES), up += load(bias + n + pair * LANES);
+          store(y + row * n + pair * LANES, gate_times_up(gate, up, gelu));
+        }));
+  multiply_quantized<false>(weight, x, count, 2, y, n, threads,
                             [&](float* gates, const float* ups, long rows, long j, long panels) {
                               const long width = panels * LANES;
                               for (long r = 0; r < rows; r++)

@@ -32,12 +32,11 @@ template <bool ADD, class Y>
 void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
   const long panel = panel_size(w, k), steps = panel / TILE_SIZE, panels = (n + LANES - 1) / LANES;
   if (m > FEW_ROWS)
-    return multiply_many<GROUPED>(
-        x, m, steps, (panels + 1) / 2, 1, threads,
-        [&](long pair) {
+    return multiply_many<Bf16Step, GROUPED>(
+        ManyRows(x, m, steps), (panels + 1) / 2, 1, threads, FetchedPanels([=](long pair) {
           const bf16* const at = w + 2 * pair * panel;
-          return PanelPair{at, 2 * pair + 1 < panels ? at + panel : at};
-        },
+          return PanelPair{(const char*)at, (const char*)(2 * pair + 1 < panels ? at + panel : at)};
+        }),
         each_pair([&](const float* sums, long row, long pair) {
           for (long c = 0; c < 2; c++) {
             const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
@@ -84,9 +83,10 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
 void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf16* tiles, long m, long n, long k,
                              bool gelu, int threads) {
   const long count = n / LANES, panel = panel_size(w, k), padded = padded_inputs(n, false);
-  multiply_many<1>(
-      x, m, panel / TILE_SIZE, count, 1, threads,
-      [&](long pair) { return PanelPair{w + pair * panel, w + (pair + count) * panel}; },
+  multiply_many<Bf16Step, 1>(
+      ManyRows(x, m, panel / TILE_SIZE), count, 1, threads, FetchedPanels([=](long pair) {
+        return PanelPair{(const char*)(w + pair * panel), (const char*)(w + (pair + count) * panel)};
+      }),
       each_pair([&](const float* sums, long row, long pair) {
         const F16 gate = load(sums) + bias_at(bias, pair), up = load(sums + LANES) + bias_at(bias, pair + count);
         bf16* const to = tiles + tile_offset(row, pair * LANES, padded);

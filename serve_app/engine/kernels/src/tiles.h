@@ -9,16 +9,17 @@
 #endif
 
 constexpr long TILE_ROWS = 16, TILE_SIZE = TILE_ROWS * BF16_INPUTS;
+constexpr long TILE_BYTES = TILE_ROWS * 64;  // of every type
 
 // The place of input i of row r in rows stored as tiles [rows/16][inputs/32][16][32]; `inputs` is a multiple of 32.
 INLINE long tile_offset(long r, long i, long inputs) {
   return r / TILE_ROWS * TILE_ROWS * inputs + i / BF16_INPUTS * TILE_SIZE + r % TILE_ROWS * BF16_INPUTS + i % BF16_INPUTS;
 }
 
-// The factors of a block: two tiles of rows and two panels.
+// The factors of a block: two tiles of rows and two panels, each with a tile for each step.
 struct BlockFactors {
-  const bf16 *high, *low, *w, *v;
-  long steps;  // of 32 inputs
+  const char *high, *low, *w, *v;
+  long steps;
 };
 
 // The factors of a product: rows `x` as tiles, a panel `w` and a second panel `v` or null. All have the same inputs.
@@ -130,8 +131,40 @@ void tile_product(long rows, const TileFactors& f, float* y, long stride) {
     f.v ? tile_product<1, 2, ADD, COLD>(f, y, stride) : tile_product<1, 1, ADD, COLD>(f, y, stride);
 }
 
-// sums [32, 32] = x W^T, or += if ADD. Calls between() after every step of 32 inputs.
-template <bool ADD, class Between>
+// A step of a block: 32 inputs of bfloat16. Its sums are float32.
+struct Bf16Step {
+  static inline __attribute__((always_inline)) void add(const char* high, const char* low, const char* w, const char* v) {
+    _tile_loadd(4, high, 64);
+    _tile_loadd(6, w, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, v, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, low, 64);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+};
+
+#ifdef __AMX_INT8__
+
+// The same for 64 inputs: rows of int8, and panels of unsigned bytes. Its sums are int32.
+struct Int8Step {
+  static inline __attribute__((always_inline)) void add(const char* high, const char* low, const char* w, const char* v) {
+    _tile_loadd(4, high, 64);
+    _tile_loadd(6, w, 64);
+    _tile_dpbsud(0, 4, 6);
+    _tile_loadd(7, v, 64);
+    _tile_dpbsud(1, 4, 7);
+    _tile_loadd(5, low, 64);
+    _tile_dpbsud(2, 5, 6);
+    _tile_dpbsud(3, 5, 7);
+  }
+};
+
+#endif
+
+// sums [32, 32] = x W^T, or += if ADD, by steps of `Step`. Calls between() after every step.
+template <class Step, bool ADD, class Between>
 INLINE void tile_block(const BlockFactors& f, float* sums, Between&& between) {
   constexpr long STRIDE = 2 * LANES, BYTES = STRIDE * sizeof(float);
   float* const low_sums = sums + TILE_ROWS * STRIDE;
@@ -147,17 +180,10 @@ INLINE void tile_block(const BlockFactors& f, float* sums, Between&& between) {
     _tile_zero(2);
     _tile_zero(3);
   }
-  const bf16 *high = f.high, *low = f.low, *w = f.w, *v = f.v;
-  for (const bf16* const end = high + f.steps * TILE_SIZE; high < end;
-       high += TILE_SIZE, low += TILE_SIZE, w += TILE_SIZE, v += TILE_SIZE) {
-    _tile_loadd(4, high, 64);
-    _tile_loadd(6, w, 64);
-    _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, v, 64);
-    _tile_dpbf16ps(1, 4, 7);
-    _tile_loadd(5, low, 64);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+  const char *high = f.high, *low = f.low, *w = f.w, *v = f.v;
+  for (const char* const end = high + f.steps * TILE_BYTES; high < end;
+       high += TILE_BYTES, low += TILE_BYTES, w += TILE_BYTES, v += TILE_BYTES) {
+    Step::add(high, low, w, v);
     between();
   }
   _tile_stored(0, sums, BYTES);
@@ -170,7 +196,9 @@ INLINE void tile_block(const BlockFactors& f, float* sums, Between&& between) {
 
 inline bool have_tiles() { return false; }
 
-template <bool ADD, class Between>
+struct Bf16Step {};
+
+template <class Step, bool ADD, class Between>
 void tile_block(const BlockFactors&, float*, Between&&) {
   __builtin_trap();
 }
