@@ -197,6 +197,19 @@ def test_quantised_layers_in_one_call_equal_layer_by_layer_and_a_profile_is_told
         assert (one - want).norm() < error * want.norm()
 
 
+@pytest.mark.parametrize("kind", Quantization)
+@pytest.mark.parametrize("dim", [32, 64, 128])
+def test_quantised_heads_of_many_rows_equal_those_of_layer_by_layer(
+    kind: Quantization, dim: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cache of bfloat16, a product of many rows finishes them itself; layer by layer, it does not."""
+    model = build("qwen3", torch.bfloat16, kind, head_dim=dim)
+    got = logits(runner(model, CpuAttention(), torch.bfloat16))
+    monkeypatch.setattr(FusedStack, "_bind", lambda *_: None)
+    by_layer = logits(runner(model, CpuAttention(), torch.bfloat16))
+    assert all(torch.equal(one, other) for one, other in zip(got, by_layer, strict=True))
+
+
 @pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])
 def test_a_thread_that_loses_its_core_is_replaced_and_changes_nothing(
     whom: Preempted, dtype: torch.dtype
