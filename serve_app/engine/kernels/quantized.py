@@ -126,24 +126,25 @@ def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     wanted = functional.pad(weight, (0, -k % INT4_INPUTS)).view(n, -1, INT4_INPUTS)
     low, high = wanted.amin(2, keepdim=True), wanted.amax(2, keepdim=True)
     whole = ((high - low) / MOST_Q).ceil_()
-    found, best = torch.zeros_like(wanted), torch.zeros(*low.shape[:2], 2)
+    best_step, best_least = torch.ones_like(low), torch.zeros_like(low)
     least_error = torch.full_like(low, float("inf"))
     for more in STEPS:
         step = (whole + more).clamp_(1, MOST_STEP)
         for shift in SHIFTS:
             least = ((shift + MOST_Q / 2) * step - (low + high) / 2).round_().clamp_(0, MOST_LEAST)
-            codes = _on_lattice(wanted, step, least)
-            least += (codes - wanted).mean(2, keepdim=True).round_()
-            codes = _on_lattice(wanted, step, least.clamp_(0, MOST_LEAST))
-            error = (codes - wanted).square_().sum(2, keepdim=True)
+            least += _on_lattice(wanted, step, least).sub_(wanted).mean(2, keepdim=True).round_()
+            least.clamp_(0, MOST_LEAST)
+            error = _on_lattice(wanted, step, least).sub_(wanted).square_().sum(2, keepdim=True)
             better = error < least_error
-            found = torch.where(better, codes, found)
-            best = torch.where(better, torch.cat([step, least], 2), best)
+            best_step = torch.where(better, step, best_step)
+            best_least = torch.where(better, least, best_least)
             least_error = torch.where(better, error, least_error)
-    return found.view(n, -1)[:, :k], best
+    found = _on_lattice(wanted, best_step, best_least)
+    return found.view(n, -1)[:, :k], torch.cat([best_step, best_least], 2)
 
 
 def _on_lattice(wanted: torch.Tensor, step: torch.Tensor, least: torch.Tensor) -> torch.Tensor:
     """The codes nearest to `wanted`, none above 127."""
-    q = ((wanted + least) / step).round_().clamp_(0, MOST_Q)
-    return torch.minimum(q, ((127 + least) / step).floor_()).mul_(step).sub_(least)
+    q = (wanted + least).div_(step).round_().clamp_(0, MOST_Q)
+    highest = ((127 + least) / step).floor_()
+    return torch.minimum(q, highest, out=q).mul_(step).sub_(least)
