@@ -76,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         logs=args.home / "logs",
         kept=frozenset(args.keep or ()),
+        skipped=frozenset(args.skip or ()),
     )
     Session(plan, Journal(args.out)).run()
     return write(args.out, args.page)
@@ -115,6 +116,7 @@ def main() -> int:
     one.add_argument("--keep", action="append", choices=NAMES, help=KEEP)
     one.add_argument("--precision", action="append", choices=[BF16, INT8, INT4], help="default: all")
     one.add_argument("--mix", action="append", choices=traffic.ALL, help="default: all")
+    one.add_argument("--skip", action="append", metavar="SERVER:MIX", help="leave this mix of a server out")
     one.add_argument("--rounds", type=int, default=7)
     one.add_argument("--limit", type=float, default=LIMIT_S, help="seconds after which no wave begins")
     one.add_argument("--quick", action="store_true", help="one round of one wave each")

@@ -46,6 +46,7 @@ class Plan:
     port: int
     logs: Path
     kept: frozenset[str] = frozenset()
+    skipped: frozenset[str] = frozenset()  # "SERVER:MIX"
 
 
 class Session:
@@ -81,8 +82,11 @@ class Session:
         plan = self._plan
         labels, done = list(self._servers), self._journal.done()
         measured = -1
-        for turn in turns(plan.rounds, list(plan.models), labels, plan.mixes, done):
-            if turn.server in self._out:
+        for planned in turns(plan.rounds, list(plan.models), labels, plan.mixes, done):
+            name = self._servers[planned.server].peer.name
+            mixes = tuple(mix for mix in planned.mixes if f"{name}:{mix}" not in plan.skipped)
+            turn = planned._replace(mixes=mixes)
+            if turn.server in self._out or not turn.mixes:
                 continue
             if turn.round != measured:
                 self._measure_limits(turn.round)
