@@ -18,7 +18,8 @@ from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
-AT_ONCE: Final = 256 << 20  # bytes; the memory of a larger cache is given in the background
+# Bytes of a cache that are asked for at the start; the system gives the others while the engine rests.
+AT_ONCE: Final = 1 << 30
 
 
 class CpuAttention:
@@ -52,11 +53,7 @@ class CpuAttention:
             for spec in layers
         )
         pieces = [piece for cache in self._caches for piece in (cache.keys, cache.values)]
-        if sum(piece.nbytes for piece in pieces) > AT_ONCE:
-            self._touching = self._native.touch(pieces, gives_way=True)
-        else:
-            for piece in pieces:
-                piece.zero_()
+        self._touching = self._native.touch(pieces, at_once=AT_ONCE)
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:

@@ -166,9 +166,9 @@ class Native:
         pack(*(part.data_ptr() for part in parts), packed.data_ptr(), n, k, torch.get_num_threads())
         return packed
 
-    def touch(self, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> Touching:
+    def touch(self, pieces: Sequence[torch.Tensor], *, at_once: int) -> Touching:
         """Have the system give the memory of `pieces`, contiguous tensors, side by side; see Touching."""
-        return Touching(self._library, pieces, gives_way=gives_way)
+        return Touching(self._library, pieces, at_once=at_once)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:
         return self._arena.empty(size, dtype) if lasting else torch.empty(size, dtype=dtype)

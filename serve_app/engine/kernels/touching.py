@@ -15,13 +15,13 @@ class Touching:
     What is in them, or is written meanwhile, stays as it is. The thread ends with this object.
     """
 
-    def __init__(self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, gives_way: bool) -> None:
-        """`gives_way`: touch only while a core has nothing else to do."""
+    def __init__(self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, at_once: int) -> None:
+        """`at_once`: bytes that are touched without a break; the others wait while kernels run."""
         self._pieces = tuple(pieces)  # the memory must live as long as the thread
         begins, sizes = (
             torch.tensor(numbers) for numbers in zip(*((t.data_ptr(), t.nbytes) for t in pieces), strict=True)
         )
-        handle = library.start_touching(begins.data_ptr(), sizes.data_ptr(), len(pieces), gives_way)
+        handle = library.start_touching(begins.data_ptr(), sizes.data_ptr(), len(pieces), at_once)
         self._end = weakref.finalize(self, _end_touching, library, handle, self._pieces)
 
     def finish(self) -> None:

@@ -69,8 +69,8 @@ long simulate_preemption(long whom);
 
 // A thread of its own writes to each page of `count` pieces of memory, at begins [count], of sizes [count] in bytes. What
 // the memory holds, or gets meanwhile, stays as it is. The pieces are touched side by side, from their first bytes to
-// their last. The thread only runs while a core has nothing else to do, if it gives way.
-void* start_touching(const int64_t* begins, const int64_t* sizes, long count, int gives_way);
+// their last. The first `at_once` bytes are touched without a break, the others while no kernel runs.
+void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once);
 
 // Ends the thread of start_touching, after all is touched if `finish`, else at once.
 void end_touching(void* touching, int finish);

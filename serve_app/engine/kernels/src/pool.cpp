@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <mutex>
 #include <thread>
 
@@ -19,6 +20,14 @@ struct Member {
 };
 
 thread_local Member member;
+
+std::atomic<int> programs{0};        // that run now
+std::atomic<int64_t> last_end_ms{0};  // of a program, by `now_ms`
+
+int64_t now_ms() {
+  using namespace std::chrono;
+  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
+}
 
 class Pool {
  public:
@@ -98,11 +107,14 @@ long tasks_taken_over() { return pool().taken_over(); }
 bool in_program() { return member.shared != nullptr; }
 
 void run_program(int threads, void (*program)(void*), void* context) {
-  if (in_program() || threads <= 1)
-    program(context);
-  else
-    pool().run(threads, program, context);
+  if (in_program()) return program(context);
+  programs++;
+  threads <= 1 ? program(context) : pool().run(threads, program, context);
+  last_end_ms = now_ms();
+  programs--;
 }
+
+long idle_ms() { return programs > 0 ? 0 : now_ms() - last_end_ms; }
 
 void run_loop(long count, bool repeatable, Call call, void* context) {
   if (count <= 0) return;

@@ -25,6 +25,9 @@ void together(int threads, F&& program) {
 using Call = void (*)(void*, long, Turn&);
 void run_loop(long count, bool repeatable, Call call, void* context);
 
+// Milliseconds since the last program of this process ended; 0 while one runs.
+long idle_ms();
+
 // Whether the calling thread is in a program with other threads.
 bool in_program();
 

@@ -232,7 +232,7 @@ void check_layers(long product) {
 void check_touching() {
   std::vector<double> memory(100'000, 1.5), want = memory;
   const int64_t begins[] = {int64_t(memory.data()), int64_t(memory.data() + 50'000)}, sizes[] = {8, 400'000};
-  for (const bool finish : {true, false}) end_touching(start_touching(begins, sizes, 2, false), finish);
+  for (const bool finish : {true, false}) end_touching(start_touching(begins, sizes, 2, 100), finish);
   if (memory != want) wrong++, std::printf("touching changed the memory\n");
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import resource
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -36,28 +37,45 @@ def own_bytes() -> int:
 def test_the_system_gives_touched_memory(kernels: Native) -> None:
     pieces = [zeros(SIZE, torch.uint8), zeros(HUGE_PAGE + 1, torch.uint8)]
     before = own_bytes()
-    kernels.touch(pieces, gives_way=False).finish()
+    kernels.touch(pieces, at_once=SIZE // 2).finish()
     assert own_bytes() - before >= 0.9 * SIZE
     assert not any(piece.any() for piece in pieces)
 
 
 def test_what_is_written_meanwhile_stays(kernels: Native) -> None:
     memory = zeros(SIZE // 8, torch.int64)
-    touching = kernels.touch([memory, memory], gives_way=False)
+    touching = kernels.touch([memory, memory], at_once=SIZE)
     for start in range(0, len(memory), 4096):
         memory[start : start + 4096] = torch.arange(start, min(start + 4096, len(memory)))
     touching.finish()
     assert torch.equal(memory, torch.arange(len(memory)))
 
 
+def test_whoever_waits_for_the_end_does_not_wait_for_a_rest_of_the_kernels(kernels: Native) -> None:
+    memory, done = zeros(SIZE, torch.uint8), threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            kernels.highest(torch.zeros(1, 100))
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    try:
+        kernels.touch([memory], at_once=0).finish()
+    finally:
+        done.set()
+        worker.join()
+    assert not memory.any()
+
+
 def test_touching_ends_with_its_object(kernels: Native) -> None:
     memory = zeros(SIZE, torch.uint8)
-    touching = kernels.touch([memory], gives_way=True)
+    touching = kernels.touch([memory], at_once=0)
     memory.fill_(3)
     del touching
     gc.collect()
     assert bool((memory == 3).all())
-    kernels.touch([memory], gives_way=False).finish()
+    kernels.touch([memory], at_once=0).finish()
     assert bool((memory == 3).all())
 
 
