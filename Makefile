@@ -136,8 +136,8 @@ peers: $(STAMP) $(MODEL)
 soak: $(STAMP)
 	$(BIN)/python benchmarks/soak.py $(SOAK_FLAGS)
 
-bench-gpu: $(STAMP) build/models/smol135
-	$(BIN)/python benchmarks/whole_stack.py build/models/smol135 --device cuda --side in-process $(BENCH_FLAGS)
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.gpu run --page build/gpu/page.md $(BENCH_FLAGS)
 
 build/models/%: $(STAMP)
 	$(BIN)/python benchmarks/make_model.py $* build/models

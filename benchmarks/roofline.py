@@ -8,9 +8,10 @@ half counts.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 CACHE_BYTES: Final = 2  # of one value in the KV cache
 BF16_BYTES: Final = 2.0  # of one weight
@@ -31,7 +32,11 @@ class Shape:
     @classmethod
     def of(cls, model: Path) -> Shape:
         """Out of the `config.json` of a model's folder."""
-        config = json.loads((model / "config.json").read_text("utf-8"))
+        return cls.of_config(json.loads((model / "config.json").read_text("utf-8")))
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, Any]) -> Shape:
+        """Out of what a `config.json` says."""
         heads = config["num_attention_heads"]
         return cls(
             layers=config["num_hidden_layers"],

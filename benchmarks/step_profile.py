@@ -289,9 +289,10 @@ def main() -> None:
     args = parser.parse_args()
     settings = {"quantization": args.quantization} if args.quantization else {}
     config = model_config(args.model, "bfloat16", "cpu", **settings)
-    engine, _ = load_engine(config, lambda text: print(text, file=sys.stderr))
     shape, threads = Shape.of(args.model), torch.get_num_threads()
+    # Before there is an engine: a cache gets its memory while the engine rests.
     machine = Machine(matrix_rate(threads), read_bandwidth(threads))
+    engine, _ = load_engine(config, lambda text: print(text, file=sys.stderr))
     print(f"`python {' '.join(sys.argv)}`\n\n{datetime.date.today()}, {threads} threads.")
     limits = {"flops": machine.flops, "bandwidth": machine.bandwidth}
     print(f"Limits: {machine.flops / 1e12:.2f} TFLOP/s of bf16 products, {machine.bandwidth / 1e9:.1f} GB/s.")

@@ -1,0 +1,92 @@
+"""All figures of one contender: jobs are timed again and again, traffic once."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import zlib
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, Final
+
+from benchmarks.gpu import limits
+from benchmarks.gpu.contender import Contender, NotServedError, Setup
+from benchmarks.gpu.load import MIXED, Job, Prompts, fields, summary
+from benchmarks.gpu.shapes import shape_of
+from benchmarks.peers.journal import FAILURE, LIMITS, Journal
+from benchmarks.roofline import Machine, Shape
+
+JOB: Final = "job"
+TRAFFIC: Final = "traffic"
+
+
+class Bench:
+    """One contender with one shape, in one round. `where` names it in each record."""
+
+    def __init__(self, make: type[Contender], setup: Setup, journal: Journal, where: dict[str, Any]) -> None:
+        self._setup, self._journal, self._where = setup, journal, where
+        self._shape: Shape = shape_of(setup.shape)
+        self._machine: Machine = limits.measure(setup.device)
+        journal.append(LIMITS, **where, flops=self._machine.flops, bandwidth=self._machine.bandwidth)
+        began = time.perf_counter()
+        self._contender = make(setup)
+        journal.append(
+            "start", **where, ready_s=time.perf_counter() - began, versions=self._contender.versions
+        )
+        seed = zlib.crc32(f"{where['shape']} {where['round']}".encode())  # the same for all contenders
+        self._prompts = Prompts(self._shape.vocabulary, seed)
+
+    def run(self, parts: Collection[str], done: Collection[str], repeats: int) -> None:
+        """Every job of `parts` that is not `done`. What a contender cannot do is noted with the reason."""
+        plan = self._setup.plan
+        for job in (job for part in parts for job in plan.jobs(part)):
+            if job.name not in done:
+                self._try(job.name, partial(self._job, job, repeats))
+        if MIXED in parts and plan.traffic.name not in done:
+            self._try(plan.traffic.name, self._traffic)
+
+    def close(self) -> None:
+        self._contender.close()
+
+    def _try(self, name: str, run: Callable[[], dict[str, Any]]) -> None:
+        try:
+            record = run()
+        except (NotServedError, RuntimeError, ValueError) as error:  # out of memory is a RuntimeError
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            self._journal.append(FAILURE, **self._where, name=name, reason=reason)
+            print(f"  {name}: {reason}", flush=True)
+        else:
+            self._journal.append(**record | self._where)
+
+    def _job(self, job: Job, repeats: int) -> dict[str, Any]:
+        whole, first = [], []
+        for turn in range(repeats + 1):
+            times = self._time(job, job.new_tokens), self._time(job, 1) if job.new_tokens > 1 else 0.0
+            if turn:  # the first one warms up
+                whole.append(times[0])
+                first.append(times[1])
+        seconds = statistics.median(whole) - statistics.median(first)
+        if job.new_tokens > 1:
+            steps = job.new_tokens - 1
+            seconds /= steps
+            weight_bytes = float(self._setup.dtype.itemsize)
+            least = self._machine.decode_s(self._shape, job.batch, job.prompt_len + steps // 2, weight_bytes)
+        else:
+            least = self._machine.prefill_s(self._shape, job.prompt_len)
+        rate = job.batch * (1 if job.new_tokens > 1 else job.prompt_len) / seconds
+        print(f"  {job.name}: {seconds * 1e3:.2f} ms, {rate:.0f} tok/s, {least / seconds:.0%}", flush=True)
+        return {"kind": JOB, **fields(job), "seconds": seconds, "tok_s": rate, "share": least / seconds}
+
+    def _time(self, job: Job, new_tokens: int) -> float:
+        prompts = [self._prompts.make(job.prompt_len) for _ in range(job.batch)]
+        began = time.perf_counter()
+        self._contender.generate(prompts, new_tokens)
+        return time.perf_counter() - began
+
+    def _traffic(self) -> dict[str, Any]:
+        traffic = self._setup.plan.traffic
+        arrivals = self._prompts.arrivals(traffic)
+        self._contender.generate([self._prompts.make(traffic.prompt_len)], 2)  # warms up
+        found = summary(arrivals, self._contender.serve(arrivals))
+        print(f"  {traffic.name}: {found['output_tok_s']:.0f} tok/s", flush=True)
+        return {"kind": TRAFFIC, **fields(traffic), **found}

@@ -1,0 +1,101 @@
+"""This project's engine, as a replica assembles it, without Ray, text and HTTP around it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, ClassVar
+
+import transformers
+
+from benchmarks.gpu.contender import Contender, Setup, synchronise
+from benchmarks.gpu.load import Arrival, Prompt, Seen
+from benchmarks.gpu.shapes import make_model
+from serve_app.config import EngineConfig, ModelConfig
+from serve_app.engine.assemble import assemble
+from serve_app.types import EngineOutput, EngineRequest, SamplingParams
+
+
+class Ours(Contender):
+    notes = "Fused layers and attention in Triton, decodes as CUDA graphs; on a CPU what `auto` chooses."
+    attention: ClassVar[str] = "triton"
+    graphs: ClassVar[bool] = True
+
+    def __init__(self, setup: Setup) -> None:
+        self._device = setup.device
+        config = ModelConfig.model_validate(
+            {
+                "name": "bench",
+                "source": setup.shape,  # never looked for: the module is made here
+                "device": setup.device.type,
+                "attention": self.attention if setup.device.type == "cuda" else "auto",
+                "engine": EngineConfig(
+                    max_model_len=setup.plan.longest,
+                    max_sequences=setup.plan.widest,
+                    cuda_graphs=self.graphs,
+                ),
+            }
+        )
+        self._engine = assemble(
+            make_model(setup.shape, setup.dtype, setup.device),
+            dtype=setup.dtype,
+            device=setup.device,
+            context_window=setup.plan.longest,
+            eos_token_ids=(),
+            config=config,
+            progress=lambda line: print(f"  {line}", flush=True),
+        )
+        self._count = 0
+
+    @property
+    def versions(self) -> dict[str, str]:
+        return super().versions | {"transformers": transformers.__version__}
+
+    def generate(self, prompts: list[Prompt], new_tokens: int) -> None:
+        for prompt in prompts:
+            self._add(prompt, new_tokens)
+        while self._engine.has_work():
+            _checked(self._engine.step())
+        synchronise(self._device)
+
+    def serve(self, arrivals: list[Arrival]) -> list[Seen]:
+        seen: dict[str, Seen] = {}
+        came, began = 0, time.perf_counter()
+        while came < len(arrivals) or self._engine.has_work():
+            now = time.perf_counter() - began
+            while came < len(arrivals) and arrivals[came].at <= now:
+                arrival = arrivals[came]
+                seen[self._add(arrival.prompt, arrival.new_tokens)] = Seen(arrival.at, [])
+                came += 1
+            if not self._engine.has_work():
+                time.sleep(max(0.0, arrivals[came].at - now))
+                continue
+            outputs = _checked(self._engine.step())
+            now = time.perf_counter() - began
+            for output in outputs:
+                seen[output.request_id].tokens += [now] * len(output.token_ids)
+        return list(seen.values())
+
+    def _add(self, prompt: Prompt, new_tokens: int) -> str:
+        self._count += 1
+        name = str(self._count)
+        sampling = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
+        self._engine.add(EngineRequest(id=name, token_ids=tuple(prompt), sampling=sampling))
+        return name
+
+
+class WithoutGraphs(Ours):
+    notes = "The same, launched kernel by kernel."
+    graphs = False
+
+
+class PlainTorch(Ours):
+    notes = "`attention: cuda`: paged attention in plain torch, and transformers' own layers."
+    attention = "cuda"
+
+
+def _checked(outputs: list[EngineOutput]) -> list[EngineOutput]:
+    for output in outputs:
+        error: Any = output.error
+        if error is not None:
+            raise RuntimeError(f"request {output.request_id} failed: {error}")
+    return outputs

@@ -1,0 +1,118 @@
+"""The benchmark of one device: what it asks for, what it computes from that, and a whole run on a CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.gpu.load import DECODE, LONG, PLANS, PREFILL, Arrival, Prompts, Seen, Traffic, summary
+from benchmarks.gpu.measure import JOB, TRAFFIC
+from benchmarks.gpu.page import page
+from benchmarks.gpu.shapes import SHAPES, make_model, shape_of
+from benchmarks.peers.journal import FAILURE, LIMITS, MACHINE, Journal, Record
+
+ROOT = Path(__file__).resolve().parents[2]
+# What a machine with a GPU need not have. Importing one of them fails the run.
+ABSENT = ("ray", "fastapi", "hypothesis", "tritonclient")
+WITHOUT = "import runpy, sys; sys.modules.update(dict.fromkeys({!r})); sys.argv[0] = 'gpu'; " + (
+    "runpy.run_module('benchmarks.gpu', run_name='__main__')"
+)
+
+
+def test_shapes_have_the_weights_that_their_names_say() -> None:
+    found = {name: shape_of(name) for name in SHAPES if name != "tiny"}
+    billions = {
+        name: (shape.layers * shape.layer_weights + shape.head_weights) / 1e9 for name, shape in found.items()
+    }
+    assert billions == pytest.approx(
+        {"qwen3-0.6b": 0.596, "llama-3.1-8b": 7.505, "qwen3-32b": 31.99}, rel=2e-3
+    )
+
+
+def test_a_model_has_the_weights_that_the_roofline_counts() -> None:
+    model, shape = make_model("tiny", torch.float32, torch.device("cpu")), shape_of("tiny")
+    norms = shape.hidden * (2 * shape.layers + 1)
+    embedding = shape.head_weights
+    counted = shape.layers * shape.layer_weights + shape.head_weights + embedding + norms
+    assert sum(parameter.numel() for parameter in model.parameters()) == counted
+
+
+def test_every_plan_fits_its_longest_sequence() -> None:
+    for plan in PLANS.values():
+        jobs = [job for part in (PREFILL, DECODE, LONG) for job in plan.jobs(part)]
+        assert max(job.prompt_len + job.new_tokens for job in jobs) <= plan.longest
+        assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_arrivals_are_the_same_for_everybody_and_never_twice_the_same() -> None:
+    traffic = Traffic(400, 20.0, 50, 10)
+    one, other = Prompts(1000, 3), Prompts(1000, 3)
+    arrivals = one.arrivals(traffic)
+    assert arrivals == other.arrivals(traffic)
+    assert arrivals != one.arrivals(traffic)
+    assert arrivals[-1].at == pytest.approx(20.0, rel=0.2)
+    assert {len(arrival.prompt) for arrival in arrivals} == set(range(25, 76))
+
+
+def test_a_summary_counts_tokens_waits_and_gaps() -> None:
+    arrivals = [Arrival(0.0, [1, 2], 2), Arrival(1.0, [3], 3)]
+    found = summary(arrivals, [Seen(0.0, [0.5, 0.75]), Seen(1.0, [1.5, 3.0, 5.0])])
+    assert found["output_tok_s"] == 1.0
+    assert found["ttft_s"] == [0.5, 0.5]
+    assert found["itl_s"] == [1.5, 2.0]
+    with pytest.raises(ValueError, match="1 of 2 requests"):
+        summary(arrivals, [Seen(0.0, [0.5]), Seen(1.0, [1.5, 3.0, 5.0])])
+
+
+def record(kind: str, contender: str, name: str, **fields: object) -> Record:
+    return {"kind": kind, "round": 0, "shape": "tiny", "contender": contender, "name": name, **fields}
+
+
+def test_a_page_has_shares_ratios_and_what_was_left_out() -> None:
+    text = page(
+        [
+            {
+                "kind": MACHINE,
+                "at": "2026-01-02T03:04:05",
+                "device": "a GPU",
+                "driver": "CUDA",
+                "command": "it",
+            },
+            {"kind": LIMITS, "flops": 2e12, "bandwidth": 3e9},
+            record(JOB, "ours", "decode, batch 1", seconds=0.002, tok_s=500.0, share=0.81),
+            record(TRAFFIC, "ours", "mixed", **traffic_of(300.0)),
+            record(TRAFFIC, "other", "mixed", **traffic_of(100.0)),
+            record(FAILURE, "other", "decode, batch 1", reason="no memory"),
+        ],
+        {"ours": "as it is", "other": "as it comes"},
+    )
+    assert "| decode, batch 1 | 2 ms, 500 tok/s, 81% |  |" in text
+    assert "| other | 100 | 1,000 | 2,000 | 10 | 20 | 3 |" in text
+    assert "* other, decode, batch 1: no memory" in text
+
+
+def traffic_of(rate: float) -> dict[str, object]:
+    counts = {"requests": 4, "rate": 2.0, "prompt_len": 8, "new_tokens": 4}
+    return counts | {"output_tok_s": rate, "ttft_s": [1.0, 2.0], "itl_s": [0.01, 0.02]}
+
+
+def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None:
+    journal = tmp_path / "run.jsonl"
+    command = [sys.executable, "-c", WITHOUT.format(ABSENT), "one", "--device", "cpu", "--dtype", "float32"]
+    command += ["--shape", "tiny", "--contender", "ours", "--repeats", "1", "--out", str(journal)]
+    parts = ["--part", "prefill", "--part", "decode", "--part", "mixed"]
+    done = subprocess.run(
+        [*command, *parts], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = Journal(journal)
+    names = [job["name"] for job in found.of(JOB)]
+    assert names == ["prefill 16", "prefill 64", "decode, batch 1", "decode, batch 3"]
+    assert all(job["tok_s"] != 0 for job in found.of(JOB))
+    [traffic] = found.of(TRAFFIC)
+    assert traffic["output_tokens"] > 0
+    assert not found.of(FAILURE)
