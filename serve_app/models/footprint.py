@@ -7,9 +7,6 @@ insist on, are left out.
 
 from __future__ import annotations
 
-import json
-import math
-import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -19,11 +16,11 @@ from serve_app.config.quantization import BITS, SENSITIVE
 from serve_app.models import hub
 from serve_app.models.catalogue import DEMO_FOLDER, DEMO_PREFIX
 from serve_app.models.errors import ModelLoadError
-from serve_app.models.files import INDEX, WEIGHTS, read_json
+from serve_app.models.files import read_json
+from serve_app.models.stored import StoredTensor, stored_tensors
 
 _FLOATS: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes by safetensors' names
 _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
-_MAX_HEADER_BYTES: Final = 100 * 2**20  # as safetensors bounds it
 
 
 def least_memory(config: ModelConfig) -> int | None:
@@ -32,18 +29,16 @@ def least_memory(config: ModelConfig) -> int | None:
     if folder is None:
         return None
     try:
-        tensors = _tensors(folder)
+        tensors = stored_tensors(folder)
         item_bytes = _WANTED.get(config.dtype)
         shape = read_json(folder / "config.json")
         weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
         if config.quantization != "none":
             vocabulary = (shape.get("text_config") or shape).get("vocab_size")
             weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
-        smallest = item_bytes or min(
-            (_FLOATS[each["dtype"]] for each in tensors if _is_float(each)), default=2
-        )
+        smallest = item_bytes or min((_FLOATS[each.dtype] for each in tensors if _is_float(each)), default=2)
         return weights + cache_bytes(shape, config.engine, smallest)
-    except (OSError, ValueError, KeyError, TypeError, struct.error, ModelLoadError):
+    except (OSError, ValueError, KeyError, TypeError, ModelLoadError):
         return None  # the start says what is wrong with the files
 
 
@@ -72,35 +67,12 @@ def _folder(config: ModelConfig) -> Path | None:
     return folder if folder.is_dir() else hub.cached(source, config.revision)
 
 
-def _tensors(folder: Path) -> list[dict[str, Any]]:
-    """What is said of each tensor of the model's weights. Raises OSError or ValueError."""
-    paths = [folder / WEIGHTS]
-    if not paths[0].is_file():
-        named = read_json(folder / INDEX)["weight_map"]
-        paths = [folder / name for name in sorted(set(named.values()))]
-    return [
-        {"name": name, **each}
-        for path in paths
-        for name, each in _header(path).items()
-        if name != "__metadata__"
-    ]
-
-
-def _header(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        (size,) = struct.unpack("<Q", file.read(8))
-        if size > _MAX_HEADER_BYTES:
-            raise ValueError("this is no safetensors file")
-        found: dict[str, Any] = json.loads(file.read(size))
-        return found
-
-
-def _is_float(tensor: Mapping[str, Any]) -> bool:
-    return tensor["dtype"] in _FLOATS
+def _is_float(tensor: StoredTensor) -> bool:
+    return tensor.dtype in _FLOATS
 
 
 def _quantised_bytes(
-    tensors: Sequence[Mapping[str, Any]], item_bytes: int | None, vocabulary: int | None, kind: str
+    tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None, kind: str
 ) -> int:
     """Bytes of all weights where linear layers are quantised to `kind`.
 
@@ -109,21 +81,20 @@ def _quantised_bytes(
     """
     total, embedding, head = 0, 0, 0
     for each in tensors:
-        matrix = _is_float(each) and len(each["shape"]) == 2
-        if matrix and each["shape"][0] == vocabulary:
+        matrix = _is_float(each) and len(each.shape) == 2
+        if matrix and each.shape[0] == vocabulary:
             embedding = max(embedding, _tensor_bytes(each, item_bytes))
-            head = max(head, math.prod(each["shape"]))
+            head = max(head, each.num_values)
         elif matrix:
-            sensitive = each["name"].removesuffix(".weight").endswith(SENSITIVE)
-            total += math.prod(each["shape"]) * BITS["int8" if sensitive else kind] // 8
+            sensitive = each.name.removesuffix(".weight").endswith(SENSITIVE)
+            total += each.num_values * BITS["int8" if sensitive else kind] // 8
         else:
             total += _tensor_bytes(each, item_bytes)
     return total + embedding + head
 
 
-def _tensor_bytes(tensor: Mapping[str, Any], item_bytes: int | None) -> int:
+def _tensor_bytes(tensor: StoredTensor, item_bytes: int | None) -> int:
     """Bytes in memory; floats in the type that was asked for, if one was."""
     if item_bytes is not None and _is_float(tensor):
-        return int(math.prod(tensor["shape"])) * item_bytes
-    begin, end = tensor["data_offsets"]
-    return int(end - begin)
+        return tensor.num_values * item_bytes
+    return tensor.num_bytes

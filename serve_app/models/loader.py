@@ -6,6 +6,7 @@ the attention of the module is whatever transformers chose.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,7 @@ from serve_app.models.guards import (
     pin_rope,
     reads_more_than_text,
 )
+from serve_app.models.streamed import streamed_tensors, streams_to
 from serve_app.models.weights import check_finite, check_names
 
 
@@ -128,20 +130,29 @@ def read_weights(
 ) -> PreTrainedModel:
     """The module of transformers' auto class `kind`, in eval mode, on `device`; `options` are its own.
 
-    ModelLoadError when a tensor is missing, not used by a layer, or not of finite numbers.
+    To a GPU the tensors go one by one, so the machine's own memory never holds all of them.
+
+    ModelLoadError when a tensor is missing, not used by a layer, or not of finite numbers, and when they do
+    not fit.
     """
     architecture = architecture_of(config)
     try:
-        module, report = kind.from_pretrained(
+        module, report = _load(
+            kind,
             folder,
-            config=config,
+            config,
+            device,
             dtype=dtype,
-            use_safetensors=True,
             trust_remote_code=False,
             local_files_only=True,
             output_loading_info=True,
             **options,
         )
+    except torch.OutOfMemoryError as error:
+        raise ModelLoadError(
+            f"the weights of {architecture} in {folder} do not fit into the memory that this replica has of "
+            f"{device}: free some, give it a larger part of the GPU, or choose a smaller model or dtype"
+        ) from error
     except (SafetensorError, OSError, ValueError, RuntimeError, ImportError) as error:
         raise ModelLoadError(
             f"the weights of {architecture} in {folder} could not be read: {error}; fetch the model again"
@@ -155,3 +166,14 @@ def read_weights(
     loaded: PreTrainedModel = module.eval().to(device)
     check_finite(loaded, folder)
     return loaded
+
+
+def _load(kind: Any, folder: Path, config: PreTrainedConfig, device: torch.device, **options: Any) -> Any:
+    """What `from_pretrained` returns, its tensors on `device` or still on the CPU."""
+    if not streams_to(device):
+        return kind.from_pretrained(folder, config=config, use_safetensors=True, **options)
+    # Tensors instead of a folder are taken by the class of a model alone, and `kind` does not tell its class.
+    with torch.device("meta"):
+        empty = kind.from_config(copy.deepcopy(config), trust_remote_code=False)
+    tensors = streamed_tensors(folder, device)
+    return type(empty).from_pretrained(None, config=empty.config, state_dict=tensors, **options)

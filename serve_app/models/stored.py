@@ -1,0 +1,61 @@
+"""The tensors in a folder's safetensors files, by their headers alone. No torch.
+
+A header is eight bytes with its size, then JSON: the type, the shape and the place of each tensor's bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from serve_app.models.files import INDEX, WEIGHTS, read_json
+
+_MAX_HEADER_BYTES: Final = 100 * 2**20  # as safetensors bounds it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """One tensor, and where its bytes lie."""
+
+    name: str
+    dtype: str  # in safetensors' words, such as BF16
+    shape: tuple[int, ...]
+    path: Path
+    start: int  # of its bytes in the file
+    num_bytes: int
+
+    @property
+    def num_values(self) -> int:
+        return math.prod(self.shape)
+
+
+def stored_tensors(folder: Path) -> list[StoredTensor]:
+    """All tensors of the model in `folder`. Raises OSError or ValueError for files that are damaged."""
+    paths = [folder / WEIGHTS]
+    if not paths[0].is_file():
+        names: set[str] = set(read_json(folder / INDEX)["weight_map"].values())
+        paths = [folder / name for name in sorted(names)]
+    return [tensor for path in paths for tensor in _of_file(path)]
+
+
+def _of_file(path: Path) -> Iterator[StoredTensor]:
+    with path.open("rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        if not 0 < size <= _MAX_HEADER_BYTES:
+            raise ValueError(f"{path} is no safetensors file")
+        header: dict[str, Any] = json.loads(file.read(size))
+    end_of_file = path.stat().st_size
+    try:
+        for name, entry in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = (8 + size + int(offset) for offset in entry["data_offsets"])
+            if not begin <= end <= end_of_file:
+                raise ValueError(f"{path} ends within {name}")
+            yield StoredTensor(name, entry["dtype"], tuple(entry["shape"]), path, begin, end - begin)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path} has a header that is not valid") from error

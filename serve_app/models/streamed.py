@@ -1,0 +1,81 @@
+"""Weights that go from their files to a GPU one by one.
+
+The machine's own memory holds the tensors under way, never the whole model. No file is mapped: a mapped page
+that was read counts as this process's memory until the file is closed, and transformers keeps all files of a
+model open until the last tensor is read.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Mapping
+from pathlib import Path
+from types import EllipsisType
+from typing import Final
+
+import torch
+
+from serve_app.models.stored import StoredTensor, stored_tensors
+
+_TYPES: Final[Mapping[str, torch.dtype]] = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+def streams_to(device: torch.device) -> bool:
+    """Whether weights go there one by one. A CPU's lie in the machine's own memory in any case."""
+    return device.type != "cpu"
+
+
+class StreamedTensor:
+    """Stands for a tensor where transformers loads a `state_dict`.
+
+    Transformers asks a stored tensor for all of it, `[...]`, and then moves that to where the model is
+    built, which is the CPU. This one is read when it is moved, and goes to the device instead.
+    """
+
+    def __init__(self, stored: StoredTensor, device: torch.device) -> None:
+        self._stored = stored
+        self._device = device
+
+    def __getitem__(self, whole: EllipsisType) -> StreamedTensor:
+        return self
+
+    def to(self, device: object = None, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """The tensor on our device, whatever `device` is. OSError where the file is shorter than it says."""
+        # The cast is the device's work; a processor would take longer for it than for the reading.
+        return _read(self._stored).to(self._device).to(dtype)
+
+
+def streamed_tensors(folder: Path, device: torch.device) -> dict[str, StreamedTensor]:
+    """A `state_dict` of the model in `folder` for transformers' `from_pretrained`; reads headers alone.
+
+    OSError or ValueError for files that are damaged, or that hold numbers of another type.
+    """
+    stored = stored_tensors(folder)
+    if strange := sorted({tensor.dtype for tensor in stored} - set(_TYPES)):
+        raise ValueError(f"tensors of type {strange[0]} are not read here")
+    return {tensor.name: StreamedTensor(tensor, device) for tensor in stored}
+
+
+def _read(stored: StoredTensor) -> torch.Tensor:
+    dtype = _TYPES[stored.dtype]
+    if not stored.num_bytes:
+        return torch.empty(stored.shape, dtype=dtype)
+    # Pages of its own, which the system has back with the tensor. From malloc, the gaps between tensors of
+    # several threads added up to most of a model.
+    pages = mmap.mmap(-1, stored.num_bytes)
+    with stored.path.open("rb") as file:
+        file.seek(stored.start)
+        if file.readinto(pages) != stored.num_bytes:
+            raise OSError(f"{stored.path} ends within {stored.name}")
+    return torch.frombuffer(pages, dtype=dtype).view(stored.shape)
