@@ -23,6 +23,7 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.model.forward import UnsupportedModel
+from serve_app.engine.model.memory import keep_to_share
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
 
@@ -38,18 +39,25 @@ def use_threads(config: ModelConfig) -> None:
     torch.set_num_threads(config.threads or _usable_cpus())
 
 
+def use_machine(config: ModelConfig) -> None:
+    """Hold torch to the threads and to the part of a GPU that this process has; before weights are loaded."""
+    use_threads(config)
+    if config.device != "cpu":
+        keep_to_share(config.engine.gpu_share)
+
+
 def _usable_cpus() -> int:
     """Cores that this process may run on; where the system has no such limit, all cores."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(config: ModelConfig, progress: Progress) -> bool:
-    """Set the threads and build the CPU kernels; returns whether there are any.
+    """Set the threads and the part of a GPU, and build the CPU kernels; returns whether there are any.
 
     With the kernels, bfloat16 weights run at the speed of memory on any CPU. The choice of a dtype
     depends on that.
     """
-    use_threads(config)
+    use_machine(config)
     if config.device == "cuda" or config.attention not in ("auto", "cpu"):
         return False
     progress("preparing the CPU kernels")

@@ -30,17 +30,17 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
 from serve_app.engine.integrity import check_books
 from serve_app.engine.model.adapter_table import AdapterTable
-from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
+from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner, StepResult
 from serve_app.engine.pace import Pace
 from serve_app.engine.request import validation
 from serve_app.engine.request.processors import ProcessorRegistry
-from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, generation_failed
+from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, failure
 from serve_app.engine.sampling.prompt_lookup import PromptLookupFactory
 from serve_app.engine.sampling.sampled import Scored
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.scheduler import Plan, Scheduler
-from serve_app.engine.sequence import Chunk, Sequence, Status
+from serve_app.engine.sequence import Sequence, Status
 from serve_app.errors import (
     DeadlineExceeded,
     EngineRefused,
@@ -213,7 +213,7 @@ class Engine:
                 outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
                 raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
             results = [result for forward in outcome.results for result in self._reader.read(forward)]
-            self._commit(results, outcome.failed)
+            self._commit(results, outcome)
             if outcome.whole:
                 self._scheduler.learn(plan, self._clock() - self._step[0])
         return self._take_outputs()
@@ -245,7 +245,7 @@ class Engine:
         if self._grammars is not None:
             self._grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
-    def _commit(self, results: list[ChunkResult], failed: list[Chunk]) -> None:
+    def _commit(self, results: list[ChunkResult], outcome: StepResult) -> None:
         now = self._clock()
         beams: dict[str, dict[Sequence, Scored]] = {}  # by request, the scores of each beam
         for result in results:
@@ -266,8 +266,8 @@ class Engine:
                 self._take_tokens(result, now)
             elif scored is None and not sequence.num_output:
                 self._outputs += self._groups[sequence.request_id].tell_progress(sequence.num_computed)
-        for chunk in failed:
-            self._fail(chunk.sequence, generation_failed())
+        for chunk in outcome.failed:
+            self._fail(chunk.sequence, failure(starved=chunk in outcome.starved))
         for request_id, rows in beams.items():
             if request_id in self._groups:
                 self._advance(self._groups[request_id], rows, now)
@@ -298,7 +298,7 @@ class Engine:
                 group.beam_set.places = len(group.beam_set.members)
         except Exception:
             log.exception("the beam search of request %s failed", group.request.id)
-            self._end_group(group, FinishReason.ERROR, generation_failed())
+            self._end_group(group, FinishReason.ERROR, failure())
             return
         self._counters.generated_tokens += len(rows)
         group.note_search(len(rows), now)

@@ -85,6 +85,7 @@ class Faults:
 
     raise_for: set[str] = field(default_factory=set)  # request ids whose chunks raise
     nan_for: set[str] = field(default_factory=set)  # request ids whose last row is NaN
+    error: Exception = field(default_factory=lambda: RuntimeError("scripted fault"))  # what they raise
     raise_at: set[int] = field(default_factory=set)  # calls of run, counted from 0
     copies: bool = False  # copy_blocks raises
     broken: bool = False  # every call raises: a sticky device error
@@ -105,7 +106,7 @@ class EvilRunner(HashRunner):
             self.faults.hang.wait(30)
         ids = {chunk.sequence.request_id for chunk in batch.chunks}
         if self.faults.broken or call in self.faults.raise_at or ids & self.faults.raise_for:
-            raise RuntimeError("scripted fault")
+            raise self.faults.error
         logits = super().run(batch)
         row = 0
         for chunk in batch.chunks:

@@ -113,6 +113,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "deadlines": set(),
         "pace": set(),
         "shares": set(),
+        "shortage": set(),
         "forward_context": set(),
         "grammar": set(),
         "request": set(),
@@ -126,8 +127,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "kernels": {"forward_context"},
         "linear": {"kernels"},
         "attention": {"forward_context", "kernels"},
-        "sampling": {"batch", "grammar", "kernels", "request", "sequence"},
-        "model": {"attention", "batch", "cache", "forward_context", "linear", "sequence"},
+        "sampling": {"batch", "grammar", "kernels", "request", "sequence", "shortage"},
+        "model": {"attention", "batch", "cache", "forward_context", "linear", "sequence", "shortage"},
         "fused": {"attention", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
         "cuda": {"attention", "forward_context", "fused", "linear", "model"},

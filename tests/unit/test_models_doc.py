@@ -29,7 +29,7 @@ def test_the_memory_of_a_model_is_as_the_page_says(row: tuple[str, ...]) -> None
 
 def test_the_shares_of_memory_are_as_the_page_says() -> None:
     assert len(ROWS) >= 5
-    assert f"{CUDA_SHARE * 100:g} % of what the weights" in DOC.replace("\n", " ")
+    assert f"{CUDA_SHARE * 100:g} % of the GPU's memory" in DOC.replace("\n", " ")
     assert f"{CPU_SHARE * 100:g} % of free memory, at most {CPU_CACHE_CAP // 2**30} GiB" in DOC.replace(
         "\n", " "
     )

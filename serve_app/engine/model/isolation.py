@@ -9,7 +9,7 @@ outputs and no sampling.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -17,6 +17,7 @@ import torch
 from serve_app.engine.batch import Batch, ForwardResult, build_batch
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.shortage import is_out_of_memory
 from serve_app.types import SamplingParams
 
 # After so many steps in a row in which neither a chunk nor the probe ran, the device counts as broken.
@@ -53,6 +54,7 @@ class StepResult:
 
     results: list[ForwardResult]
     failed: list[Chunk]
+    starved: list[Chunk] = field(default_factory=list)  # those of `failed` that lacked memory
 
     @property
     def whole(self) -> bool:
@@ -75,16 +77,17 @@ class IsolatingRunner:
         """
         spoilt = self._copy(chunks, copies)
         whole = [chunk for chunk in chunks if chunk not in spoilt] if spoilt else chunks
-        results, failed = self._attempt(whole) if whole else ([], [])
-        if results:
+        tried = self._attempt(whole) if whole else StepResult([], [])
+        tried.failed = spoilt + tried.failed
+        if tried.results:
             self._strikes = 0
-            return StepResult(results, spoilt + failed)
+            return tried
         if not self._pool.num_free:
             # No block is free for the probe. The last request is given up, so that the next step has one.
-            return StepResult([], spoilt or failed[-1:])
+            return StepResult([], spoilt or tried.failed[-1:], tried.starved)
         if self._device_works():
             self._strikes = 0
-            return StepResult([], spoilt + failed)
+            return tried
         self._strikes += 1
         if self._strikes >= MAX_STRIKES:
             raise DeviceBroken
@@ -94,23 +97,24 @@ class IsolatingRunner:
         """The logits of a chunk that has run already, computed once more and alone."""
         return self._forward([chunk]).logits
 
-    def _attempt(self, chunks: list[Chunk]) -> tuple[list[ForwardResult], list[Chunk]]:
+    def _attempt(self, chunks: list[Chunk]) -> StepResult:
         """The results of the chunks, and the chunks that failed even alone."""
         try:
-            return [self._forward(chunks)], []
-        except Exception:
+            return StepResult([self._forward(chunks)], [])
+        except Exception as error:
             log.exception("a step of %d chunks failed", len(chunks))
-        if len(chunks) == 1:
-            return [], chunks
-        results: list[ForwardResult] = []
-        failed: list[Chunk] = []
+            if len(chunks) == 1:
+                return StepResult([], chunks, chunks if is_out_of_memory(error) else [])
+        tried = StepResult([], [])
         for chunk in chunks:
             try:
-                results.append(self._forward([chunk]))
+                tried.results.append(self._forward([chunk]))
             except Exception as error:
                 log.error("request %s failed alone: %s", chunk.sequence.request_id, type(error).__name__)
-                failed.append(chunk)
-        return results, failed
+                tried.failed.append(chunk)
+                if is_out_of_memory(error):
+                    tried.starved.append(chunk)
+        return tried
 
     def _forward(self, chunks: list[Chunk]) -> ForwardResult:
         batch = build_batch(chunks, self._runner.block_size, self._runner.device)

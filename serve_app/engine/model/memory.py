@@ -1,7 +1,7 @@
 """How large the KV cache is, and how long a sequence may get: decided from numbers.
 
 `plan_cache` is pure. `free_memory` alone looks at the machine; on a GPU, at the part of it that
-the replica has. Neither allocates anything.
+the replica has, to which `keep_to_share` holds torch. None allocates anything.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from serve_app.engine.attention import LayerSpec
 
 CPU_SHARE: Final = 0.3  # of free memory: a laptop has other work to do
 CPU_CACHE_CAP: Final = 8 * 2**30  # bytes; more is for the operator to ask for
-CUDA_SHARE: Final = 0.85  # of what the weights left; the rest holds activations and logits
+CUDA_SHARE: Final = 0.92  # of a GPU, or of a replica's part; the rest is for adapters' work, gaps and CUDA
+CUDA_OWN_BYTES: Final = 768 * 2**20  # of CUDA in a process: its context, kernels and libraries
 
 
 class CacheTooSmall(ValueError):
@@ -99,14 +100,13 @@ def plan_for_device(
     device: torch.device,
     config: EngineConfig,
     context_window: int,
-    vocab_size: int,
+    step_bytes: int = 0,
     adapter_bytes: int = 0,
 ) -> CachePlan:
     """`plan_cache` with the share and the free memory of `device`, whose weights are already loaded.
 
-    On a GPU the logits of a whole step, in the model's type and in float32, are kept free:
-    prompt log-probabilities want them all, and there is nothing to swap to. So are
-    `adapter_bytes`, which adapters may take while it serves.
+    On a GPU, where there is nothing to swap to, `step_bytes` are kept free for the largest steps, and
+    `adapter_bytes` for the adapters that it may hold while it serves.
     """
     on_cpu = device.type == "cpu"
     free = free_memory(device, config.gpu_share)
@@ -115,27 +115,42 @@ def plan_for_device(
             f"the weights fill the part {config.gpu_share:g} of the GPU that this replica has; raise "
             "`num_gpus` (or gpu_share), or choose a smaller model or dtype"
         )
-    logits_bytes = 0 if on_cpu else config.max_step_tokens * vocab_size * (dtype.itemsize + 4)
+    beside = step_bytes + adapter_bytes
+    if step_bytes and free <= beside:
+        raise CacheTooSmall(
+            f"a step takes {step_bytes:,} bytes and the adapters {adapter_bytes:,}, and the weights leave "
+            f"{free:,} of the GPU; lower max_step_tokens, max_sequences or max_adapters"
+        )
     return plan_cache(
         layers,
         dtype=dtype,
         config=config,
         context_window=context_window,
-        free_bytes=max(free - logits_bytes - adapter_bytes, 0),
-        share=CPU_SHARE if on_cpu else CUDA_SHARE,
+        free_bytes=max(free - beside, 0),
+        share=CPU_SHARE if on_cpu else 1.0,
         cap=CPU_CACHE_CAP if on_cpu else None,
     )
+
+
+def keep_to_share(gpu_share: float | None) -> None:
+    """Have torch take no more than this part of the GPU, in place of what other replicas need of theirs."""
+    if gpu_share is not None and torch.cuda.is_available():
+        total = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(max(gpu_share - CUDA_OWN_BYTES / total, 0.0))
 
 
 def free_memory(device: torch.device, gpu_share: float | None = None) -> int:
     """Bytes that may still be allocated on `device`; on a CPU no more than the container's limit leaves.
 
-    With `gpu_share` this process keeps to that part of a GPU, what it holds already included.
+    On a GPU, CUDA_SHARE of it counts. With `gpu_share` this process keeps to that part of it, what it holds
+    already included.
     """
     if device.type == "cuda":
         free, total = torch.cuda.mem_get_info(device)
-        own = total if gpu_share is None else int(total * gpu_share) - torch.cuda.memory_reserved(device)
-        return max(min(free, own), 0)
+        part = total if gpu_share is None else int(total * gpu_share)
+        if gpu_share is not None:
+            free = min(free, part - torch.cuda.memory_reserved(device) - CUDA_OWN_BYTES)
+        return max(free - int(part * (1 - CUDA_SHARE)), 0)
     available = int(psutil.virtual_memory().available)
     left = cgroup_free()
     return available if left is None else min(available, left)

@@ -15,6 +15,7 @@ from transformers import PreTrainedModel
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
+from serve_app.engine.model import peak
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
@@ -57,13 +58,14 @@ class ModelRunner:
         self._rows = EmbeddingRows(module, self.vocab_size)
         self.table_width = self._rows.width
         self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
+        window = context_window or int(text_config.max_position_embeddings)
         self.plan: CachePlan = plan_for_device(
             self.layers,
             dtype=dtype,
             device=device,
             config=config,
-            context_window=context_window or int(text_config.max_position_embeddings),
-            vocab_size=self.vocab_size,
+            context_window=window,
+            step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype),
             adapter_bytes=self._adapter_bytes(config),
         )
         self.block_size = self.plan.block_size
@@ -105,6 +107,24 @@ class ModelRunner:
         if pairs:
             with torch.inference_mode():
                 self._backend.copy_blocks(pairs)
+
+    def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype) -> int:
+        """What the largest steps take beside weights and cache; 0 where nothing is measured."""
+        if not peak.is_measured(self.device, config):
+            return 0
+        blocks = peak.blocks_of_steps(config, window)
+        try:
+            self._backend.allocate(self.layers, blocks, config.block_size, dtype, self.device)
+            steps = peak.largest_steps(config, window, self.vocab_size, self.device)
+            return peak.step_bytes(self.run, steps, self.device)
+        except torch.OutOfMemoryError as error:
+            raise CacheTooSmall(
+                f"a step of {config.max_step_tokens} tokens does not fit on the GPU beside the weights; "
+                "lower max_step_tokens, or choose a smaller model or dtype"
+            ) from error
+        finally:
+            self._backend.allocate(self.layers, 0, config.block_size, dtype, self.device)
+            torch.cuda.empty_cache()
 
     def _adapter_bytes(self, config: EngineConfig) -> int:
         """The memory of all slots when every adapter has the largest rank."""

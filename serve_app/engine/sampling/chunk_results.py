@@ -20,14 +20,21 @@ from serve_app.engine.sampling.logprobs import prompt_logprobs
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
 from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.shortage import is_out_of_memory
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs
 
 log = logging.getLogger(__name__)
 
 
-def generation_failed() -> ErrorInfo:
-    return GenerationFailed("The model failed while generating this answer.").info()
+def failure(*, starved: bool = False) -> ErrorInfo:
+    """What a client is told of a request that failed; `starved`: because no memory was left for it."""
+    if not starved:
+        return GenerationFailed("The model failed while generating this answer.").info()
+    return GenerationFailed(
+        "The model ran out of memory with this request; ask for less at once (a shorter prompt, fewer "
+        "choices or log-probabilities), or try again later."
+    ).info()
 
 
 def not_finite() -> ErrorInfo:
@@ -130,9 +137,9 @@ class LogitsReader:
             if sequence.context_logits is not None:
                 new = logits[len(sequence.context_logits) - chunk.first_logit :]
                 result.context_logits = [row_bytes(row) for row in new]
-        except Exception:
+        except Exception as error:
             log.exception("the prompt's logits of request %s failed", sequence.request_id)
-            result.error = generation_failed()
+            result.error = failure(starved=is_out_of_memory(error))
 
     def _score(self, beams: list[tuple[ChunkResult, int]], logits: torch.Tensor) -> None:
         """Fill `scored` of each of `beams`, which are pairs of a result and its row of the logits."""
@@ -142,11 +149,11 @@ class LogitsReader:
                 scored = self._sampler.score(logits[rows], [result.chunk.sequence for result, _ in beams])
             for (result, _), outcome in zip(beams, scored, strict=True):
                 result.scored = outcome
-        except Exception:
+        except Exception as error:
             request_ids = {result.chunk.sequence.request_id for result, _ in beams}
             log.exception("scoring %d beams of %d requests failed", len(beams), len(request_ids))
             if len(beams) == 1:
-                beams[0][0].error = generation_failed()
+                beams[0][0].error = failure(starved=is_out_of_memory(error))
                 return
             for beam in beams:
                 self._score([beam], logits)
@@ -196,9 +203,9 @@ class LogitsReader:
                 task.first_row = len(logits) - 1 - len(task.draft)
             self._run_tasks(result.tasks, logits)
             self._keep_logits(result, logits)
-        except Exception:
+        except Exception as error:
             log.exception("sampling for request %s failed", result.chunk.sequence.request_id)
-            result.error = generation_failed()
+            result.error = failure(starved=is_out_of_memory(error))
 
 
 def _is_late(chunk: Chunk) -> bool:

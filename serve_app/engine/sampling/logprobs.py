@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import torch
 
 from serve_app.engine.sampling.topk import NEVER, largest
 from serve_app.types import PositionLogprobs, TopLogprob
+
+# Rows of a prompt: their float64 copies take less than half of what the logits of 2,048 tokens take.
+ROWS_AT_ONCE: Final = 256
 
 
 class RawLogprobs:
@@ -57,6 +61,9 @@ def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> 
     `num_top` is 0 .. 20 likeliest alternatives a position. A row that is not finite
     gives NaN; its sequence fails when it samples.
     """
-    if not next_ids:
-        return []
-    return RawLogprobs(logits, [num_top] * len(next_ids)).at(next_ids)
+    found: list[PositionLogprobs] = []
+    for start in range(0, len(next_ids), ROWS_AT_ONCE):
+        following = next_ids[start : start + ROWS_AT_ONCE]
+        rows = logits[start : start + len(following)]
+        found += RawLogprobs(rows, [num_top] * len(following)).at(following)
+    return found

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, cast
 
 from serve_app.config import ModelConfig
-from serve_app.engine.assemble import use_threads
+from serve_app.engine.assemble import use_machine
 from serve_app.engine.embedding.embedder import Embedder
 from serve_app.engine.embedding.encoder import make_encoder
 from serve_app.engine.embedding.pooling import Pooler, shortened
@@ -115,7 +115,7 @@ class EmbeddingServer:
 
 
 def _load(config: ModelConfig, progress: Progress) -> tuple[ModelInfo, EmbeddingPrompt, Embedder]:
-    use_threads(config)
+    use_machine(config)
     model = load_embedder(config, progress)
     try:
         encoder = make_encoder(

@@ -512,6 +512,33 @@ def test_a_request_that_raises_fails_alone(n: int) -> None:
     assert {bench.error_of("poison", i) for i in range(n)} == {"GenerationFailed"}
 
 
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 20 bytes"),
+        MemoryError(),
+    ],
+    ids=["device", "torch on a CPU", "Python"],
+)
+def test_a_request_that_lacks_memory_fails_alone_and_says_so(error: Exception) -> None:
+    bench = Bench(EvilRunner(Faults(raise_for={"poison"}, error=error)))
+    neighbours(bench, "poison")
+    told = bench.ends["poison", 0].error
+    assert told is not None
+    assert told.kind == "GenerationFailed"
+    assert "ran out of memory with this request" in told.reason
+
+
+def test_a_step_that_lacks_memory_runs_chunk_by_chunk() -> None:
+    bench = Bench(EvilRunner(Faults(raise_at={0, 3}, error=torch.OutOfMemoryError("CUDA out of memory"))))
+    bench.add("a")
+    bench.add("b", range(9))
+    bench.drain()
+    assert bench.tokens["a", 0] == greedy_tokens((1, 2, 3), 6)
+    assert bench.tokens["b", 0] == greedy_tokens(range(9), 6)
+
+
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_request_whose_logits_are_not_finite_fails_alone(n: int) -> None:
     bench = Bench(EvilRunner(Faults(nan_for={"poison"})))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 from serve_app.config import EngineConfig
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.model.memory import (
+    CUDA_OWN_BYTES,
     CUDA_SHARE,
     CachePlan,
     CacheTooSmall,
     cgroup_free,
     free_memory,
+    keep_to_share,
     plan_cache,
     plan_for_device,
 )
@@ -106,41 +109,64 @@ def test_this_machine_has_some_memory() -> None:
     assert free_memory(torch.device("cpu")) > 2**20
 
 
-GPU = 1000 * BLOCK_BYTES  # bytes of a GPU that is not there
+GPU = 1_000_000 * BLOCK_BYTES  # bytes of a GPU that is not there
+KEPT = round(1_000_000 * (1 - CUDA_SHARE))  # blocks of it that no cache takes
+OWN = CUDA_OWN_BYTES // BLOCK_BYTES
 
 
 def plan_on_gpu(
-    monkeypatch: pytest.MonkeyPatch, *, held: int, others: int, share: float | None, **settings: Any
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    held: int,
+    others: int = 0,
+    share: float | None = None,
+    step: int = 0,
+    **settings: Any,
 ) -> CachePlan:
-    """On a GPU whose memory this process holds a part of, and other processes another."""
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU - held - others, GPU))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held)
+    """On a GPU whose memory this process holds a part of, and other processes another; in blocks."""
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (GPU - (held + others) * BLOCK_BYTES, GPU))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: held * BLOCK_BYTES)
     return plan_for_device(
         LAYERS,
         dtype=torch.bfloat16,
         device=torch.device("cuda"),
         config=EngineConfig(max_sequences=64, max_step_tokens=16, gpu_share=share, **settings),
         context_window=2**20,
-        vocab_size=0,
+        step_bytes=step * BLOCK_BYTES,
     )
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_a_replica_keeps_to_its_part_of_a_gpu_weights_included(monkeypatch: pytest.MonkeyPatch) -> None:
-    def blocks(**numbers: Any) -> int:
-        return plan_on_gpu(monkeypatch, **numbers).num_blocks
+def test_a_replica_keeps_to_its_part_of_a_gpu_with_all_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def blocks(**numbers: Any) -> Any:
+        return pytest.approx(plan_on_gpu(monkeypatch, held=100_000, **numbers).num_blocks, abs=1)
 
-    weights = 100 * BLOCK_BYTES
-    assert blocks(held=weights, others=0, share=None) == int(900 * CUDA_SHARE)
-    assert blocks(held=weights, others=0, share=1.0) == int(900 * CUDA_SHARE)
-    assert blocks(held=weights, others=0, share=0.5) == int(400 * CUDA_SHARE)
+    assert blocks() == 900_000 - KEPT
+    assert blocks(step=50_000) == 850_000 - KEPT
+    assert blocks(share=1.0) == 900_000 - OWN - KEPT
+    assert blocks(share=0.5) == 400_000 - OWN - KEPT // 2
+    assert blocks(share=0.5, step=50_000) == 350_000 - OWN - KEPT // 2
     # Whether the other half is taken already or will be makes no difference.
-    assert blocks(held=weights, others=GPU // 2, share=0.5) == int(400 * CUDA_SHARE)
+    assert blocks(share=0.5, others=500_000) == 400_000 - OWN - KEPT // 2
     # Where others took more than theirs, what is free decides.
-    assert blocks(held=weights, others=GPU - 300 * BLOCK_BYTES, share=0.5) == int(200 * CUDA_SHARE)
+    assert blocks(share=0.5, others=700_000) == 200_000 - KEPT // 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_weights_that_fill_their_part_are_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_fills_a_gpu_is_refused_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(CacheTooSmall, match=r"fill the part 0\.25 of the GPU.*raise `num_gpus`"):
-        plan_on_gpu(monkeypatch, held=GPU // 4, others=0, share=0.25)
+        plan_on_gpu(monkeypatch, held=250_000, share=0.25)
+    with pytest.raises(CacheTooSmall, match=r"a step takes .*; lower max_step_tokens, max_sequences"):
+        plan_on_gpu(monkeypatch, held=100_000, step=850_000)
+
+
+@pytest.mark.parametrize("available", [True, False])
+def test_torch_is_held_to_the_part(monkeypatch: pytest.MonkeyPatch, available: bool) -> None:
+    held: list[float] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=2**34))
+    monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", held.append)
+    keep_to_share(None)
+    assert not held
+    keep_to_share(0.5)
+    assert held == ([0.5 - CUDA_OWN_BYTES / 2**34] if available else [])

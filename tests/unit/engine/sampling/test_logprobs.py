@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from serve_app.engine.sampling.logprobs import RawLogprobs, prompt_logprobs
+from serve_app.engine.sampling.logprobs import ROWS_AT_ONCE, RawLogprobs, prompt_logprobs
 
 torch.set_num_threads(1)
 
@@ -28,6 +28,11 @@ def test_alternatives_are_the_likeliest_and_the_lowest_ids_of_equals(
         assert entry.logprob == pytest.approx(values[next_ids[row]], abs=1e-9)
         assert [t.token_id for t in entry.top] == order
         assert [t.logprob for t in entry.top] == pytest.approx([values[i] for i in order], abs=1e-9)
+
+
+def test_a_long_prompt_is_read_part_by_part() -> None:
+    x, next_ids = torch.randn(2 * ROWS_AT_ONCE + 3, 30), [7] * (2 * ROWS_AT_ONCE + 3)
+    assert prompt_logprobs(x, next_ids, 2) == RawLogprobs(x, [2] * len(next_ids)).at(next_ids)
 
 
 def test_rows_may_want_different_numbers_of_alternatives() -> None:

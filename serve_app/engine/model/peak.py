@@ -1,0 +1,68 @@
+"""The memory that the largest steps take on a GPU beside weights and cache: they are run, and torch is asked.
+
+Knows batches and torch's allocator; not who runs a batch, nor how large a cache will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+Run = Callable[[Batch], object]
+
+
+def is_measured(device: torch.device, config: EngineConfig) -> bool:
+    """Whether steps are run to size the cache: on a GPU, unless the settings say its size."""
+    return device.type == "cuda" and config.num_blocks is None and config.kv_cache_bytes is None
+
+
+def blocks_of_steps(config: EngineConfig, window: int) -> int:
+    """The blocks that a cache needs for `largest_steps`. `window`: tokens of one sequence at most."""
+    return -(-min(config.max_step_tokens, window) // config.block_size)
+
+
+def largest_steps(
+    config: EngineConfig, window: int, vocab_size: int, device: torch.device
+) -> tuple[Batch, Batch]:
+    """Prompts of `max_step_tokens` tokens that want all logits, and a decode of `max_sequences` sequences.
+
+    All sequences have the same blocks: what they write means nothing, and the cache stays small.
+    """
+    longest = min(config.max_step_tokens, window)
+    count, rest = divmod(config.max_step_tokens, longest)
+    lengths = [longest] * count + [rest] * bool(rest)
+    table = list(range(blocks_of_steps(config, window)))
+    # Of many tokens: those of one token alone would all go to the same experts.
+    ids = [token % vocab_size for token in range(longest)]
+
+    def sequence() -> Sequence:
+        return Sequence("", 0, longest, ids, SamplingParams(), 0, block_table=table)
+
+    prompts = [Chunk(sequence(), 0, length, 0) for length in lengths]
+    decodes = min(config.max_sequences, config.max_step_tokens)
+    last = longest - 1
+    decoding = [Chunk(sequence(), last, 1, last) for _ in range(decodes)]
+    return build_batch(prompts, config.block_size, device), build_batch(decoding, config.block_size, device)
+
+
+def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:
+    """What `run` allocates at most for each of `steps`, added up: graphs of decodes keep what they record.
+
+    Afterwards torch holds no memory that it does not use. Raises torch.OutOfMemoryError.
+    """
+    return sum(_peak(run, step, device) for step in steps)
+
+
+def _peak(run: Run, step: Batch, device: torch.device) -> int:
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    held = torch.cuda.memory_allocated(device)
+    run(step)
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - held
