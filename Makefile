@@ -85,7 +85,8 @@ test-all: $(STAMP) $(LITELLM)
 	$(MAKE) -j1 test-unit test-ray test-deploy UNIT="not ray and not gpu" RAY="ray and not gpu"
 
 # On a machine with CUDA, with the Triton that torch brings: neither Ray nor a network is needed. A Python that has
-# torch already runs it by: make -o .venv/.installed test-gpu PYTEST="python3 -m pytest"
+# torch, transformers, pytest, psutil, pydantic, msgspec and llguidance already runs it by:
+# make -o .venv/.installed test-gpu PYTEST="python3 -m pytest"
 test-gpu: $(STAMP)
 	$(PYTEST) --confcutdir=tests/unit/engine -p tests.support.tiny_fixtures $(GPU_TESTS) $(PYTEST_FLAGS)
 
