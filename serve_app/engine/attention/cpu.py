@@ -18,8 +18,10 @@ from serve_app.engine.kernels import native
 from serve_app.engine.kernels.native import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
-# Bytes of a cache that are asked for at the start; the system gives the others while the engine rests.
-AT_ONCE: Final = 1 << 30
+# Asked for at the start: room for so many tokens, but no more than so many bytes. The system gives the rest
+# of a cache while the engine rests.
+TOKENS_AT_ONCE: Final = 1 << 15
+AT_ONCE: Final = 2 << 30
 
 
 class CpuAttention:
@@ -53,7 +55,8 @@ class CpuAttention:
             for spec in layers
         )
         pieces = [piece for cache in self._caches for piece in (cache.keys, cache.values)]
-        self._touching = self._native.touch(pieces, at_once=AT_ONCE)
+        token_bytes = sum(piece.nbytes for piece in pieces) // max(1, num_blocks * block_size)
+        self._touching = self._native.touch(pieces, at_once=min(AT_ONCE, TOKENS_AT_ONCE * token_bytes))
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:
