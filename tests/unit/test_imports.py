@@ -110,6 +110,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
     },
     "engine": {
+        "block_memory": set(),
         "deadlines": set(),
         "pace": set(),
         "shares": set(),
@@ -120,15 +121,18 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "sequence": {"grammar", "request"},  # the state of a sequence; nothing that works on sequences
         "finish": {"sequence"},
         "grammar_queue": {"grammar", "sequence"},
-        "cache": {"sequence"},
+        "cache": {"block_memory", "sequence"},
         "draft_gain": {"sequence"},
         "scheduler": {"cache", "draft_gain", "pace", "sequence", "shares"},
         "batch": {"forward_context", "sequence"},
         "kernels": {"forward_context"},
         "linear": {"kernels"},
-        "attention": {"forward_context", "kernels"},
+        "attention": {"block_memory", "forward_context", "kernels"},
         "sampling": {"batch", "grammar", "kernels", "request", "sequence", "shortage"},
-        "model": {"attention", "batch", "cache", "forward_context", "linear", "sequence", "shortage"},
+        "model": {
+            *("attention", "batch", "block_memory", "cache", "forward_context", "linear"),
+            *("sequence", "shortage"),
+        },
         "fused": {"attention", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
         "cuda": {"attention", "forward_context", "fused", "linear", "model"},

@@ -13,6 +13,7 @@ from typing import Protocol
 
 import torch
 
+from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.forward_context import ForwardContext
 
 
@@ -30,6 +31,11 @@ class LayerSpec:
 
 class AttentionBackend(Protocol):
     """The seam between the engine and a device's attention."""
+
+    @property
+    def memory(self) -> BlockMemory | None:
+        """The memory of the allocated blocks; None if they all have theirs."""
+        ...
 
     def allocate(
         self,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from serve_app.engine.attention import LayerSpec
@@ -9,6 +11,8 @@ from serve_app.engine.attention import LayerSpec
 
 class BlockPools:
     """Keys [blocks, block_size, Hkv, D] and values [blocks, block_size, Hkv, Dv] of every layer."""
+
+    memory: Final = None  # torch writes zeros to all of it
 
     def __init__(self) -> None:
         self._keys: list[torch.Tensor] = []

@@ -7,6 +7,7 @@ through torch over its own gathered rows.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -24,6 +25,24 @@ TOKENS_AT_ONCE: Final = 1 << 15
 AT_ONCE: Final = 2 << 30
 
 
+class TouchedBlocks:
+    """The `BlockMemory` of a cache whose pieces are touched side by side."""
+
+    def __init__(self, touching: Touching, pieces: Sequence[torch.Tensor], num_blocks: int) -> None:
+        """`pieces`: what `touching` touches, [num_blocks, ...] each."""
+        self._touching = touching
+        sizes = [piece.nbytes // num_blocks for piece in pieces]
+        self._num_blocks, self._longest, self._block_bytes = num_blocks, max(sizes), sum(sizes)
+
+    @property
+    def ready_blocks(self) -> int:
+        return min(self._num_blocks, self._touching.touched_bytes // self._longest)
+
+    @property
+    def block_seconds(self) -> float:
+        return self._touching.seconds_per_byte * self._block_bytes
+
+
 class CpuAttention:
     """An `AttentionBackend`. With the native functions a row's result depends, bit for bit, only on its
     own sequence: not on the batch, the chunks, the blocks or the number of threads."""
@@ -32,7 +51,7 @@ class CpuAttention:
         self._native = native()
         self._caches: tuple[NativeCache, ...] = ()
         self._plain: ReferenceAttention | None = None
-        self._touching: Touching | None = None
+        self._memory: TouchedBlocks | None = None
 
     def allocate(
         self,
@@ -42,7 +61,7 @@ class CpuAttention:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._caches, self._plain, self._touching = (), None, None
+        self._caches, self._plain, self._memory = (), None, None
         if self._native is None or not NativeCache.supports(block_size, dtype):
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device)
@@ -56,7 +75,12 @@ class CpuAttention:
         )
         pieces = [piece for cache in self._caches for piece in (cache.keys, cache.values)]
         token_bytes = sum(piece.nbytes for piece in pieces) // max(1, num_blocks * block_size)
-        self._touching = self._native.touch(pieces, at_once=min(AT_ONCE, TOKENS_AT_ONCE * token_bytes))
+        touching = self._native.touch(pieces, at_once=min(AT_ONCE, TOKENS_AT_ONCE * token_bytes))
+        self._memory = TouchedBlocks(touching, pieces, num_blocks)
+
+    @property
+    def memory(self) -> TouchedBlocks | None:
+        return self._memory
 
     @property
     def native_caches(self) -> tuple[NativeCache, ...] | None:

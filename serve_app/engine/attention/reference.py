@@ -6,6 +6,8 @@ another backend is right when its results equal these.
 
 from __future__ import annotations
 
+from typing import Final
+
 import torch
 
 from serve_app.engine.attention import LayerSpec
@@ -14,6 +16,8 @@ from serve_app.engine.forward_context import ForwardContext
 
 class ReferenceAttention:
     """A cache of one row a token and layer: keys [slots, Hkv, D], values [slots, Hkv, Dv]."""
+
+    memory: Final = None  # torch writes zeros to all of it
 
     def __init__(self) -> None:
         self._block_size = 0

@@ -5,8 +5,14 @@ from __future__ import annotations
 import ctypes
 import weakref
 from collections.abc import Sequence
+from typing import Final
 
 import torch
+
+_TOUCHED, _NS_PER_MIB = range(2)  # what the thread tells, as `start_touching` of exports.h describes it
+_NS_PER_S_AND_MIB: Final = 1e9 * (1 << 20)
+
+_Progress = ctypes.c_int64 * 2
 
 
 class Touching:
@@ -18,11 +24,25 @@ class Touching:
     def __init__(self, library: ctypes.CDLL, pieces: Sequence[torch.Tensor], *, at_once: int) -> None:
         """`at_once`: bytes that are touched without a break; the others wait while kernels run."""
         self._pieces = tuple(pieces)  # the memory must live as long as the thread
+        self._progress = _Progress()  # and so must this
         begins, sizes = (
             torch.tensor(numbers) for numbers in zip(*((t.data_ptr(), t.nbytes) for t in pieces), strict=True)
         )
-        handle = library.start_touching(begins.data_ptr(), sizes.data_ptr(), len(pieces), at_once)
-        self._end = weakref.finalize(self, _end_touching, library, handle, self._pieces)
+        handle = library.start_touching(
+            *(begins.data_ptr(), sizes.data_ptr(), len(pieces), at_once),
+            ctypes.addressof(self._progress),
+        )
+        self._end = weakref.finalize(self, _end_touching, library, handle, (self._pieces, self._progress))
+
+    @property
+    def touched_bytes(self) -> int:
+        """So many bytes of each tensor, from its first, are touched, or all that it has."""
+        return self._progress[_TOUCHED]
+
+    @property
+    def seconds_per_byte(self) -> float:
+        """What the system took of late to give a byte; 0 before it gave any."""
+        return self._progress[_NS_PER_MIB] / _NS_PER_S_AND_MIB
 
     def finish(self) -> None:
         """Wait until all is touched."""
@@ -31,5 +51,5 @@ class Touching:
             library.end_touching(handle, True)
 
 
-def _end_touching(library: ctypes.CDLL, handle: int, _: tuple[torch.Tensor, ...]) -> None:
+def _end_touching(library: ctypes.CDLL, handle: int, _: object) -> None:
     library.end_touching(handle, False)

@@ -78,6 +78,7 @@ class ModelRunner:
                 f"the system does not give the {self.plan.cache_bytes:,} bytes of the KV cache "
                 f"({error.strerror}); lower kv_cache_bytes or num_blocks, or free some memory"
             ) from error
+        self.memory = backend.memory
         if self.plan.lowered_from is not None:
             log.warning(
                 "context window lowered from %d to %d tokens: the KV cache holds no more",

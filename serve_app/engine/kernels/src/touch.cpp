@@ -1,6 +1,8 @@
 // Memory that a thread of its own asks the system for, page by page.
 #include <pthread.h>
 #include <sched.h>
+#include <sys/resource.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,13 +16,31 @@
 
 namespace {
 
-constexpr long PAGE = 4096, STRETCH = 2 << 20;  // bytes; a stretch is as long as a huge page
+using Moments = std::chrono::steady_clock;
+using std::chrono::nanoseconds;
+
+constexpr long PAGE = 4096, STRETCH = 256 << 10, MIB = 1 << 20;  // bytes
 constexpr long REST_MS = 50;                    // without a program, before the kernels are taken to rest
 constexpr std::chrono::milliseconds LOOK{20};   // between two looks whether they rest
+constexpr long SHARE = 50;                      // while they do not, the thread touches for this part of the time
+constexpr int64_t SMOOTHED = 8;                 // a new measurement has this part of the figure's weight
+
+// What the thread tells, in memory of the caller, who reads it at any time.
+struct Progress {
+  int64_t* told;
+
+  void touched(int64_t bytes) { __atomic_store_n(&told[0], bytes, __ATOMIC_RELEASE); }
+
+  void took(int64_t ns, int64_t bytes) {
+    const int64_t ns_per_mib = ns * MIB / bytes, known = told[1];
+    __atomic_store_n(&told[1], known ? known + (ns_per_mib - known) / SMOOTHED : ns_per_mib, __ATOMIC_RELAXED);
+  }
+};
 
 struct Touching {
   std::vector<int64_t> begins, sizes;
   long at_once;
+  Progress progress;
   std::atomic<bool> stops{false}, hurries{false};
   std::thread thread;
 };
@@ -33,6 +53,25 @@ void touch(char* begin, char* end) {
   }
 }
 
+// Of the calling thread. While others have its core, it has no time.
+int64_t thread_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return int64_t(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+// How often the system gave memory to the calling thread. Where the system does not tell, always once more.
+long times_given() {
+#ifdef RUSAGE_THREAD
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_minflt;
+#else
+  static thread_local long times = 0;
+  return ++times;
+#endif
+}
+
 void give_way() {
 #ifdef SCHED_IDLE
   sched_param none{};
@@ -40,31 +79,50 @@ void give_way() {
 #endif
 }
 
+// Waits until the kernels rest, or until the thread may touch beside them.
+void wait_for_rest(const Touching& touching, Moments::time_point turn) {
+  while (!touching.stops && !touching.hurries && idle_ms() < REST_MS) {
+    const auto left = turn - Moments::now();
+    if (left <= nanoseconds::zero()) return;
+    std::this_thread::sleep_for(std::min<nanoseconds>(left, LOOK));
+  }
+}
+
 void run(Touching& touching) {
   long touched = 0;
+  Moments::time_point turn{};
   const long longest = *std::max_element(touching.sizes.begin(), touching.sizes.end());
-  for (long at = 0; at < longest; at += STRETCH)
+  for (long at = 0; at < longest; at += STRETCH) {
+    int64_t round_ns = 0, round_bytes = 0;
+    const long given = times_given();
     for (size_t i = 0; i < touching.begins.size(); i++) {
       const long size = std::min(STRETCH, long(touching.sizes[i]) - at);
       if (size <= 0) continue;
       if (touched >= touching.at_once) {
         if (touched - touching.at_once < size) give_way();
-        while (!touching.stops && !touching.hurries && idle_ms() < REST_MS) std::this_thread::sleep_for(LOOK);
+        wait_for_rest(touching, turn);
       }
       if (touching.stops) return;
       char* const begin = reinterpret_cast<char*>(touching.begins[i]) + at;
+      const int64_t before = thread_ns();
       touch(begin, begin + size);
-      touched += size;
+      const int64_t ns = thread_ns() - before;
+      turn = Moments::now() + nanoseconds(ns * SHARE);
+      touched += size, round_bytes += size, round_ns += ns;
     }
+    if (times_given() != given) touching.progress.took(round_ns, round_bytes);
+    touching.progress.touched(std::min(at + STRETCH, longest));
+  }
 }
 
 }  // namespace
 
-void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once) {
+void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once, int64_t* progress) {
   auto* touching = new Touching;
   touching->begins.assign(begins, begins + count);
   touching->sizes.assign(sizes, sizes + count);
   touching->at_once = at_once;
+  touching->progress.told = progress;
   touching->thread = std::thread(run, std::ref(*touching));
   return touching;
 }

@@ -232,8 +232,10 @@ void check_layers(long product) {
 void check_touching() {
   std::vector<double> memory(100'000, 1.5), want = memory;
   const int64_t begins[] = {int64_t(memory.data()), int64_t(memory.data() + 50'000)}, sizes[] = {8, 400'000};
-  for (const bool finish : {true, false}) end_touching(start_touching(begins, sizes, 2, 100), finish);
+  int64_t progress[2] = {};
+  for (const bool finish : {false, true}) end_touching(start_touching(begins, sizes, 2, 100, progress), finish);
   if (memory != want) wrong++, std::printf("touching changed the memory\n");
+  if (progress[0] != 400'000) wrong++, std::printf("%ld bytes count as touched\n", long(progress[0]));
 }
 
 }  // namespace
