@@ -93,7 +93,7 @@ class Engine:
         self._ends = EndRule(eos_token_ids)
         self._clock = clock
         self.adapters, self._grammars = adapters, grammars
-        self._pool = BlockPool(runner.num_blocks, runner.block_size)
+        self._pool = BlockPool(runner.num_blocks, runner.block_size, memory=runner.memory)
         self._tables = BlockTables(self._pool, prefix_cache=config.prefix_cache)
         pace = Pace.on(runner.device.type, config.max_step_tokens)
         self._scheduler = Scheduler(

@@ -47,6 +47,11 @@ class Pace:
         """The pace of an engine on a device of this type, whose steps have at most `max_step_tokens`."""
         return cls(min(max_step_tokens, CPU_PIECE) if device_type == "cpu" else max_step_tokens)
 
+    @property
+    def token_s(self) -> float | None:
+        """The seconds that a prompt token adds to a step; None before there are measurements."""
+        return self._token_s
+
     def prompt_tokens(self, decodes: int) -> int:
         """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences."""
         if not decodes or not self._decode_s or self._token_s is None:

@@ -129,6 +129,8 @@ class Scheduler:
             self._pace.observe(plan.decode_tokens, plan.prompt_tokens, seconds)
         if not plan.prompt_tokens:
             self._gain.observe(plan.decode_tokens, drafted, seconds)
+        elif (token_s := self._pace.token_s) is not None:
+            self.tables.pool.weigh_waits(token_s * self.tables.pool.block_size)
 
     def _schedule_decodes(self, plan: Plan, budget: int) -> int:
         chunks = plan.chunks

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from serve_app.engine.batch import Batch
+from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.sampling.sampled import Sampled
 from serve_app.engine.sequence import Sequence
 
@@ -38,6 +39,8 @@ def greedy_tokens(prompt: abc.Iterable[int], count: int) -> list[int]:
 
 class HashRunner:
     """Logits from the token prefix, through a fake paged cache."""
+
+    memory: BlockMemory | None = None
 
     def __init__(self, num_blocks: int = 64, block_size: int = 4) -> None:
         self.vocab_size = VOCAB_SIZE

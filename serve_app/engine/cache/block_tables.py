@@ -46,7 +46,7 @@ class BlockTables:
         if total - len(hits) + revived + reserve > self.pool.num_free:
             return False
         for block in hits:
-            self.pool.acquire(block)
+            self.pool.acquire_found(block)
         sequence.block_table = hits
         sequence.num_computed = sequence.num_indexed = 0
         sequence.num_computed = len(hits) * self._block_size
@@ -61,7 +61,7 @@ class BlockTables:
                 break
             own = sequence.block_table[i]
             if block != own:
-                self.pool.acquire(block)
+                self.pool.acquire_found(block)
                 sequence.block_table[i] = block
                 self.pool.release(own)
             sequence.num_computed += self._block_size

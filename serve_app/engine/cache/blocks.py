@@ -1,16 +1,26 @@
 """Block ids: who holds them, which are free, and which of the free still hold a known prefix.
 
 Integers only. It does not know sequences, tensors or what a block looks like.
-A free block is either *empty* or *cached*: its content can be found through the
-prefix index until the block is needed; the longest unused one goes first.
+A free block is *unused*, *empty* or *cached*. Nobody has had an unused block yet; they are
+handed out from the first to the last. The content of a cached block can be found through the
+prefix index until the block is needed; the longest unneeded one goes first.
+
+The system may not have given an unused block its memory yet, and then whoever writes to it
+waits. Where that wait counts, cached blocks that no second sequence has found go before it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Final
 
+from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.cache.prefix import PrefixIndex
+
+# The wait for a block's memory counts from this part of the time that computing a block takes. Below
+# it, a prefix is worth more: some are found only later, and those that are gone are computed again.
+WAIT_SHARE: Final = 0.25
 
 
 class IntegrityError(Exception):
@@ -20,18 +30,36 @@ class IntegrityError(Exception):
 class BlockPool:
     """Blocks 0 .. num_blocks-1 with reference counts."""
 
-    def __init__(self, num_blocks: int, block_size: int, index: PrefixIndex | None = None) -> None:
+    def __init__(
+        self,
+        num_blocks: int,
+        block_size: int,
+        index: PrefixIndex | None = None,
+        memory: BlockMemory | None = None,
+    ) -> None:
+        """`memory`: None where all blocks have theirs."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.index = PrefixIndex() if index is None else index
+        self._memory = memory
+        self._waits = False  # whether the wait for memory counts
         self._references = [0] * num_blocks
+        self._first_unused = 0
         # Dictionaries as ordered sets: membership, removal and the oldest entry, all in O(1).
-        self._empty: dict[int, None] = dict.fromkeys(range(num_blocks))
+        self._empty: dict[int, None] = {}
         self._cached: dict[int, None] = {}
+        self._cached_once: dict[int, None] = {}  # those of the cached that no second sequence has found
+        self._found: set[int] = set()  # blocks whose content a second sequence has found
 
     @property
     def num_free(self) -> int:
-        return len(self._empty) + len(self._cached)
+        return self.num_blocks - self._first_unused + len(self._empty) + len(self._cached)
+
+    @property
+    def num_ready(self) -> int:
+        """Blocks that have their memory, used or free."""
+        given = self.num_blocks if self._memory is None else self._memory.ready_blocks
+        return max(given, self._first_unused)
 
     @property
     def num_used(self) -> int:
@@ -50,33 +78,53 @@ class BlockPool:
     def is_shared(self, block: int) -> bool:
         return self._references[block] > 1
 
+    def weigh_waits(self, computing_s: float) -> None:
+        """Decide whether the wait for memory counts; computing a block takes `computing_s` seconds."""
+        self._waits = self._memory is not None and self._memory.block_seconds > WAIT_SHARE * computing_s
+
     def allocate(self, after: int | None = None) -> int:
         """A block with one reference, its old content forgotten.
 
-        Prefers the empty block next to `after`, since attention reads adjacent
-        blocks in one run, and gives up cached prefixes last.
+        Prefers the unused or empty block next to `after`, since attention reads adjacent
+        blocks in one run, and gives up cached prefixes last. Where the wait for memory counts,
+        unused blocks without memory come after all others but prefixes that were found again.
         """
+        unused = self._first_unused
         if after is not None and after + 1 in self._empty:
             block = after + 1
             del self._empty[block]
+        elif unused < self.num_blocks and self._is_ready(unused):
+            block = self._take_unused()
         elif self._empty:
             block = next(iter(self._empty))
             del self._empty[block]
+        elif unused < self.num_blocks and not self._cached_once:
+            block = self._take_unused()
         elif self._cached:
-            block = next(iter(self._cached))
+            block = next(iter(self._cached_once if unused < self.num_blocks else self._cached))
             del self._cached[block]
+            self._cached_once.pop(block, None)
             self.index.drop(block)
         else:
             raise IntegrityError("a block was asked of a full pool")
+        self._found.discard(block)
         self._references[block] = 1
         return block
 
     def acquire(self, block: int) -> None:
-        """One more reference to a block that is in use or cached."""
+        """One more reference to a block that is in use."""
+        if self._references[block] == 0:
+            raise IntegrityError(f"block {block} was acquired while free")
+        self._references[block] += 1
+
+    def acquire_found(self, block: int) -> None:
+        """One more reference, by a sequence that has found its own tokens in a block in use or cached."""
         if self._references[block] == 0:
             if block not in self._cached:
-                raise IntegrityError(f"block {block} was acquired while empty")
+                raise IntegrityError(f"block {block} was found while empty")
             del self._cached[block]
+            self._cached_once.pop(block, None)
+        self._found.add(block)
         self._references[block] += 1
 
     def release(self, block: int) -> None:
@@ -84,8 +132,14 @@ class BlockPool:
         if self._references[block] <= 0:
             raise IntegrityError(f"block {block} was released more often than acquired")
         self._references[block] -= 1
-        if self._references[block] == 0:
-            (self._cached if block in self.index else self._empty)[block] = None
+        if self._references[block] > 0:
+            return
+        if block not in self.index:
+            self._empty[block] = None
+            return
+        self._cached[block] = None
+        if block not in self._found:
+            self._cached_once[block] = None
 
     def publish(self, block: int, key: bytes, token_ids: Sequence[int]) -> None:
         """Let a full block that is in use be found by its prefix."""
@@ -98,6 +152,7 @@ class BlockPool:
         self.index.drop(block)
         if block in self._cached:
             del self._cached[block]
+            self._cached_once.pop(block, None)
             self._empty[block] = None
 
     def check_integrity(self, tables: Iterable[Sequence[int]]) -> None:
@@ -111,11 +166,24 @@ class BlockPool:
                     f"block {block} has {count} references, but {held[block]} tables hold it"
                 )
             places = (block in self._empty) + (block in self._cached) + (count > 0)
+            places += block >= self._first_unused
             if places != 1:
-                raise IntegrityError(f"block {block} is in {places} of the states empty, cached and used")
+                raise IntegrityError(
+                    f"block {block} is in {places} of the states unused, empty, cached, used"
+                )
+            if (block in self._cached_once) != (block in self._cached and block not in self._found):
+                raise IntegrityError(f"block {block} was found again, or not, and is cached otherwise")
             if block in self._cached and block not in self.index:
                 raise IntegrityError(f"block {block} counts as cached but is not in the prefix index")
             if block in self._empty and block in self.index:
                 raise IntegrityError(f"block {block} counts as empty but is in the prefix index")
         for problem in self.index.inconsistencies():
             raise IntegrityError(problem)
+
+    def _is_ready(self, block: int) -> bool:
+        """Whether an unused block can be had without a wait that counts."""
+        return not self._waits or self._memory is None or block < self._memory.ready_blocks
+
+    def _take_unused(self) -> int:
+        self._first_unused += 1
+        return self._first_unused - 1

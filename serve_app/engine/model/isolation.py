@@ -15,6 +15,7 @@ from typing import Protocol
 import torch
 
 from serve_app.engine.batch import Batch, ForwardResult, build_batch
+from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.engine.shortage import is_out_of_memory
@@ -33,6 +34,7 @@ class Runner(Protocol):
     table_width: int  # numbers in a row of a prompt table; 0: it takes none
     block_size: int
     num_blocks: int
+    memory: BlockMemory | None  # of the blocks, where the system may not have given it yet
     device: torch.device
 
     def run(self, batch: Batch) -> torch.Tensor:

@@ -27,6 +27,12 @@ def computed(tables: BlockTables, token_ids: list[int], *, salt: str = "") -> Se
     return made
 
 
+class Memory:
+    """A `BlockMemory` of which nothing is given before it is used."""
+
+    ready_blocks, block_seconds = 0, 1.0
+
+
 def test_a_long_table_in_a_fresh_pool_is_one_run() -> None:
     tables = BlockTables(BlockPool(8, 4))
     assert computed(tables, list(range(20))).block_table == [0, 1, 2, 3, 4]
@@ -104,6 +110,21 @@ def test_admission_changes_nothing_when_blocks_are_missing() -> None:
     assert tables.admit(fits_without_reserve)
 
 
+def test_a_prefix_of_two_sequences_outlives_others_while_unused_blocks_lack_memory() -> None:
+    tables = BlockTables(BlockPool(8, 4, memory=Memory()))
+    tables.pool.weigh_waits(0.0)
+    first = computed(tables, [1] * 8)
+    second = computed(tables, [1] * 8 + [2] * 8)
+    assert first.block_table == second.block_table[:2]
+    for s in (first, second, computed(tables, [3] * 8)):
+        tables.free(s)
+    fresh = computed(tables, [4] * 20)
+    assert fresh.block_table == [3, 2, 5, 4, 6], (
+        "what was cached once, tails before heads, then what is unused"
+    )
+    assert len(tables.known_prefix(sequence([1] * 9))) == 2
+
+
 def test_a_fork_shares_all_blocks_and_the_first_to_write_copies_the_partial_one() -> None:
     tables = BlockTables(BlockPool(8, 4))
     parent = computed(tables, [1] * 6)
@@ -171,10 +192,12 @@ def test_without_a_prefix_cache_nothing_is_kept() -> None:
     assert again.num_computed == 0
 
 
+@pytest.mark.parametrize("memory", [None, Memory()], ids=["given", "not given"])
 @pytest.mark.parametrize("seed", range(5))
-def test_the_books_balance_after_every_random_operation(seed: int) -> None:
+def test_the_books_balance_after_every_random_operation(seed: int, memory: Memory | None) -> None:
     rng = random.Random(seed)
-    tables = BlockTables(BlockPool(12, 4))
+    tables = BlockTables(BlockPool(12, 4, memory=memory))
+    tables.pool.weigh_waits(0.0)
     live: list[Sequence] = []
     for _ in range(400):
         action = rng.choice(("admit", "admit", "fork", "grow", "grow", "free", "forget"))
