@@ -58,6 +58,7 @@ class Counters:
             blocks_total=pool.num_blocks,
             blocks_used=pool.num_used,
             blocks_cached=pool.num_cached,
+            blocks_ready=pool.num_ready,
             max_sequences=scheduler.max_sequences,
             steps=self.steps,
             prompt_tokens=self.prompt_tokens,

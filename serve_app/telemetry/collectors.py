@@ -19,6 +19,7 @@ _ENGINE: Final = (
     ("kv_blocks", "Blocks of the KV cache.", "blocks_total", False),
     ("kv_blocks_used", "Blocks referenced by live sequences.", "blocks_used", False),
     ("kv_blocks_cached", "Free blocks that hold a prefix.", "blocks_cached", False),
+    ("kv_blocks_ready", "Blocks to which the system has given memory.", "blocks_ready", False),
     ("heartbeat_age_seconds", "Time since the engine last stepped or idled.", "heartbeat_age_s", False),
     ("engine_steps", "Steps of the engine.", "steps", True),
     ("engine_prompt_tokens", "Prompt tokens the engine took.", "prompt_tokens", True),

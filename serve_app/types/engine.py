@@ -78,6 +78,7 @@ class EngineStats:
     blocks_total: int = 0
     blocks_used: int = 0  # referenced by a live sequence
     blocks_cached: int = 0  # free, but holding a prefix that can be hit
+    blocks_ready: int = 0  # used or free, with their memory; the system may not have given the others theirs
     max_sequences: int = 0
     steps: int = 0
     prompt_tokens: int = 0  # counters since start

@@ -67,12 +67,14 @@ def test_prompts_one_after_another_stay_in_the_blocks_that_have_memory() -> None
     for number in range(12):
         bench.run(prompt_of(number))
     assert bench.used_blocks <= READY
+    assert bench.engine.stats().blocks_ready == READY
 
 
 def test_prompts_at_once_take_blocks_without_memory_when_all_others_are_in_use() -> None:
     bench = Bench(Memory())
     bench.run(*map(prompt_of, range(1, 5)))
     assert READY < bench.used_blocks <= 4 * -(-(LENGTH + OUTPUT) // BLOCK)
+    assert bench.engine.stats().blocks_ready == bench.used_blocks
 
 
 @pytest.mark.parametrize("memory", [None, Memory(block_seconds=0.0), Memory(ready_blocks=BLOCKS)])
@@ -80,7 +82,7 @@ def test_prefixes_stay_where_memory_is_given_or_cheap(memory: Memory | None) -> 
     bench = Bench(memory)
     for number in range(12):
         bench.run(prompt_of(number))
-    assert bench.used_blocks == BLOCKS
+    assert bench.used_blocks == BLOCKS == bench.engine.stats().blocks_ready
 
 
 def test_a_prefix_that_came_again_stays_and_one_that_did_not_makes_room() -> None:
