@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import mmap
 
 import pytest
 import torch
@@ -35,3 +36,12 @@ def test_zeros_are_zeros_and_apart(count: int) -> None:
     assert not one.any()
     one.fill_(1.0)
     assert not two.any()
+
+
+def test_zeros_begin_at_different_places_of_their_huge_pages() -> None:
+    """Filled side by side, no more than a few of them come to a new huge page at the same time."""
+    tensors = [zeros(HUGE_PAGE, torch.uint8) for _ in range(60)]
+    places = sorted(tensor.data_ptr() % HUGE_PAGE for tensor in tensors)
+    assert all(place % mmap.PAGESIZE == 0 for place in places)
+    crowds = [sum(place <= other < place + HUGE_PAGE // 30 for other in places) for place in places]
+    assert max(crowds) <= 4
