@@ -20,7 +20,7 @@ from serve_app.engine.kernels.native import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
 # Asked for at the start: room for so many tokens, but no more than so many bytes. The system gives the rest
-# of a cache while the engine rests.
+# of a cache while the engine rests, and slowly while it works.
 TOKENS_AT_ONCE: Final = 1 << 15
 AT_ONCE: Final = 2 << 30
 

@@ -42,6 +42,8 @@ def known(layer: Any, dtypes: frozenset[torch.dtype]) -> bool:
 class _Observer:
     """An attention backend that remembers how it was called and returns zeros."""
 
+    memory: Final = None
+
     def __init__(self) -> None:
         self.call: AttentionCall | None = None
 

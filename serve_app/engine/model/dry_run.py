@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import get_annotations
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -34,6 +34,8 @@ class _Call:
 
 class _Recorder:
     """An attention backend that notes what it is asked and answers zeros."""
+
+    memory: Final = None
 
     def __init__(self) -> None:
         self.calls: list[_Call] = []
