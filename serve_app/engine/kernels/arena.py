@@ -4,8 +4,8 @@ A decode step reads every weight once. With pages of 4 KiB, the processor spends
 table of pages. Weights side by side in pages of 2 MiB are read about a quarter faster. The system also gives
 a cache of gigabytes in a fraction of the time. The module knows nothing of what lies in the memory.
 
-A huge page may take the system milliseconds. So tensors that are filled side by side, as the layers of a cache
-are, begin at different places of their huge pages, and do not all come to a new one in the same step.
+A huge page may take the system milliseconds. So tensors that are filled side by side, as the layers of a
+cache are, begin at different places of their huge pages, and do not all come to a new one in one step.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ import torch
 HUGE_PAGE: Final = 2 << 20
 CHUNK: Final = 16 * HUGE_PAGE  # bytes that the system is asked for at once
 LINE: Final = 64  # bytes: tensors begin at cache lines
-# Of a huge page: so far after one tensor of zeros the next one begins. Of all numbers, the golden ratio spreads any
-# number of tensors most evenly.
+# The place in its huge page at which a tensor of zeros begins is so much of a huge page behind the last
+# tensor's. Of all numbers, this one spreads any number of tensors most evenly.
 APART: Final = (5**0.5 - 1) / 2
 
 _numbers = itertools.count()
