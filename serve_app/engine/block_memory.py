@@ -20,3 +20,8 @@ class BlockMemory(Protocol):
     def block_seconds(self) -> float:
         """What the system took of late for the memory of a block; 0 where nobody knows yet."""
         ...
+
+    @property
+    def run_seconds(self) -> float:
+        """What it takes besides for the first block of a run: it gives memory around it, in every layer."""
+        ...

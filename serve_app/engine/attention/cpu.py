@@ -16,6 +16,7 @@ from serve_app.engine.attention import LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
+from serve_app.engine.kernels.arena import HUGE_PAGE
 from serve_app.engine.kernels.native import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
@@ -33,6 +34,7 @@ class TouchedBlocks:
         self._touching = touching
         sizes = [piece.nbytes // num_blocks for piece in pieces]
         self._num_blocks, self._longest, self._block_bytes = num_blocks, max(sizes), sum(sizes)
+        self._run_bytes = sum(min(piece.nbytes, HUGE_PAGE) for piece in pieces)
 
     @property
     def ready_blocks(self) -> int:
@@ -41,6 +43,10 @@ class TouchedBlocks:
     @property
     def block_seconds(self) -> float:
         return self._touching.seconds_per_byte * self._block_bytes
+
+    @property
+    def run_seconds(self) -> float:
+        return self._touching.seconds_per_byte * self._run_bytes
 
 
 class CpuAttention:

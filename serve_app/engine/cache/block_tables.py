@@ -212,8 +212,9 @@ class BlockTables:
 
     def _extend(self, sequence: Sequence, total: int) -> None:
         table = sequence.block_table
-        while len(table) < total:
-            table.append(self.pool.allocate(after=table[-1] if table else None))
+        missing = total - len(table)
+        for _ in range(missing):
+            table.append(self.pool.allocate(after=table[-1] if table else None, together=missing))
 
 
 def _digest(sequence: Sequence) -> str | None:

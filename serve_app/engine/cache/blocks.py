@@ -7,12 +7,14 @@ prefix index until the block is needed; the longest unneeded one goes first.
 
 The system may not have given an unused block its memory yet, and then whoever writes to it
 waits. Where that wait counts, cached blocks that no second sequence has found go before it.
+A wait is longer for a block that is taken alone than for one of a run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from math import inf
 from typing import Final
 
 from serve_app.engine.block_memory import BlockMemory
@@ -42,7 +44,7 @@ class BlockPool:
         self.block_size = block_size
         self.index = PrefixIndex() if index is None else index
         self._memory = memory
-        self._waits = False  # whether the wait for memory counts
+        self._computing_s = inf  # what computing a block takes, where that is known
         self._references = [0] * num_blocks
         self._first_unused = 0
         # Dictionaries as ordered sets: membership, removal and the oldest entry, all in O(1).
@@ -79,11 +81,11 @@ class BlockPool:
         return self._references[block] > 1
 
     def weigh_waits(self, computing_s: float) -> None:
-        """Decide whether the wait for memory counts; computing a block takes `computing_s` seconds."""
-        self._waits = self._memory is not None and self._memory.block_seconds > WAIT_SHARE * computing_s
+        """Compare waits for memory with `computing_s` from now on, the seconds of computing a block."""
+        self._computing_s = computing_s
 
-    def allocate(self, after: int | None = None) -> int:
-        """A block with one reference, its old content forgotten.
+    def allocate(self, after: int | None = None, together: int = 1) -> int:
+        """A block with one reference, its old content forgotten; one of so many that are taken `together`.
 
         Prefers the unused or empty block next to `after`, since attention reads adjacent
         blocks in one run, and gives up cached prefixes last. Where the wait for memory counts,
@@ -93,7 +95,7 @@ class BlockPool:
         if after is not None and after + 1 in self._empty:
             block = after + 1
             del self._empty[block]
-        elif unused < self.num_blocks and self._is_ready(unused):
+        elif unused < self.num_blocks and self._is_ready(unused, together):
             block = self._take_unused()
         elif self._empty:
             block = next(iter(self._empty))
@@ -180,9 +182,12 @@ class BlockPool:
         for problem in self.index.inconsistencies():
             raise IntegrityError(problem)
 
-    def _is_ready(self, block: int) -> bool:
+    def _is_ready(self, block: int, together: int) -> bool:
         """Whether an unused block can be had without a wait that counts."""
-        return not self._waits or self._memory is None or block < self._memory.ready_blocks
+        memory = self._memory
+        if memory is None or block < memory.ready_blocks:
+            return True
+        return memory.block_seconds + memory.run_seconds / together <= WAIT_SHARE * self._computing_s
 
     def _take_unused(self) -> int:
         self._first_unused += 1

@@ -25,6 +25,7 @@ class Memory:
 
     ready_blocks: int = READY
     block_seconds: float = 1000.0  # computing a block takes less, whatever the machine does beside
+    run_seconds: float = 0.0
 
 
 class Bench:

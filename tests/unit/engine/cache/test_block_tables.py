@@ -30,7 +30,7 @@ def computed(tables: BlockTables, token_ids: list[int], *, salt: str = "") -> Se
 class Memory:
     """A `BlockMemory` of which nothing is given before it is used."""
 
-    ready_blocks, block_seconds = 0, 1.0
+    ready_blocks, block_seconds, run_seconds = 0, 1.0, 0.0
 
 
 def test_a_long_table_in_a_fresh_pool_is_one_run() -> None:
@@ -123,6 +123,19 @@ def test_a_prefix_of_two_sequences_outlives_others_while_unused_blocks_lack_memo
         "what was cached once, tails before heads, then what is unused"
     )
     assert len(tables.known_prefix(sequence([1] * 9))) == 2
+
+
+def test_a_block_of_a_long_prompt_may_lack_memory_where_one_of_a_single_token_may_not() -> None:
+    memory = Memory()
+    memory.block_seconds, memory.run_seconds = 0.0, 1.0
+    tables = BlockTables(BlockPool(20, 4, memory=memory))
+    tables.pool.weigh_waits(0.5)
+    tables.free(computed(tables, [1] * 8))
+    long = computed(tables, [2] * 40)
+    assert long.block_table == list(range(2, 12))
+    long.token_ids.append(3)
+    assert tables.grow(long) is None
+    assert long.block_table[-1] == 1, "the tail of what was cached"
 
 
 def test_a_fork_shares_all_blocks_and_the_first_to_write_copies_the_partial_one() -> None:

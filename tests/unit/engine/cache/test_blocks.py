@@ -15,6 +15,7 @@ class Memory:
 
     ready_blocks: int
     block_seconds: float = 1.0
+    run_seconds: float = 0.0
 
 
 def pool_of(num_blocks: int, ready: int, *, block_seconds: float = 1.0) -> BlockPool:
@@ -106,6 +107,15 @@ def test_memory_that_takes_little_of_the_time_of_computing_is_taken_before_any_p
     assert [pool.allocate(), pool.allocate(), pool.num_cached] == [1, 2, 1]
     pool.weigh_waits(cheap)
     assert pool.allocate() == (3 if cheap == 0.0 else 0)
+
+
+def test_the_first_block_of_a_run_is_dear_and_many_blocks_share_its_price() -> None:
+    pool = BlockPool(9, 1, memory=Memory(2, block_seconds=0.1, run_seconds=1.0))
+    pool.weigh_waits(1.0)
+    cached(pool, 2)
+    assert [pool.allocate(together=10) for _ in range(2)] == [2, 3]
+    assert pool.allocate() == 0
+    assert [pool.allocate(together=6), pool.allocate(together=7)] == [1, 4]
 
 
 def test_without_word_of_memory_all_blocks_have_theirs() -> None:

@@ -109,6 +109,7 @@ def test_blocks_are_ready_that_are_touched_in_every_piece(kernels: Native) -> No
     assert touching.touched_bytes == 8 * 25
     assert memory.ready_blocks == 25
     assert memory.block_seconds == 16 * touching.seconds_per_byte
+    assert memory.run_seconds == 1600 * touching.seconds_per_byte
 
 
 def test_blocks_of_a_cache_become_ready_beside_kernels_and_all_of_them_in_the_end(
