@@ -11,6 +11,7 @@ from collections import abc
 from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from serve_app.engine.batch import ForwardResult
@@ -21,6 +22,7 @@ from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.engine.shortage import is_out_of_memory
+from serve_app.engine.transfer import send
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs
 
@@ -180,7 +182,7 @@ class LogitsReader:
             if once and rows == list(range(logits.shape[0])):
                 return self._sampler.sample(logits, sequences, ahead)
             with few_threads(logits):
-                copied = logits[torch.tensor(rows, device=logits.device)]
+                copied = logits[send(logits.device, np.array(rows, dtype=np.int64))[0]]
             return self._sampler.sample(copied, sequences, ahead)
 
         if tasks:

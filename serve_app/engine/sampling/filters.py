@@ -9,8 +9,9 @@ nothing of sequences.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
@@ -21,26 +22,54 @@ _WIDTH_STEP: Final = 64
 _NUCLEUS_WIDTHS: Final = (256, 4096)  # most nuclei are small; a full sort is the last resort
 
 
+class RowParams(NamedTuple):
+    """The numbers by which one row is filtered and drawn."""
+
+    temperature: float
+    top_k: int  # the width of the row, or more: off
+    top_p: float
+    min_p: float
+    typical_p: float
+    noise: float  # in [0, 1)
+
+
 @dataclass(slots=True, frozen=True)
 class FilterParams:
-    """Per-row parameters of a group of R rows, each [R, 1] float64 but `top_k`."""
+    """The parameters of a group of R rows, each [R, 1] float64, and what the host knows of all of them."""
 
     temperature: torch.Tensor
-    top_k: tuple[int, ...]  # V or more is off
+    top_k: torch.Tensor
     top_p: torch.Tensor
     min_p: torch.Tensor
     typical_p: torch.Tensor
-    noise: torch.Tensor  # in [0, 1)
+    noise: torch.Tensor
+    widest: int  # the largest `top_k`
+    by_min_p: bool  # whether any row has one
+    by_typical_p: bool
+
+    @classmethod
+    def of(cls, rows: Sequence[RowParams], table: torch.Tensor) -> FilterParams:
+        """`table` [R, 6] float64 has the `rows`, on the device of their logits."""
+        return cls(
+            *table.unsqueeze(-1).unbind(1),
+            widest=max(row.top_k for row in rows),
+            by_min_p=any(row.min_p > 0 for row in rows),
+            by_typical_p=any(row.typical_p < 1 for row in rows),
+        )
 
     def select(self, rows: torch.Tensor) -> FilterParams:
-        """The parameters of some rows, without `top_k`, which has been applied by then."""
+        """The parameters of some rows."""
         return FilterParams(
-            self.temperature[rows],
-            (),
-            self.top_p[rows],
-            self.min_p[rows],
-            self.typical_p[rows],
-            self.noise[rows],
+            *(
+                column[rows]
+                for column in (
+                    *(self.temperature, self.top_k, self.top_p),
+                    *(self.min_p, self.typical_p, self.noise),
+                )
+            ),
+            widest=self.widest,
+            by_min_p=self.by_min_p,
+            by_typical_p=self.by_typical_p,
         )
 
 
@@ -53,7 +82,7 @@ def scale_(x: torch.Tensor, temperature: torch.Tensor) -> torch.Tensor:
 def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from logits x [R, V], filtered by nothing but min-p."""
     probs = torch.softmax(scale_(x, params.temperature), dim=-1)
-    if bool((params.min_p > 0).any()):
+    if params.by_min_p:
         bound = params.min_p.to(probs.dtype) * probs.amax(-1, keepdim=True)
         probs = probs.masked_fill_(probs < bound, 0.0)
     split = blocks(probs, _SUM_BLOCK, 0.0)
@@ -61,7 +90,7 @@ def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     target = params.noise * mass[:, -1:]
     block = (mass <= target).sum(-1).clamp_(max=mass.shape[1] - 1)
     rows = torch.arange(x.shape[0], device=x.device)
-    before = torch.where(block > 0, mass[rows, block - 1], 0.0).unsqueeze(1)
+    before = mass[rows, block - 1].masked_fill(block == 0, 0.0).unsqueeze(1)
     inside = split[rows, block].cumsum(-1, dtype=torch.float64)  # [R, 128]
     position = (inside <= target - before).sum(-1)
     # The two levels round differently: never step past the block's last possible token.
@@ -71,9 +100,8 @@ def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 
 def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the `top_k` likeliest tokens of each row, then the other filters."""
-    values, ids = largest(x, min(max(params.top_k), x.shape[1]))
-    limits = torch.tensor(params.top_k, device=x.device).unsqueeze(1)
-    beyond = torch.arange(values.shape[1], device=x.device) >= limits
+    values, ids = largest(x, min(params.widest, x.shape[1]))
+    beyond = torch.arange(values.shape[1], device=x.device) >= params.top_k
     values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
     return _finish(probs, ids, probs.cumsum(-1)[:, -1:], params)
@@ -82,11 +110,16 @@ def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the nucleus of each row, then min-p and typical-p.
 
-    Looks at ever more of the likeliest tokens until they hold the nucleus, which
-    spares the sort of the vocabulary; what a row draws does not depend on how many.
+    On a CPU it looks at ever more of the likeliest tokens until they hold the nucleus, which
+    spares the sort of the vocabulary; what a row draws does not depend on how many. On a device
+    it sorts: to ask whether they do would be to wait.
     """
     x = scale_(x, params.temperature)
     probs = torch.softmax(x, dim=-1)
+    if not x.is_cpu:
+        ids = largest(x, x.shape[1])[1]
+        total = torch.ones(x.shape[0], 1, dtype=torch.float64, device=x.device)
+        return _finish(_widen(probs.gather(1, ids).double(), 0.0), ids, total, params)
     chosen = torch.empty(x.shape[0], dtype=torch.int64, device=x.device)
     left = torch.arange(x.shape[0], device=x.device)
     for width in (*(w for w in _NUCLEUS_WIDTHS if w < x.shape[1]), x.shape[1]):
@@ -108,8 +141,7 @@ def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """[R, V] float64: what the draws above draw from, of logits x [R, V]."""
     values, ids = largest(x, x.shape[1])
-    limits = torch.tensor(params.top_k, device=x.device).unsqueeze(1)
-    beyond = torch.arange(values.shape[1], device=x.device) >= limits
+    beyond = torch.arange(values.shape[1], device=x.device) >= params.top_k
     values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
     probs = _filter(probs, probs.cumsum(-1)[:, -1:], params)[:, : ids.shape[1]]
@@ -137,7 +169,7 @@ def _filter(probs: torch.Tensor, total: torch.Tensor, params: FilterParams) -> t
     """The candidates of `_finish`, with zeros where they are filtered."""
     probs = _keep_nucleus(probs, total, params.top_p)
     probs = probs.masked_fill(probs < params.min_p * probs[:, :1], 0.0)
-    return _keep_typical(probs, params.typical_p) if bool((params.typical_p < 1).any()) else probs
+    return _keep_typical(probs, params.typical_p) if params.by_typical_p else probs
 
 
 def _keep_nucleus(probs: torch.Tensor, total: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:

@@ -23,6 +23,7 @@ from serve_app.engine.sampling.ngrams import NgramIndex
 from serve_app.engine.sampling.topk import NEVER
 from serve_app.engine.sampling.watermark import DELTA, green
 from serve_app.engine.sequence import Sequence
+from serve_app.engine.transfer import send
 from serve_app.types import SamplingParams
 
 log = logging.getLogger(__name__)
@@ -136,6 +137,14 @@ class Edits:
             or sampling.watermark
         )
 
+    def dense_on(self, device: torch.device) -> torch.Tensor:
+        """The bias [V] of the whole vocabulary, which stays on the device of the logits."""
+        if self.dense is None:
+            raise ValueError("the sequence has no bias of its whole vocabulary")
+        if self.dense.device != device:
+            self.dense = send(device, self.dense.numpy())[0]
+        return self.dense
+
     def copy(self) -> Edits:
         """The edits of a fork: what does not change is shared."""
         child = copy(self)
@@ -183,15 +192,16 @@ def apply_edits(
     """
     work = list(zip(rows, edits, sequences, strict=True))
 
-    for row, dense in ((row, e.dense) for row, e, _ in work if e.dense is not None):
-        raw, added = logits[row], dense.to(logits.device)
+    for row, e in ((row, e) for row, e, _ in work if e.dense is not None):
+        raw, added = logits[row], e.dense_on(logits.device)
         excluded = (raw == NEVER) | (added == NEVER)
-        logits[row] = torch.where(excluded, NEVER, _bounded(raw + added))
+        logits[row] = _bounded(raw + added).masked_fill_(excluded, NEVER)
 
     biased = [(row, e.bias_ids, e.bias) for row, e, _ in work if len(e.bias_ids)]
     if biased:
-        at = _index([(row, ids) for row, ids, _ in biased], logits.device)
-        added = torch.from_numpy(np.concatenate([bias for _, _, bias in biased])).to(logits.device)
+        parts = [(row, ids) for row, ids, _ in biased]
+        *places, added = send(logits.device, *_index(parts), np.concatenate([bias for _, _, bias in biased]))
+        at = (places[0], places[1])
         _put(logits, at, logits[at], logits[at] + added)
 
     penalised = [
@@ -202,12 +212,13 @@ def apply_edits(
 
     failed = [row for row, _, sequence in work if sequence.processors and not _process(logits[row], sequence)]
 
-    for row, e, _ in work:
-        if e.allowed is not None:
-            allowed = torch.from_numpy(e.allowed).to(logits.device)
-            kept = logits[row, allowed]
-            logits[row] = NEVER
-            logits[row, allowed] = kept
+    allowed = [(row, e.allowed) for row, e, _ in work if e.allowed is not None]
+    if allowed:
+        rows_at, ids_at = send(logits.device, *_index(allowed))
+        kept = logits[rows_at, ids_at]
+        for row, _ in allowed:
+            logits[row].fill_(NEVER)
+        logits[rows_at, ids_at] = kept
 
     constrained = [
         (row, sequence.constraint.mask(sequence.output_ids))
@@ -218,7 +229,9 @@ def apply_edits(
         _constrain(logits, [row for row, _ in constrained], np.stack([bits for _, bits in constrained]))
 
     masked = [(row, e.masked(sequence)) for row, e, sequence in work]
-    logits[_index(masked, logits.device)] = NEVER
+    if any(len(ids) for _, ids in masked):
+        rows_at, ids_at = send(logits.device, *_index(masked))
+        logits[rows_at, ids_at] = NEVER
 
     marked = [(row, sequence.token_ids[-1], e.watermark_key) for row, e, sequence in work if e.watermark_key]
     if marked:
@@ -244,42 +257,49 @@ def _mark(logits: torch.Tensor, marked: list[tuple[int, int, int]]) -> None:
     """Add the watermark to rows of logits [R, V]; `marked` has (row, token before, key)."""
     key = marked[0][2]  # one engine has one key
     masks = green([token for _, token, _ in marked], logits.shape[1], key)
-    for (row, _, _), mask in zip(marked, torch.from_numpy(masks).to(logits.device), strict=True):
+    for (row, _, _), mask in zip(marked, send(logits.device, masks)[0], strict=True):
         logits[row].add_(mask, alpha=DELTA)
 
 
 def _constrain(logits: torch.Tensor, rows: list[int], bits: Bits) -> None:
     """Leave `rows` of logits [R, V] the tokens whose bits [len(rows), W] are set."""
-    packed = torch.from_numpy(bits.view(np.uint8)).to(logits.device).unsqueeze(-1)
+    packed, at = send(logits.device, bits.view(np.uint8), np.array(rows, dtype=np.int64))
     places = torch.arange(8, dtype=torch.uint8, device=logits.device)
-    excluded = ((packed >> places) & 1).eq(0).flatten(1)  # [len(rows), 32 * W]
+    excluded = ((packed.unsqueeze(-1) >> places) & 1).eq(0).flatten(1)  # [len(rows), 32 * W]
     width = min(excluded.shape[1], logits.shape[1])
-    for row, mask in zip(rows, excluded[:, :width], strict=True):
-        logits[row, :width].masked_fill_(mask, NEVER)
-    logits[rows, width:] = NEVER
+    if logits.is_cpu:  # in place, row by row: nothing is copied
+        for row, mask in zip(rows, excluded[:, :width], strict=True):
+            logits[row, :width].masked_fill_(mask, NEVER)
+            logits[row, width:] = NEVER
+        return
+    excluded = torch.nn.functional.pad(excluded[:, :width], (0, logits.shape[1] - width), value=True)
+    logits.index_copy_(0, at, logits.index_select(0, at).masked_fill_(excluded, NEVER))
 
 
 def _penalise(
     logits: torch.Tensor,
     penalised: list[tuple[int, tuple[float, float, float], tuple[Ids, npt.NDArray[np.float32]]]],
 ) -> None:
-    at = _index([(row, ids) for row, _, (ids, _) in penalised], logits.device)
     sizes = [len(ids) for _, _, (ids, _) in penalised]
     per_row = np.array([penalties for _, penalties, _ in penalised])
     per_entry = np.repeat(np.clip(per_row, -_LARGEST, _LARGEST).astype(np.float32), sizes, axis=0)
-    repetition, presence, frequency = torch.from_numpy(per_entry).to(logits.device).unbind(1)  # [E] each
-    counts = torch.from_numpy(np.concatenate([counts for _, _, (_, counts) in penalised])).to(logits.device)
-    raw = logits[at]  # [E]
+    rows, ids, entries, counts = send(
+        logits.device,
+        *_index([(row, ids) for row, _, (ids, _) in penalised]),
+        per_entry,
+        np.concatenate([counts for _, _, (_, counts) in penalised]),
+    )
+    repetition, presence, frequency = entries.unbind(1)  # [E] each
+    raw = logits[rows, ids]  # [E]
     value = _bounded(torch.where(raw > 0, raw / repetition, raw * repetition))
     value = _bounded(value - presence * (counts > 0))
-    _put(logits, at, raw, value - _bounded(frequency * counts))
+    _put(logits, (rows, ids), raw, value - _bounded(frequency * counts))
 
 
-def _index(parts: abc.Sequence[tuple[int, Ids]], device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """(row, ids) pairs as one pair of index tensors [E]."""
+def _index(parts: abc.Sequence[tuple[int, Ids]]) -> tuple[Ids, Ids]:
+    """(row, ids) pairs as one pair of indices [E]."""
     rows = np.repeat([row for row, _ in parts], [len(ids) for _, ids in parts]).astype(np.int64)
-    ids = np.concatenate([ids for _, ids in parts])
-    return torch.from_numpy(rows).to(device), torch.from_numpy(ids).to(device)
+    return rows, np.concatenate([ids for _, ids in parts])
 
 
 def _bounded(x: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from functools import cached_property
+from typing import Any, Final
 
 import torch
 
@@ -22,37 +23,57 @@ class RawLogprobs:
     """
 
     def __init__(self, logits: torch.Tensor, num_top: Sequence[int]) -> None:
-        """`logits` [k, V] are finite or -inf; row r wants its `num_top[r]` (0 .. 20) likeliest tokens."""
+        """`logits` [k, V] are finite or -inf; row r wants its `num_top[r]` (0 .. 20) likeliest tokens.
+
+        A row of other numbers has entries that mean nothing.
+        """
         self._all = torch.log_softmax(logits, dim=-1, dtype=torch.float64)
         self._num_top = num_top
+        self._top: tuple[torch.Tensor, ...] = ()  # log-probabilities and ids, both [k, widest]
         widest = min(max(num_top), logits.shape[1])
-        self._top: tuple[list[list[float]], list[list[int]]] | None = None
-        if widest > 0:
-            values, ids = largest(self._all, widest)
-            self._top = values.tolist(), ids.tolist()
+        if widest > 0 and logits.is_cpu:
+            self._top = largest(self._all, widest)
+        elif widest > 0:  # different logits keep their order, and a device orders float32 in fewer passes
+            ids = largest(logits, widest)[1]
+            self._top = self._all.gather(1, ids), ids
 
-    def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:
-        """One entry for each row, for the token chosen there.
+    def of(self, tokens: torch.Tensor) -> list[torch.Tensor]:
+        """What the host has to know for the entries of `tokens` [k] int64, still on the device."""
+        return [self._all.gather(1, tokens.unsqueeze(1)).squeeze(1), *self._top]
+
+    def entries(self, token_ids: Sequence[int], told: Sequence[torch.Tensor]) -> list[PositionLogprobs]:
+        """One entry for each row, for the token chosen there; `told` is what `of` gave, on the CPU.
 
         Alternatives of probability zero are left out.
         """
-        chosen = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device).unsqueeze(1)
-        values: list[float] = self._all.gather(1, chosen).squeeze(1).tolist()
+        values, tops = told[0].tolist(), [top.tolist() for top in told[1:]]
         return [
-            PositionLogprobs(token_id, value, self._alternatives(row))
+            PositionLogprobs(token_id, value, self._alternatives(row, tops))
             for row, (token_id, value) in enumerate(zip(token_ids, values, strict=True))
         ]
 
+    def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:
+        """As `entries`, at once."""
+        chosen = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device)
+        return self.entries(token_ids, [part.cpu() for part in self.of(chosen)])
+
     def entry(self, row: int, token_id: int) -> PositionLogprobs:
         """The entry of one row for one token; a row may be asked for several tokens."""
-        return PositionLogprobs(token_id, float(self._all[row, token_id]), self._alternatives(row))
+        return PositionLogprobs(
+            token_id, float(self._all[row, token_id]), self._alternatives(row, self._top_on_host)
+        )
 
-    def _alternatives(self, row: int) -> tuple[TopLogprob, ...]:
-        if self._top is None:
+    @cached_property
+    def _top_on_host(self) -> list[list[list[Any]]]:
+        return [top.tolist() for top in self._top]
+
+    def _alternatives(self, row: int, tops: list[list[list[Any]]]) -> tuple[TopLogprob, ...]:
+        if not tops:
             return ()
-        wanted = self._num_top[row]
-        pairs = zip(self._top[1][row][:wanted], self._top[0][row][:wanted], strict=True)
-        return tuple(TopLogprob(token_id, value) for token_id, value in pairs if value > NEVER)
+        values, ids = (top[row][: self._num_top[row]] for top in tops)
+        return tuple(
+            TopLogprob(token_id, value) for token_id, value in zip(ids, values, strict=True) if value > NEVER
+        )
 
 
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:

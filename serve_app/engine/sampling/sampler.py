@@ -13,12 +13,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from serve_app.config import WATERMARK_KEY
 from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.choice import NOT_FINITE, NOT_FINITE_ERROR, NOTHING_LEFT, Choice
 from serve_app.engine.sampling.few_threads import few_threads
-from serve_app.engine.sampling.filters import FilterParams, distribution, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.sampling.filters import (
+    FilterParams,
+    RowParams,
+    distribution,
+    draw_all,
+    draw_top_k,
+    draw_top_p,
+)
 from serve_app.engine.sampling.logits import Edits, apply_edits
 from serve_app.engine.sampling.logprobs import RawLogprobs
 from serve_app.engine.sampling.noise import uniform
@@ -26,10 +35,10 @@ from serve_app.engine.sampling.rejection import draw_by_rejection, draws_by_reje
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.topk import NEVER, highest
 from serve_app.engine.sequence import Sequence
+from serve_app.engine.transfer import send
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, SamplingParams
 
-_NOT_FINITE: Final = NumericalError("the model produced logits that are not finite numbers").info()
 _ALL_MASKED: Final = NumericalError(
     "no token is left to choose from: logit_bias, bad_words, allowed_token_ids, min_tokens and the grammar "
     "exclude all"
@@ -77,8 +86,15 @@ class Sampler:
         sequence. None: none for all, as it must be unless sequences are drawn `by_row`. A row that holds
         NaN or +inf, or that leaves nothing to choose, has an error; the others are unaffected.
         """
-        if not sequences:
-            return []
+        return self.choose(logits, sequences, ahead).read() if sequences else []
+
+    def choose(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> Choice:
+        """As `sample`, of one row at least, without waiting for the device.
+
+        It waits all the same for rows with an operator's processors, and for drafts with probabilities.
+        """
         plans = self._plans_of(sequences, logits.shape[1])
         padding_ok = self._strip_padding(logits)
         if all(
@@ -87,46 +103,78 @@ class Sampler:
         ):
             value, ids = highest(logits)
             finite = torch.isfinite(value) if padding_ok is None else torch.isfinite(value) & padding_ok
-            chosen = torch.where(finite, ids, -1).tolist()
-            return [Sampled(i) if i >= 0 else Sampled(-1, error=_NOT_FINITE) for i in chosen]
+            return Choice(ids, ids.masked_fill(~finite, NOT_FINITE))
 
         with few_threads(logits):
-            return self._sample(logits, sequences, ahead or [0] * len(sequences), plans, padding_ok)
+            return self._choose(logits, sequences, ahead or [0] * len(sequences), plans, padding_ok)
 
-    def _sample(
+    def _choose(
         self,
         logits: torch.Tensor,
         sequences: abc.Sequence[Sequence],
         ahead: abc.Sequence[int],
         plans: abc.Sequence[_RowWork],
         padding_ok: torch.Tensor | None,
-    ) -> list[Sampled]:
-        """The outcomes of rows of which some are edited, drawn, or told with log-probabilities."""
+    ) -> Choice:
+        """The tokens of rows of which some are edited, drawn, or told with log-probabilities.
+
+        A row that is not finite goes through all of it, with a token that means nothing.
+        """
         finite = torch.isfinite(logits.amax(-1))
-        usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
-        rows = [r for r, ok in enumerate(usable) if ok]
-        asking = [r for r in rows if sequences[r].num_logprobs is not None]
-        raw = self._raw_logprobs(logits, asking, sequences)
-        results = [Sampled(-1, error=None if ok else _NOT_FINITE) for ok in usable]
-
+        if padding_ok is not None:
+            finite &= padding_ok
+        rows = range(len(sequences))
         edited = [r for r in rows if plans[r].edits.active(sequences[r])]
+        drafted = [r for r in rows if plans[r].draw is not None and draws_by_rejection(sequences[r])]
+        if drafted or any(sequences[r].processors for r in edited):  # their work is done on the host
+            usable: list[bool] = finite.tolist()
+            edited, drafted = ([r for r in some if usable[r]] for some in (edited, drafted))
+        asking = [r for r in rows if sequences[r].num_logprobs is not None]
+        groups = _groups(plans, [r for r in rows if r not in drafted] if drafted else rows)
+        params = [
+            None if draw is None else _row_params(sequences, ahead, members, logits.shape[1])
+            for (draw, _), members in groups
+        ]
+        at_edited, at_asking, at_drafted, *sent = send(
+            logits.device,
+            *(np.array(some, dtype=np.int64) for some in (edited, asking, drafted)),
+            *(np.array(members, dtype=np.int64) for _, members in groups),
+            *(np.array(some) for some in params if some is not None),
+        )
+        raw = None
+        if asking:
+            num_top = [sequences[r].num_logprobs or 0 for r in asking]
+            raw = RawLogprobs(_take(logits, at_asking), num_top)
+        errors: dict[int, ErrorInfo] = {}
+        nothing_left = None
         if edited:
-            failed = self._edit(logits, edited, plans, sequences)
-            left = (_take(logits, edited).amax(-1) > NEVER).tolist()
-            for r in (r for r, some in zip(edited, left, strict=True) if not some):
-                results[r] = Sampled(-1, error=_nothing_left(sequences[r]))
-            for r in failed:
-                results[r] = Sampled(-1, error=_PROCESSOR_FAILED)
+            errors = dict.fromkeys(self._edit(logits, edited, plans, sequences), _PROCESSOR_FAILED)
+            empty = _take(logits, at_edited).amax(-1) == NEVER
+            nothing_left = torch.zeros_like(finite).index_copy_(0, at_edited, empty)
 
-        sound = [r for r in rows if results[r].error is None]
-        for r, token_id in self._choose(logits, sound, plans, sequences, ahead):
-            results[r] = Sampled(token_id)
-        if raw is not None:
-            # A row without a token still has its place in `raw`.
-            for r, entry in zip(asking, raw.at([max(results[r].token_id, 0) for r in asking]), strict=True):
-                if results[r].error is None:
-                    results[r] = Sampled(results[r].token_id, entry)
-        return results
+        places, tables = sent[: len(groups)], iter(sent[len(groups) :])
+        tokens = torch.zeros(len(sequences), dtype=torch.int64, device=logits.device)
+        for ((draw, _), _), at, known in zip(groups, places, params, strict=True):
+            x = _take(logits, at)
+            if draw is None or known is None:
+                ids = highest(x)[1]
+            else:
+                ids = draw(x, FilterParams.of(known, next(tables)))
+            tokens.index_copy_(0, at, ids)
+        if drafted:
+            tokens.index_copy_(0, at_drafted, _draw_drafted(_take(logits, at_drafted), drafted, sequences))
+        told = tokens
+        if nothing_left is not None:
+            told = tokens.masked_fill(nothing_left, NOTHING_LEFT)
+        return Choice(
+            tokens,
+            told.masked_fill(~finite, NOT_FINITE),
+            asking=asking,
+            raw=raw,
+            of_asking=tokens.index_select(0, at_asking),
+            errors=errors,
+            nothing_left=lambda row: _nothing_left(sequences[row]),
+        )
 
     def by_row(self, sequence: Sequence) -> bool:
         """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
@@ -146,7 +194,9 @@ class Sampler:
         usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
         rows = [r for r, ok in enumerate(usable) if ok]
         asking = [r for r in rows if sequences[r].num_logprobs is not None]
-        raw = self._raw_logprobs(logits, asking, sequences)
+        raw = None
+        if asking:
+            raw = RawLogprobs(logits[asking], [sequences[r].num_logprobs or 0 for r in asking])
         log_probs = torch.log_softmax(logits, dim=-1)
         edited = [r for r in rows if plans[r].edits.active(sequences[r])]
         failed = self._edit(log_probs, edited, plans, sequences) if edited else ()
@@ -154,7 +204,7 @@ class Sampler:
         return [
             Scored(
                 log_probs[r],
-                error=_NOT_FINITE if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
+                error=NOT_FINITE_ERROR if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
                 raw=raw if r in places else None,
                 row=places.get(r, 0),
                 logits=wanted.get(r),
@@ -203,39 +253,25 @@ class Sampler:
         """Apply the edits of some rows in place; returns those whose own processor failed."""
         return apply_edits(logits, rows, [plans[r].edits for r in rows], [sequences[r] for r in rows])
 
-    @staticmethod
-    def _raw_logprobs(
-        logits: torch.Tensor, rows: list[int], sequences: abc.Sequence[Sequence]
-    ) -> RawLogprobs | None:
-        if not rows:
-            return None
-        return RawLogprobs(_take(logits, rows), [sequences[r].num_logprobs or 0 for r in rows])
 
-    @staticmethod
-    def _choose(
-        logits: torch.Tensor,
-        rows: list[int],
-        plans: abc.Sequence[_RowWork],
-        sequences: abc.Sequence[Sequence],
-        ahead: abc.Sequence[int],
-    ) -> list[tuple[int, int]]:
-        """(row, token id) for every row of `rows`, drawn in groups that need the same work."""
-        groups: dict[tuple[Draw | None, int], list[int]] = {}
-        chosen: list[tuple[int, int]] = []
-        drafted = [r for r in rows if plans[r].draw is not None and draws_by_rejection(sequences[r])]
-        if drafted:
-            drafting = [sequences[r] for r in drafted]
-            probs = distribution(_take(logits, drafted), _filter_params(drafting, [0] * len(drafted), logits))
-            chosen += zip(drafted, map(draw_by_rejection, probs, drafting), strict=True)
-            rows = [r for r in rows if r not in drafted]
-        for r in rows:
-            groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
-        for (draw, _), members in groups.items():
-            x = _take(logits, members)
-            alike, places = [sequences[r] for r in members], [ahead[r] for r in members]
-            ids = highest(x)[1] if draw is None else draw(x, _filter_params(alike, places, x))
-            chosen += zip(members, ids.tolist(), strict=True)
-        return chosen
+def _groups(
+    plans: abc.Sequence[_RowWork], rows: abc.Iterable[int]
+) -> list[tuple[tuple[Draw | None, int], list[int]]]:
+    """The rows that are drawn together, because they need the same work."""
+    groups: dict[tuple[Draw | None, int], list[int]] = {}
+    for r in rows:
+        groups.setdefault((plans[r].draw, plans[r].width), []).append(r)
+    return list(groups.items())
+
+
+def _draw_drafted(
+    logits: torch.Tensor, rows: abc.Sequence[int], sequences: abc.Sequence[Sequence]
+) -> torch.Tensor:
+    """The tokens [k] of `rows` that are drawn against a client's draft; `logits` [k, V] are theirs."""
+    known = _row_params(sequences, [0] * len(sequences), rows, logits.shape[1])
+    probs = distribution(logits, FilterParams.of(known, *send(logits.device, np.array(known))))
+    drawn = [draw_by_rejection(row, sequences[r]) for row, r in zip(probs, rows, strict=True)]
+    return send(logits.device, np.array(drawn, dtype=np.int64))[0]
 
 
 def _nothing_left(sequence: Sequence) -> ErrorInfo:
@@ -256,26 +292,21 @@ def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, in
     return draw_all, int(sampling.min_p > 0.0)
 
 
-def _filter_params(
-    sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int], x: torch.Tensor
-) -> FilterParams:
-    params = [sequence.sampling for sequence in sequences]
-    columns = torch.tensor(
-        [
-            (
-                p.temperature,
-                _top_p(sequence),
-                p.min_p,
-                p.typical_p,
-                uniform(sequence.seed, sequence.index, sequence.num_output + more),
-            )
-            for p, sequence, more in zip(params, sequences, ahead, strict=True)
-        ],
-        dtype=torch.float64,
-    ).to(x.device)
-    temperature, top_p, min_p, typical_p, noise = columns.unsqueeze(-1).unbind(1)  # [R, 1] each
-    top_k = tuple(p.top_k if p.top_k > 0 else x.shape[1] for p in params)
-    return FilterParams(temperature, top_k, top_p, min_p, typical_p, noise)
+def _row_params(
+    sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int], rows: abc.Iterable[int], width: int
+) -> list[RowParams]:
+    """What the draws of some rows hang on, in their order."""
+    return [
+        RowParams(
+            p.temperature,
+            p.top_k if p.top_k > 0 else width,
+            _top_p(sequence),
+            p.min_p,
+            p.typical_p,
+            uniform(sequence.seed, sequence.index, sequence.num_output + more),
+        )
+        for sequence, p, more in ((sequences[r], sequences[r].sampling, ahead[r]) for r in rows)
+    ]
 
 
 def _top_p(sequence: Sequence) -> float:
@@ -298,6 +329,6 @@ def _decays(sampling: SamplingParams) -> bool:
     return sampling.top_p_decay != 1.0 or sampling.top_p_min > sampling.top_p
 
 
-def _take(logits: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """Some rows of logits [R, V], in order; the tensor itself when they are all."""
+def _take(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Some rows [k] of logits [R, V], in order; the tensor itself when they are all."""
     return logits if len(rows) == logits.shape[0] else logits[rows]

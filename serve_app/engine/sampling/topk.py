@@ -44,9 +44,14 @@ def highest(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first k tokens of each row of x [R, V]: values and ids, both [R, min(k, V)]."""
+    """The first k tokens of each row of x [R, V]: values and ids, both [R, min(k, V)].
+
+    Without waiting on a device: there x is float32, or the whole row is sorted.
+    """
     width = x.shape[1]
-    if k * 4 >= width:  # not worth selecting before sorting
+    if not x.is_cpu and k * 4 < width and x.dtype == torch.float32:
+        return largest_by_keys(x, k)
+    if k * 4 >= width or not x.is_cpu:  # not worth selecting before sorting
         values, ids = torch.sort(x, dim=-1, descending=True, stable=True)
         return values[:, :k], ids[:, :k]
     values, ids = _any_largest(x, k + 1)
@@ -79,3 +84,27 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     block = chosen.gather(1, best.indices // _TOP_BLOCK)
     # Padding can only be met among tokens of probability zero; keep its id inside the row.
     return best.values, (block * _TOP_BLOCK + best.indices % _TOP_BLOCK).clamp_(max=x.shape[1] - 1)
+
+
+def largest_by_keys(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """As `largest`, of float32 x and k below V, by selections without ties: nothing hangs on what x holds.
+
+    The first k blocks, by their maxima and then by their place, hold the first k tokens: of any block
+    before a token's own, one token at least comes before it.
+    """
+    split = blocks(x, _TOP_BLOCK, NEVER)  # [R, B, 32]
+    peaks = split.amax(-1)
+    places = torch.arange(peaks.shape[1], device=x.device).expand_as(peaks)
+    chosen = _keys(peaks, places).topk(min(k, peaks.shape[1]), dim=-1, sorted=False).indices  # [R, k]
+    values = split.gather(1, chosen.unsqueeze(-1).expand(-1, -1, _TOP_BLOCK)).flatten(1)  # [R, k*32]
+    ids = (chosen.unsqueeze(-1) * _TOP_BLOCK + torch.arange(_TOP_BLOCK, device=x.device)).flatten(1)
+    best = _keys(values, ids).topk(k, dim=-1).indices
+    return values.gather(1, best), ids.gather(1, best)
+
+
+def _keys(values: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """int64 keys, all different, that order float32 `values` and put the lower of the `places` first."""
+    bits = (values + 0.0).view(torch.int32)  # -0.0 + 0.0 is 0.0
+    # Of a negative number the bits grow with its magnitude.
+    ordered = torch.where(bits < 0, bits ^ 0x7FFF_FFFF, bits).to(torch.int64)
+    return (ordered << 32) + (0xFFFF_FFFF - places)

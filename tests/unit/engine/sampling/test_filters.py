@@ -14,7 +14,7 @@ from transformers import (
     TypicalLogitsWarper,
 )
 
-from serve_app.engine.sampling.filters import FilterParams, draw_all, draw_top_k, draw_top_p
+from serve_app.engine.sampling.filters import FilterParams, RowParams, draw_all, draw_top_k, draw_top_p
 from serve_app.engine.sampling.noise import uniform
 from serve_app.engine.sampling.sampler import _draw_of
 from serve_app.types import SamplingParams
@@ -62,17 +62,9 @@ def draw(x: torch.Tensor, p: SamplingParams, noise: torch.Tensor) -> torch.Tenso
     """One id for each value of `noise`, all from the row x [1, V]."""
     rows = noise.numel()
 
-    def column(value: float) -> torch.Tensor:
-        return torch.full((rows, 1), value, dtype=torch.float64)
-
-    settings = FilterParams(
-        column(p.temperature),
-        (p.top_k or x.shape[1],) * rows,
-        column(p.top_p),
-        column(p.min_p),
-        column(p.typical_p),
-        noise.double().unsqueeze(1),
-    )
+    top_k = p.top_k or x.shape[1]
+    params = [RowParams(p.temperature, top_k, p.top_p, p.min_p, p.typical_p, u) for u in noise.tolist()]
+    settings = FilterParams.of(params, torch.tensor(params, dtype=torch.float64))
     chosen = _draw_of(p, x.shape[1])[0]
     assert chosen in (draw_all, draw_top_k, draw_top_p)
     return chosen(x.repeat(rows, 1), settings)

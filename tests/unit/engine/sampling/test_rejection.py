@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from serve_app.engine.request.client_draft import ClientDraft
-from serve_app.engine.sampling.filters import FilterParams, distribution
+from serve_app.engine.sampling.filters import FilterParams, RowParams, distribution
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sequence import Sequence
 from serve_app.types import SamplingParams
@@ -44,17 +44,15 @@ def test_rejection_sampling_preserves_the_distribution(draws: int, sampling: dic
         biased = row.clone()
         for token, value in sampling.get("logit_bias", ()):  # type: ignore[attr-defined]
             biased[token] += value
-        p = distribution(
-            biased[None],
-            FilterParams(
-                torch.tensor([[float(sampling.get("temperature", 1.0))]]).double(),  # type: ignore[arg-type]
-                (int(sampling.get("top_k", 8)),),  # type: ignore[call-overload]
-                torch.tensor([[float(sampling.get("top_p", 1.0))]]).double(),  # type: ignore[arg-type]
-                torch.zeros(1, 1).double(),
-                torch.ones(1, 1).double(),
-                torch.zeros(1, 1).double(),
-            ),
-        )[0]
+        params = RowParams(
+            temperature=float(sampling.get("temperature", 1.0)),  # type: ignore[arg-type]
+            top_k=int(sampling.get("top_k", 8)),  # type: ignore[call-overload]
+            top_p=float(sampling.get("top_p", 1.0)),  # type: ignore[arg-type]
+            min_p=0.0,
+            typical_p=1.0,
+            noise=0.0,
+        )
+        p = distribution(biased[None], FilterParams.of([params], torch.tensor([params]).double()))[0]
         possible = [i for i in range(8) if p[i] > 0]
         assert set(count) <= set(possible)
         statistic = sum((count[i] - draws * float(p[i])) ** 2 / (draws * float(p[i])) for i in possible)

@@ -1,0 +1,69 @@
+"""The tokens chosen from rows of logits, while they are still on their device.
+
+Knows neither how they were chosen nor what becomes of them.
+"""
+
+from __future__ import annotations
+
+from collections import abc
+from typing import Final
+
+import torch
+
+from serve_app.engine.sampling.logprobs import RawLogprobs
+from serve_app.engine.sampling.sampled import Sampled
+from serve_app.engine.transfer import Receipt
+from serve_app.errors import NumericalError
+from serve_app.types import ErrorInfo, PositionLogprobs
+
+NOT_FINITE: Final = -1  # in place of a token: the row of logits holds NaN or +inf, or nothing else than -inf
+NOTHING_LEFT: Final = -2  # in place of a token: the request excludes every token
+
+NOT_FINITE_ERROR: Final = NumericalError("the model produced logits that are not finite numbers").info()
+
+
+class Choice:
+    """One token for each of R rows."""
+
+    def __init__(
+        self,
+        tokens: torch.Tensor,
+        told: torch.Tensor,
+        *,
+        asking: abc.Sequence[int] = (),
+        raw: RawLogprobs | None = None,
+        of_asking: torch.Tensor | None = None,
+        errors: abc.Mapping[int, ErrorInfo] | None = None,
+        nothing_left: abc.Callable[[int], ErrorInfo] = lambda row: NOT_FINITE_ERROR,
+    ) -> None:
+        """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy it to the host.
+
+        `raw` has the distributions of the rows `asking`, and `of_asking` [k] their tokens. `errors` are of
+        rows whose token means nothing; `nothing_left(r)` says why row r has no token left.
+        """
+        self.tokens = tokens  # [R] int64, each inside the row, also where there is an error
+        self._asking, self._raw = asking, raw
+        self._errors, self._nothing_left = errors or {}, nothing_left
+        parts = [told]
+        if raw is not None and of_asking is not None:
+            parts += raw.of(of_asking)
+        self._receipt = Receipt(parts)
+
+    def read(self) -> list[Sampled]:
+        """One outcome a row; waits for the device."""
+        told, *told_of_raw = self._receipt.wait()
+        chosen: list[int] = told.tolist()
+        logprobs: dict[int, PositionLogprobs] = {}
+        if self._raw is not None:
+            ids = [max(chosen[row], 0) for row in self._asking]
+            logprobs = dict(zip(self._asking, self._raw.entries(ids, told_of_raw), strict=True))
+        return [self._outcome(row, token, logprobs.get(row)) for row, token in enumerate(chosen)]
+
+    def _outcome(self, row: int, token: int, logprobs: PositionLogprobs | None) -> Sampled:
+        if token == NOT_FINITE:
+            return Sampled(-1, error=NOT_FINITE_ERROR)
+        if row in self._errors:
+            return Sampled(-1, error=self._errors[row])
+        if token == NOTHING_LEFT:
+            return Sampled(-1, error=self._nothing_left(row))
+        return Sampled(token, logprobs)
