@@ -7,13 +7,16 @@ Sequences are packed one after another into rows of length T (no padding);
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections import abc
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.sequence import Chunk
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.transfer import send
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,23 +34,42 @@ class Batch:
 class ForwardResult:
     """Chunks that were computed together, and their logits [R, V] float32."""
 
-    chunks: Sequence[Chunk]
+    chunks: abc.Sequence[Chunk]
     logits: torch.Tensor
 
 
-def build_batch(chunks: Sequence[Chunk], block_size: int, device: torch.device) -> Batch:
-    """Pack `chunks`, whose block tables must already cover their last token."""
+@dataclass(slots=True, frozen=True)
+class Fed:
+    """The last tokens of sequences, which only the device knows so far."""
+
+    tokens: torch.Tensor  # [S] int64
+    rows: abc.Mapping[Sequence, int]
+
+
+def build_batch(
+    chunks: abc.Sequence[Chunk], block_size: int, device: torch.device, fed: Fed | None = None
+) -> Batch:
+    """Pack `chunks`, whose block tables must already cover their last token.
+
+    `fed` has the tokens of decodes whose last token is pending. All inputs go to a device in one copy, for
+    which nobody waits.
+    """
     input_ids: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
     logit_rows: list[int] = []
     query_start = [0]
+    pending: list[tuple[int, Sequence]] = []
     row = 0
     for chunk in chunks:
         sequence, start, length = chunk.sequence, chunk.start, chunk.length
         table = sequence.block_table
         if length == 1:  # a decode: no slices, no ranges
-            input_ids.append(sequence.token_ids[start])
+            if start < len(sequence.token_ids):
+                input_ids.append(sequence.token_ids[start])
+            else:
+                input_ids.append(0)
+                pending.append((row, sequence))
             positions.append(start)
             slots.append(table[start // block_size] * block_size + start % block_size)
         else:
@@ -65,21 +87,28 @@ def build_batch(chunks: Sequence[Chunk], block_size: int, device: torch.device) 
         used = -(-length // block_size)
         tables += chunk.sequence.block_table[:used]
         tables += [0] * (width - used)
+    if pending and fed is None:
+        raise ValueError("a token is pending, and nothing is fed to the step")
+    known = [] if fed is None else [fed.rows[sequence] for _, sequence in pending]
+    sent = send(
+        device,
+        *(_int64(values) for values in (input_ids, positions, slots, logit_rows)),
+        *(_int32(values) for values in (query_start, lens, tables)),
+        *(_int64(values) for values in ([place for place, _ in pending], known) if pending),
+    )
+    if fed is not None and pending:
+        sent[0].index_copy_(0, sent[7], fed.tokens.index_select(0, sent[8]))
     context = ForwardContext(
-        query_start=_int32(query_start, device),
-        context_lens=_int32(lens, device),
-        block_tables=_int32(tables, device).view(len(chunks), width),
-        slots=_int64(slots, device),
+        query_start=sent[4],
+        context_lens=sent[5],
+        block_tables=sent[6].view(len(chunks), width),
+        slots=sent[2],
         query_lens=tuple(chunk.length for chunk in chunks),
         lens=lens,
         block_size=block_size,
     )
     return Batch(
-        chunks=tuple(chunks),
-        input_ids=_int64(input_ids, device),
-        positions=_int64(positions, device),
-        logit_rows=_int64(logit_rows, device),
-        context=context,
+        chunks=tuple(chunks), input_ids=sent[0], positions=sent[1], logit_rows=sent[3], context=context
     )
 
 
@@ -92,12 +121,12 @@ def _slots(table: list[int], start: int, end: int, block_size: int) -> list[int]
     return slots
 
 
-# Through `array`, which reads a list of integers several times faster than torch.tensor.
-def _int32(values: Sequence[int], device: torch.device) -> torch.Tensor:
-    return torch.frombuffer(array("i", values), dtype=torch.int32).to(device, non_blocking=True)
+# Through `array`, which reads a list of integers several times faster than numpy and torch.
+def _int32(values: abc.Sequence[int]) -> npt.NDArray[np.int32]:
+    return np.frombuffer(array("i", values), np.int32)
 
 
-def _int64(values: list[int], device: torch.device) -> torch.Tensor:
+def _int64(values: list[int]) -> npt.NDArray[np.int64]:
     if not values:  # a buffer must not be empty; a step may want no logits
-        return torch.empty(0, dtype=torch.int64, device=device)
-    return torch.frombuffer(array("q", values), dtype=torch.int64).to(device, non_blocking=True)
+        return np.empty(0, np.int64)
+    return np.frombuffer(array("q", values), np.int64)

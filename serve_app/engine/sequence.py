@@ -67,6 +67,7 @@ class Sequence:
     num_logprobs: int | None = None  # alternatives for each output token; None: no log-probabilities
     num_prompt_logprobs: int | None = None  # the same for each prompt token
     status: Status = Status.WAITING
+    num_pending: int = 0  # tokens after `token_ids` that a step has chosen and the host does not know yet
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)
@@ -94,15 +95,17 @@ class Sequence:
 
     @property
     def num_tokens(self) -> int:
-        return len(self.token_ids)
+        """Those that are pending count, too."""
+        return len(self.token_ids) + self.num_pending
 
     @property
     def num_output(self) -> int:
+        """The tokens that are known."""
         return len(self.token_ids) - self.prompt_len
 
     @property
     def decoding(self) -> bool:
-        return self.num_computed >= len(self.token_ids) - 1 - self.num_forced
+        return self.num_computed >= self.num_tokens - 1 - self.num_forced
 
     @property
     def wanted_from(self) -> int | None:

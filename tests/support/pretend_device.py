@@ -56,18 +56,21 @@ class OnDevice(torch.Tensor):
         return made  # type: ignore[no-any-return]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]  # as torch calls it
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         raise RuntimeError("the numbers of a pretended device are used outside of it")
 
 
 class PretendDevice(TorchDispatchMode):
-    """`waits`: the names of the operations for which the host would have waited, in order."""
+    """`waits`: the operations for which a host would have waited, in order; `sent`: copies to the device."""
 
     device: Final = DEVICE
 
     def __init__(self) -> None:
         super().__init__()
         self.waits: list[str] = []
+        self.sent = 0  # copies to the device
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         return OnDevice(tensor)
@@ -84,6 +87,7 @@ class PretendDevice(TorchDispatchMode):
             source, there = isinstance(args[1], OnDevice), isinstance(args[0], OnDevice)
         if self._waits(str(func), args, kwargs, source, there):
             self.waits.append(str(func))
+        self.sent += str(func) in COPIES and there and not source
         if "device" in kwargs:
             kwargs["device"] = torch.device("cpu")
         args, kwargs = tree_map(lambda x: x.on_cpu if isinstance(x, OnDevice) else x, (args, kwargs))

@@ -132,7 +132,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "sampling": {"batch", "grammar", "kernels", "request", "sequence", "shortage", "transfer"},
         "model": {
             *("attention", "batch", "block_memory", "cache", "forward_context", "linear"),
-            *("sequence", "shortage"),
+            *("sequence", "shortage", "transfer"),
         },
         "fused": {"attention", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},

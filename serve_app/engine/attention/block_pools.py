@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import torch
 
 from serve_app.engine.attention import LayerSpec
+from serve_app.engine.transfer import send
 
 
 class BlockPools:
@@ -37,8 +39,8 @@ class BlockPools:
         return self._keys[layer], self._values[layer]
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        sources, targets = (
-            torch.tensor(ids, device=self._keys[0].device) for ids in zip(*pairs, strict=True)
+        sources, targets = send(
+            self._keys[0].device, *(np.array(ids, dtype=np.int64) for ids in zip(*pairs, strict=True))
         )
         for pool in (*self._keys, *self._values):
             pool[targets] = pool[sources]

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.reference import attend
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.transfer import send
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +80,20 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
     groups = []
     for members in ([single] if single else []) + longer:
         num_queries = context.query_lens[members[0]]
-        first = torch.tensor([starts[s] for s in members], device=device)
+        at, first, lens = send(
+            device,
+            *(
+                np.array(values, dtype=np.int64)
+                for values in (members, [starts[s] for s in members], [context.lens[s] for s in members])
+            ),
+        )
         blocks = -(-max(context.lens[s] for s in members) // context.block_size)
         groups.append(
             _Group(
                 rows=(first[:, None] + torch.arange(num_queries, device=device)).flatten(),
                 num_queries=num_queries,
-                tables=context.block_tables[members, :blocks].long(),
-                lens=torch.tensor([context.lens[s] for s in members], device=device)[:, None, None],
+                tables=context.block_tables.index_select(0, at)[:, :blocks].long(),
+                lens=lens[:, None, None],
             )
         )
     return tuple(groups)

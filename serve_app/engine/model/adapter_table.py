@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
@@ -27,6 +28,7 @@ from serve_app.engine.model.lora import (
     StepAdapters,
 )
 from serve_app.engine.sequence import Chunk
+from serve_app.engine.transfer import send
 
 PANEL: Final = 32  # packing may pad a rank to a multiple of this
 
@@ -102,7 +104,7 @@ class AdapterTable:
         rows = [row for span in spans for row in span]
         if rows[-1] - rows[0] == len(rows) - 1:
             return slice(rows[0], rows[-1] + 1)
-        return torch.tensor(rows, device=self._device)
+        return send(self._device, np.array(rows, dtype=np.int64))[0]
 
 
 def find_sites(module: PreTrainedModel) -> Iterator[Site]:

@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
 from serve_app.engine.sequence import Chunk
+from serve_app.engine.transfer import send
 
 STAND_IN: Final = 0  # the real token that is looked up in place of a virtual one
 
@@ -56,8 +58,8 @@ class EmbeddingRows:
             row += chunk.length
         if not places:
             return None
-        rows = torch.cat([value.to(device, torch.float32) for value in values])
-        return StepRows(torch.tensor(places, device=device), rows)
+        rows = torch.cat([value.to(torch.float32) for value in values]).numpy()
+        return StepRows(*send(device, np.array(places, dtype=np.int64), rows))
 
     @contextmanager
     def written(self, step: StepRows | None) -> Iterator[None]:

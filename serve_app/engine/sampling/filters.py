@@ -10,7 +10,7 @@ nothing of sequences.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final, NamedTuple
 
 import torch
@@ -43,6 +43,7 @@ class FilterParams:
     min_p: torch.Tensor
     typical_p: torch.Tensor
     noise: torch.Tensor
+    _: KW_ONLY
     widest: int  # the largest `top_k`
     by_min_p: bool  # whether any row has one
     by_typical_p: bool

@@ -7,9 +7,10 @@ import random
 import pytest
 import torch
 
-from serve_app.engine.batch import build_batch
+from serve_app.engine.batch import Fed, build_batch
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
+from tests.support.pretend_device import PretendDevice
 
 CPU = torch.device("cpu")
 
@@ -66,3 +67,33 @@ def test_slots_follow_the_block_table_token_by_token(block_size: int) -> None:
         batch = build_batch([chunk([0] * end, table, start, end - start, end)], block_size, CPU)
         expected = [table[p // block_size] * block_size + p % block_size for p in range(start, end)]
         assert batch.context.slots.tolist() == expected
+
+
+def test_inputs_go_to_a_device_in_one_copy_that_nobody_waits_for() -> None:
+    chunks = [
+        chunk([10, 11, 12, 13, 14], [7, 2], 4, 1, 4),
+        chunk([20, 21, 22, 23, 24, 25, 26], [5, 1, 9], 1, 5, 6),
+        chunk([30, 31, 32], [3], 0, 3, 1),
+    ]
+    wanted = build_batch(chunks, 4, CPU)
+    with PretendDevice() as device:
+        found = build_batch(chunks, 4, device.device)
+    assert (device.sent, device.waits) == (1, [])
+    for name in ("input_ids", "positions", "logit_rows"):
+        assert torch.equal(getattr(found, name).on_cpu, getattr(wanted, name))
+    for name in ("query_start", "context_lens", "block_tables", "slots"):
+        assert torch.equal(getattr(found.context, name).on_cpu, getattr(wanted.context, name))
+
+
+def test_a_pending_token_is_taken_from_the_device() -> None:
+    first, second = chunk([10, 11], [7], 2, 1, 2), chunk([20, 21, 22], [5], 2, 1, 2)
+    first.sequence.num_pending = 1
+    last = Fed(torch.tensor([8, 17]), {first.sequence: 1})
+    assert build_batch([second, first], 4, CPU, last).input_ids.tolist() == [22, 17]
+    with PretendDevice() as device:
+        there = Fed(device.put(last.tokens), last.rows)
+        found = build_batch([second, first], 4, device.device, there)
+    assert found.input_ids.on_cpu.tolist() == [22, 17]  # type: ignore[attr-defined]
+    assert device.waits == []
+    with pytest.raises(ValueError, match="pending"):
+        build_batch([first], 4, CPU)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.transfer import send
 
 PART: Final = 512  # tokens of a decoding sequence that are one piece of work
 
@@ -84,4 +86,4 @@ def _same_rows(lens: torch.Tensor) -> torch.Tensor:
 
 
 def _pairs(pairs: list[tuple[int, int]], device: torch.device) -> torch.Tensor:
-    return torch.tensor(pairs, dtype=torch.int32).to(device, non_blocking=True)
+    return send(device, np.array(pairs, dtype=np.int32))[0]
