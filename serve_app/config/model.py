@@ -39,6 +39,9 @@ class EngineConfig(ConfigModel):
     cuda_graphs: bool = Field(
         True, description="Record decode steps as CUDA graphs at the start, with `attention: triton`."
     )
+    overlap: bool | None = Field(
+        None, description="Prepare a step while the one before it runs; none: on a GPU."
+    )
     prefix_cache: bool = Field(True, description="Keep finished prefixes for later requests.")
     max_adapters: int = Field(
         8, ge=0, le=1024, description="LoRA adapters in memory at once, of files and of clients; 0: none."

@@ -6,7 +6,8 @@
         for output in engine.step():
             ...
 
-A step is schedule -> run -> read -> commit; only the commit changes what sequences hold.
+A step is schedule -> run -> read -> commit; only the commit changes what sequences hold. With overlap the
+next step is scheduled and runs before this one is read (`launched`).
 Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
 Knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
 """
@@ -20,20 +21,21 @@ from functools import partial
 from itertools import chain
 
 from serve_app.config import EngineConfig
+from serve_app.engine.batch import Fed
 from serve_app.engine.cache.block_tables import BlockTables
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.counters import Counters
+from serve_app.engine.dead import EngineDead
 from serve_app.engine.deadlines import Deadlines
 from serve_app.engine.finish import EndRule, Finish
-from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
 from serve_app.engine.integrity import check_books
+from serve_app.engine.launched import LaunchedStep
 from serve_app.engine.model.adapter_table import AdapterTable
-from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner, StepResult
+from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.pace import Pace
-from serve_app.engine.request import validation
-from serve_app.engine.request.processors import ProcessorRegistry
+from serve_app.engine.request.rules import RequestRules
 from serve_app.engine.sampling.chunk_results import ChunkResult, LogitsReader, RowSampler, failure
 from serve_app.engine.sampling.prompt_lookup import PromptLookupFactory
 from serve_app.engine.sampling.sampled import Scored
@@ -41,14 +43,7 @@ from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.scheduler import Plan, Scheduler
 from serve_app.engine.sequence import Sequence, Status
-from serve_app.errors import (
-    DeadlineExceeded,
-    EngineRefused,
-    Overloaded,
-    ServeError,
-    Unavailable,
-    UnsupportedField,
-)
+from serve_app.errors import DeadlineExceeded, EngineRefused, Overloaded, ServeError, Unavailable
 from serve_app.types import EngineOutput, EngineRequest, EngineStats, ErrorInfo, FinishReason
 
 COMPILE_WAIT_S = 0.01  # how long a step waits for a grammar when there is nothing else to do
@@ -56,14 +51,6 @@ RETRY_AFTER_S = 1.0  # a place in the queue is free again as soon as a request s
 AHEAD = 2**62  # an answer that goes on comes before all that have arrived here: its client reads it already
 
 log = logging.getLogger(__name__)
-
-
-class EngineDead(Exception):
-    """The engine cannot run any more. `outputs` end every request that it had."""
-
-    def __init__(self, message: str, outputs: list[EngineOutput]) -> None:
-        super().__init__(message)
-        self.outputs = outputs
 
 
 class Engine:
@@ -89,7 +76,7 @@ class Engine:
         """
         self.vocab_size = runner.vocab_size
         self.max_model_len = min(max_model_len, runner.num_blocks * runner.block_size)
-        self._config, self._table_width = config, runner.table_width
+        self._config = config
         self._ends = EndRule(eos_token_ids)
         self._clock = clock
         self.adapters, self._grammars = adapters, grammars
@@ -100,20 +87,21 @@ class Engine:
             self._tables, pace, max_sequences=config.max_sequences, max_step_tokens=config.max_step_tokens
         )
         self._runner = IsolatingRunner(runner, self._pool)
-        self._processors = ProcessorRegistry(config.logits_processors)
+        self._rules = RequestRules(
+            config, runner, self.max_model_len, len(eos_token_ids), grammars=grammars is not None
+        )
         self._sampler = sampler or Sampler(
             runner.vocab_size, eos_token_ids, watermark_key=config.watermark_key
         )
         self._groups: dict[str, Group] = {}
         self._reader = LogitsReader(self._sampler, partial(members_of, self._groups), self._runner.recompute)
-        self._beam_bounds = validation.BeamBounds(
-            width=min(config.max_sequences, config.max_step_tokens, runner.num_blocks),
-            end_tokens=len(eos_token_ids),
-        )
         self._unstarted: set[str] = set()
         self._deadlines = Deadlines()
         self._outputs: list[EngineOutput] = []  # not yet returned by a step
-        self._step = 0.0, 0  # of the last one: when it began, in seconds of the clock, and its sequences
+        self._step = 0.0, 0  # of the last one: when it began (clock, seconds), and its sequences
+        self._overlap = runner.device.type == "cuda" if config.overlap is None else config.overlap
+        self._launched: LaunchedStep | None = None  # not yet committed
+        self._collected = 0.0  # when the last step was committed, in seconds of the clock
         self._arrivals = 0
         self._counters = Counters()
         self._lookups = PromptLookupFactory(config.ngram_draft, runner.vocab_size, self.max_model_len)
@@ -122,23 +110,7 @@ class Engine:
 
     def validate(self, request: EngineRequest) -> None:
         """Raise InvalidField or PromptTooLong for what can never run. Thread-safe."""
-        if request.grammar is not None and self._grammars is None:
-            raise UnsupportedField(FIELD, "is not available with this model")
-        self._processors.check(request.sampling.processors)
-        validation.validate(
-            request,
-            vocab_size=self.vocab_size,
-            window=self._window(request),
-            beams=self._beam_bounds,
-            table_width=self._table_width,
-        )
-
-    def _window(self, request: EngineRequest) -> int:
-        """The tokens that a sequence of the request may have. The cache must hold all beams at once."""
-        if request.beam is None or request.beam.width < 1:
-            return self.max_model_len
-        blocks = self._pool.num_blocks // request.beam.width
-        return min(self.max_model_len, blocks * self._pool.block_size)
+        self._rules.check(request)
 
     def check_capacity(self, arriving: int = 0) -> None:
         """Raise Overloaded if one more request, after `arriving` others, would wait too far back."""
@@ -153,7 +125,7 @@ class Engine:
             raise EngineRefused("A request with this id is already running.")
         if not request.begun:
             self.check_capacity()  # an answer that goes on was admitted already, by another engine
-        processors = self._processors.make(request.sampling.processors)
+        processors = self._rules.processors.make(request.sampling.processors)
         now, arrival = self._clock(), self._arrivals - (AHEAD if request.begun else 0)
         group = Group.of(request, arrival, now, processors, self._lookups.of(request))
         self._arrivals += 1
@@ -192,31 +164,57 @@ class Engine:
         """End every request with `error`; returns all outputs not yet returned."""
         for group in list(self._groups.values()):
             self._end_group(group, FinishReason.ERROR, error.info())
+        self._launched = None
         return self._take_outputs()
 
     # --- the step ---------------------------------------------------------------------
 
     def has_work(self) -> bool:
-        return bool(self._groups or self._outputs)
+        return bool(self._groups or self._outputs or self._launched)
 
     def step(self) -> list[EngineOutput]:
-        """Compute one batch. Raises EngineDead when the device is broken, and nothing else."""
+        """Compute one batch. Raises EngineDead when the device is broken, and nothing else.
+
+        With overlap, the outputs may be those of the batch before.
+        """
         self._expire()
         self._release()
-        plan = self._scheduler.schedule()
-        if plan.chunks:
-            self._step = self._clock(), len(plan.chunks)
-            self._begin(plan)
-            try:
-                outcome = self._runner.run(plan.chunks, plan.copies)
-            except DeviceBroken as cause:
-                outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
-                raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
-            results = [result for forward in outcome.results for result in self._reader.read(forward)]
-            self._commit(results, outcome)
-            if outcome.whole:
-                self._scheduler.learn(plan, self._clock() - self._step[0])
+        earlier, self._launched = self._launched, None
+        if earlier and self._scheduler.may_preempt:  # perhaps a sequence that is in the step
+            self._collect(earlier)
+            earlier = None
+        plan = self._scheduler.schedule(earlier.plan if earlier else None)
+        launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
+        if earlier:
+            self._collect(earlier)
+        if launched and launched.chosen:
+            self._launched = launched
+        elif launched:
+            self._collect(launched)
         return self._take_outputs()
+
+    def _launch(self, plan: Plan, fed: Fed | None) -> LaunchedStep:
+        """Run the chunks of a plan; on a device they may still run when this returns."""
+        began = self._clock()
+        self._begin(plan)
+        try:
+            outcome = self._runner.run(plan.chunks, plan.copies, fed)
+        except DeviceBroken as cause:
+            outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
+            raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
+        launched = LaunchedStep(plan, outcome, began)
+        if self._overlap:
+            launched.run_ahead(self._reader, self._ends, self.max_model_len)
+        return launched
+
+    def _collect(self, launched: LaunchedStep) -> None:
+        """Wait for a step and commit it."""
+        # A step that was launched early began to run when the one before it was done.
+        self._step = max(launched.began, self._collected), len(launched.plan.chunks)
+        self._commit(launched.collect(self._reader), launched)
+        self._collected = self._clock()
+        if launched.outcome.whole:
+            self._scheduler.learn(launched.plan, self._collected - self._step[0])
 
     def _release(self) -> None:
         """Queue the sequences whose grammars are compiled; waits a little if there is nothing else to do."""
@@ -245,8 +243,8 @@ class Engine:
         if self._grammars is not None:
             self._grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
 
-    def _commit(self, results: list[ChunkResult], outcome: StepResult) -> None:
-        now = self._clock()
+    def _commit(self, results: list[ChunkResult], launched: LaunchedStep) -> None:
+        now, outcome = self._clock(), launched.outcome
         beams: dict[str, dict[Sequence, Scored]] = {}  # by request, the scores of each beam
         for result in results:
             chunk, sequence, scored = result.chunk, result.chunk.sequence, result.scored
@@ -255,17 +253,18 @@ class Engine:
                 self._fail(sequence, error)
             if sequence.status is Status.FINISHED:
                 continue  # failed now, or with another beam of its search
-            sequence.num_computed = chunk.own_end
+            if launched.chosen is None:
+                sequence.num_computed = chunk.own_end
             sequence.prompt_logprobs += result.prompt_logprobs
             if sequence.context_logits is not None:
                 sequence.context_logits += result.context_logits
-            self._tables.index(sequence)
+            self._tables.index(sequence, chunk.own_end)
             if scored is not None:
                 beams.setdefault(sequence.request_id, {})[sequence] = scored
             if result.tasks:
                 self._take_tokens(result, now)
             elif scored is None and not sequence.num_output:
-                self._outputs += self._groups[sequence.request_id].tell_progress(sequence.num_computed)
+                self._outputs += self._groups[sequence.request_id].tell_progress(chunk.own_end)
         for chunk in outcome.failed:
             self._fail(chunk.sequence, failure(starved=chunk in outcome.starved))
         for request_id, rows in beams.items():
@@ -289,7 +288,7 @@ class Engine:
     def _advance(self, group: Group, rows: dict[Sequence, Scored], now: float) -> None:
         """Give the beams of a request their next tokens; `rows` has the scores of every beam."""
         try:
-            search = group.search or group.begin_search(self._ends, self._window(group.request))
+            search = group.search or group.begin_search(self._ends, self._rules.window(group.request))
             for dropped in search.advance(rows, fork=partial(self._fork_beam, group)):
                 self._scheduler.remove(dropped)
                 del group.sequences[dropped.index]
@@ -301,9 +300,7 @@ class Engine:
             self._end_group(group, FinishReason.ERROR, failure())
             return
         self._counters.generated_tokens += len(rows)
-        group.note_search(len(rows), now)
-        if group.request.timings:
-            group.steps.append(group.time_token(group, now, *self._step))
+        group.note_search(len(rows), now, *self._step)
         if search.over:
             self._outputs += group.tell_hypotheses(now)
             self._end_group(group, FinishReason.ERROR, NO_HYPOTHESIS)  # ends the indices without hypothesis

@@ -37,6 +37,11 @@ class EndRule:
             return FinishReason.CONTEXT
         return None
 
+    def ends_pending(self, sequence: Sequence, window: int) -> bool:
+        """Whether `sequence` ends with its pending tokens, whichever they are; `window` as in `append`."""
+        num_output, most = sequence.num_tokens - sequence.prompt_len, sequence.sampling.max_tokens
+        return sequence.num_tokens >= window or (most is not None and num_output >= most)
+
     def append(self, sequence: Sequence, tokens: Iterable[int], window: int) -> tuple[int, Finish]:
         """Append `tokens` up to the sequence's end; returns how many were appended, and why it ended.
 

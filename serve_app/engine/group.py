@@ -207,8 +207,10 @@ class Group:
         wait_s = began - (self.arrived if last is None else last)
         return StepTiming(batch_size=batch_size, wait_s=wait_s, run_s=now - began)
 
-    def note_search(self, count: int, now: float) -> None:
-        """Note that the beams took `count` tokens."""
+    def note_search(self, count: int, now: float, began: float, batch_size: int) -> None:
+        """Note that the beams took `count` tokens; the step as in `time_token`."""
+        if self.request.timings:
+            self.steps.append(self.time_token(self, now, began, batch_size))
         self.searched += count
         self.first_token_at = now if self.first_token_at is None else self.first_token_at
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from dataclasses import dataclass, field
 from heapq import merge
+from itertools import chain
 from operator import attrgetter
 
 from serve_app.engine.cache.block_tables import BlockKey, BlockTables
@@ -53,6 +54,7 @@ class Plan:
     copies: list[tuple[int, int]] = field(default_factory=list)  # (source, target) blocks, to be made first
     admitted: list[Sequence] = field(default_factory=list)  # entered the batch with this step
     preempted: list[Sequence] = field(default_factory=list)
+    computing: list[tuple[Sequence, BlockKey]] = field(default_factory=list)  # of prompts: their next blocks
     decode_tokens: int = 0  # of the chunks, without drafts
     prompt_tokens: int = 0  # of the chunks; the outputs of sequences computed again count here too
 
@@ -112,13 +114,21 @@ class Scheduler:
             del self.waiting[self._place(self.waiting, sequence)]
         sequence.status = Status.FINISHED
 
-    def schedule(self) -> Plan:
-        """The next step's chunks. Changes queues and block tables, but computes nothing."""
+    @property
+    def may_preempt(self) -> bool:
+        """Whether the next step may have to: every running sequence may need a block, and a copy of one."""
+        return self.tables.pool.num_free < 2 * len(self.running)
+
+    def schedule(self, running: Plan | None = None) -> Plan:
+        """The next step's chunks. Changes queues and block tables, but computes nothing.
+
+        `running`: the plan of a step that is not committed yet.
+        """
         plan = Plan()
         budget = self._schedule_decodes(plan, self.max_step_tokens)
         plan.decode_tokens = self.max_step_tokens - budget
         most = min(budget, self._pace.prompt_tokens(plan.decode_tokens))
-        plan.prompt_tokens = self._schedule_prompts(plan, most)
+        plan.prompt_tokens = self._schedule_prompts(plan, most, running.computing if running else [])
         self._add_drafts(plan, budget - plan.prompt_tokens)
         return plan
 
@@ -137,7 +147,7 @@ class Scheduler:
         for sequence in tuple(self.running):
             if budget == 0:
                 break
-            if sequence.status is not Status.RUNNING or not sequence.decoding:
+            if sequence.status is not Status.RUNNING or not sequence.decoding or sequence.ends_pending:
                 continue
             if sequence.beam_set is not None:
                 budget -= self._schedule_beams(sequence.beam_set, sequence, plan, budget)
@@ -189,12 +199,13 @@ class Scheduler:
             self.add(sequence)
         return victims
 
-    def _schedule_prompts(self, plan: Plan, budget: int) -> int:
+    def _schedule_prompts(self, plan: Plan, budget: int, running: list[tuple[Sequence, BlockKey]]) -> int:
         """Divide `budget` tokens among prompts, those that wait and those that run; returns how many it used.
 
-        A prompt whose next block another one computes in this step waits, and shares the block later.
+        A prompt whose next block another one computes in this step, or in the `running` one, waits, and
+        shares the block later.
         """
-        shares, computing = Shares(budget), list[BlockKey]()
+        shares, computing, before = Shares(budget), list[BlockKey](), list[BlockKey]()
         logit_rows = MAX_PROMPT_LOGIT_ROWS
         admits = not plan.preempted
         lookups = MAX_LOOKUPS
@@ -204,10 +215,12 @@ class Scheduler:
             priority = -sequence.order[0]
             if shares.closed(priority):
                 break
-            if id(sequence) in scheduled:
+            if id(sequence) in scheduled or sequence.ends_pending:
                 continue
+            if running:  # a piece may have ended inside of a block, which its own sequence goes on with
+                before = [key for owner, key in running if owner is not sequence]
             if sequence.status is Status.WAITING:
-                if not admits or self.tables.awaits(sequence, computing):
+                if not admits or self.tables.awaits(sequence, chain(before, computing)):
                     continue
                 if self._is_refused(sequence) or not lookups:
                     admits = False
@@ -221,7 +234,7 @@ class Scheduler:
                     continue
             else:
                 self.tables.catch_up(sequence)
-                if self.tables.awaits(sequence, computing):
+                if self.tables.awaits(sequence, chain(before, computing)):
                     continue
             # All beams must sample in the same step, so the last token of each is not computed here.
             left_out = sequence.beam_set is not None and sequence.num_output > 0
@@ -235,6 +248,7 @@ class Scheduler:
             granted.append((sequence, shares.ask(priority, wanted)))
             if (key := self.tables.next_key(sequence)) is not None:
                 computing.append(key)
+                plan.computing.append((sequence, key))
         shares.settle()
         for sequence, share in granted:
             start, end = sequence.num_computed, sequence.num_computed + share.tokens

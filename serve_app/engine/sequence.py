@@ -68,6 +68,7 @@ class Sequence:
     num_prompt_logprobs: int | None = None  # the same for each prompt token
     status: Status = Status.WAITING
     num_pending: int = 0  # tokens after `token_ids` that a step has chosen and the host does not know yet
+    ends_pending: bool = False  # with the pending token, whichever it is
     num_computed: int = 0
     block_table: list[int] = field(default_factory=list)
     prompt_logprobs: list[PositionLogprobs] = field(default_factory=list)

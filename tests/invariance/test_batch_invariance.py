@@ -197,6 +197,7 @@ MIXES: dict[str, dict[str, object]] = {
     "few blocks, odd chunks": {"num_blocks": 20, "max_step_tokens": 37, "max_sequences": 9},
     "no prefix cache": {"prefix_cache": False, "max_step_tokens": 64},
     "tiny blocks": {"block_size": 4, "num_blocks": 130, "max_step_tokens": 50},
+    "overlapped": {"overlap": True, "num_blocks": 40, "max_step_tokens": 64, "max_sequences": 9},
 }
 
 
@@ -219,7 +220,7 @@ def check_mix(folder: Path, attention: str, lone: dict[str, Answer], mix: str, s
 
 
 @pytest.mark.parametrize(
-    "mix", [pytest.param("small chunks", marks=pytest.mark.full), "few blocks, odd chunks"]
+    "mix", [pytest.param("small chunks", marks=pytest.mark.full), "few blocks, odd chunks", "overlapped"]
 )
 def test_fifty_prompts_give_the_same_tokens_in_a_mix(
     folder: Path, attention: str, lone_answers: dict[str, Answer], mix: str

@@ -17,6 +17,7 @@ import torch
 
 from serve_app.engine.batch import Batch
 from serve_app.engine.block_memory import BlockMemory
+from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.sampled import Sampled
 from serve_app.engine.sequence import Sequence
 
@@ -132,6 +133,11 @@ class ArgmaxSampler:
 
     def by_row(self, sequence: Sequence) -> bool:
         return False
+
+    def choose(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> Choice:
+        raise NotImplementedError("no sequence is drawn by its row")
 
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None

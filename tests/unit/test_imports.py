@@ -111,6 +111,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
     },
     "engine": {
         "block_memory": set(),
+        "dead": set(),
         "deadlines": set(),
         "pace": set(),
         "shares": set(),
@@ -118,7 +119,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "transfer": set(),
         "forward_context": set(),
         "grammar": set(),
-        "request": set(),
+        "request": {"grammar"},
         "sequence": {"grammar", "request"},  # the state of a sequence; nothing that works on sequences
         "finish": {"sequence"},
         "grammar_queue": {"grammar", "sequence"},
@@ -141,11 +142,13 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
         "integrity": {"cache", "group", "scheduler", "sequence"},
+        "launched": {"batch", "finish", "model", "sampling", "scheduler"},
         "engine": {
+            *("batch", "dead", "launched"),
             *("cache", "counters", "deadlines", "finish", "grammar", "grammar_queue", "group"),
             *("integrity", "model", "pace", "request", "sampling", "scheduler", "sequence"),
         },
-        "loop": {"engine"},
+        "loop": {"dead", "engine"},
         "assemble": {"attention", "cpu", "cuda", "engine", "grammar_queue", "kernels", "model"},
     },
     "replica": {

@@ -148,9 +148,9 @@ class BlockTables:
         child.num_computed = parent.num_computed
         child.num_indexed = parent.num_indexed
 
-    def index(self, sequence: Sequence) -> None:
-        """Offer the full blocks that the last step completed to later requests."""
-        full = sequence.num_computed // self._block_size
+    def index(self, sequence: Sequence, num_computed: int) -> None:
+        """Offer the full blocks among the first `num_computed` tokens to later requests."""
+        full = num_computed // self._block_size
         if full <= sequence.num_indexed or not self._prefix_cache:
             return
         self._hash(sequence, full)

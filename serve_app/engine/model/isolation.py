@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from serve_app.engine.batch import Batch, ForwardResult, build_batch
+from serve_app.engine.batch import Batch, Fed, ForwardResult, build_batch
 from serve_app.engine.block_memory import BlockMemory
 from serve_app.engine.cache.blocks import BlockPool
 from serve_app.engine.sequence import Chunk, Sequence
@@ -71,12 +71,15 @@ class IsolatingRunner:
         self._runner = runner
         self._pool = pool
         self._strikes = 0
+        self._fed: Fed | None = None
 
-    def run(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> StepResult:
+    def run(self, chunks: list[Chunk], copies: list[tuple[int, int]], fed: Fed | None = None) -> StepResult:
         """Copy the cache blocks `copies` (source, target), then compute the chunks.
 
+        `fed` has the pending tokens of their sequences.
         Raises DeviceBroken after MAX_STRIKES steps in a row without any success.
         """
+        self._fed = fed
         spoilt = self._copy(chunks, copies)
         whole = [chunk for chunk in chunks if chunk not in spoilt] if spoilt else chunks
         tried = self._attempt(whole) if whole else StepResult([], [])
@@ -119,7 +122,7 @@ class IsolatingRunner:
         return tried
 
     def _forward(self, chunks: list[Chunk]) -> ForwardResult:
-        batch = build_batch(chunks, self._runner.block_size, self._runner.device)
+        batch = build_batch(chunks, self._runner.block_size, self._runner.device, self._fed)
         return ForwardResult(chunks, self._runner.run(batch))
 
     def _copy(self, chunks: list[Chunk], copies: list[tuple[int, int]]) -> list[Chunk]:

@@ -10,7 +10,7 @@ from typing import Final
 
 import torch
 
-from serve_app.engine.sampling.logprobs import RawLogprobs
+from serve_app.engine.sampling.logprobs import entries
 from serve_app.engine.sampling.sampled import Sampled
 from serve_app.engine.transfer import Receipt
 from serve_app.errors import NumericalError
@@ -30,33 +30,31 @@ class Choice:
         tokens: torch.Tensor,
         told: torch.Tensor,
         *,
-        asking: abc.Sequence[int] = (),
-        raw: RawLogprobs | None = None,
-        of_asking: torch.Tensor | None = None,
+        asking: abc.Mapping[int, int] | None = None,
+        logprobs: abc.Sequence[torch.Tensor] = (),
         errors: abc.Mapping[int, ErrorInfo] | None = None,
         nothing_left: abc.Callable[[int], ErrorInfo] = lambda row: NOT_FINITE_ERROR,
     ) -> None:
         """`told` [R] int64 is `tokens`, or a code below 0. Starts to copy it to the host.
 
-        `raw` has the distributions of the rows `asking`, and `of_asking` [k] their tokens. `errors` are of
-        rows whose token means nothing; `nothing_left(r)` says why row r has no token left.
+        `asking`: the rows that want log-probabilities, and how many alternatives each. `logprobs` is what
+        `RawLogprobs.of` gave for their tokens. `errors` are of rows whose token means nothing;
+        `nothing_left(r)` says why row r has no token left.
         """
         self.tokens = tokens  # [R] int64, each inside the row, also where there is an error
-        self._asking, self._raw = asking, raw
+        self._asking = asking or {}
         self._errors, self._nothing_left = errors or {}, nothing_left
-        parts = [told]
-        if raw is not None and of_asking is not None:
-            parts += raw.of(of_asking)
-        self._receipt = Receipt(parts)
+        self._receipt = Receipt((told, *logprobs))
 
     def read(self) -> list[Sampled]:
         """One outcome a row; waits for the device."""
-        told, *told_of_raw = self._receipt.wait()
+        told, *told_of_asking = self._receipt.wait()
         chosen: list[int] = told.tolist()
         logprobs: dict[int, PositionLogprobs] = {}
-        if self._raw is not None:
+        if self._asking:
             ids = [max(chosen[row], 0) for row in self._asking]
-            logprobs = dict(zip(self._asking, self._raw.entries(ids, told_of_raw), strict=True))
+            told_entries = entries(list(self._asking.values()), ids, told_of_asking)
+            logprobs = dict(zip(self._asking, told_entries, strict=True))
         return [self._outcome(row, token, logprobs.get(row)) for row, token in enumerate(chosen)]
 
     def _outcome(self, row: int, token: int, logprobs: PositionLogprobs | None) -> Sampled:

@@ -14,15 +14,16 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from serve_app.engine.batch import ForwardResult
+from serve_app.engine.batch import Fed, ForwardResult
 from serve_app.engine.request.tensors import row_bytes
+from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.few_threads import few_threads
 from serve_app.engine.sampling.logprobs import prompt_logprobs
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
-from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.engine.sequence import Chunk, Sequence, Status
 from serve_app.engine.shortage import is_out_of_memory
-from serve_app.engine.transfer import send
+from serve_app.engine.transfer import Receipt, send
 from serve_app.errors import GenerationFailed, NumericalError
 from serve_app.types import ErrorInfo, PositionLogprobs
 
@@ -52,6 +53,12 @@ class RowSampler(Protocol):
         """`ahead[r]`: tokens between the end of `sequences[r]` and the token of row r; None: none."""
         ...
 
+    def choose(
+        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
+    ) -> Choice:
+        """As `sample`, of sequences that are drawn `by_row`, without waiting for the device."""
+        ...
+
     def by_row(self, sequence: Sequence) -> bool:
         """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
         ...
@@ -78,6 +85,32 @@ class ChunkResult:
     error: ErrorInfo | None = None
 
 
+@dataclass(slots=True)
+class ChosenTokens:
+    """The results of a step whose tokens the device knows, and the host does not need to know yet."""
+
+    results: list[ChunkResult]  # with tasks whose tokens are missing
+    choice: Choice | None  # None: no chunk samples
+    last: Receipt | None = None  # where nothing is chosen, what the step computed last
+
+    def fed(self) -> Fed | None:
+        """The tokens for the next step."""
+        if self.choice is None:
+            return None
+        sequences = (task.sequence for result in self.results for task in result.tasks)
+        return Fed(self.choice.tokens, {sequence: row for row, sequence in enumerate(sequences)})
+
+    def read(self) -> list[ChunkResult]:
+        """The results with their tokens; waits for the device."""
+        if self.last is not None:
+            self.last.wait()
+        if self.choice is not None:
+            tasks = (task for result in self.results for task in result.tasks)
+            for task, sampled in zip(tasks, self.choice.read(), strict=True):
+                task.sampled = [sampled]
+        return self.results
+
+
 class LogitsReader:
     """Reads the logits of chunks that ran together."""
 
@@ -96,13 +129,17 @@ class LogitsReader:
         self._recompute = recompute
 
     @torch.inference_mode()  # the logits were made in it, and samplers edit them in place
-    def read(self, forward: ForwardResult) -> list[ChunkResult]:
-        """The result of every chunk; a chunk whose mask is late has none."""
+    def read(self, forward: ForwardResult, spoilt: bool = False) -> list[ChunkResult]:
+        """The result of every chunk; a chunk whose mask is late, or whose sequence has ended, has none.
+
+        `spoilt`: the logits are edited, and are computed once more.
+        """
         results: list[ChunkResult] = []
         beams: list[tuple[ChunkResult, int]] = []
         row = 0
         for chunk in forward.chunks:
-            if _is_late(chunk):  # it has no result, so the next step schedules it again
+            # Without a result, a chunk that is late is scheduled again by the next step.
+            if chunk.sequence.status is Status.FINISHED or _is_late(chunk):
                 row += chunk.num_logits
                 continue
             result = ChunkResult(chunk)
@@ -117,8 +154,51 @@ class LogitsReader:
             results.append(result)
         if beams:
             self._score(beams, forward.logits)  # before the logits are edited
-        self._sample(results, forward.logits)
+        if spoilt:
+            for result in results:
+                self._sample_alone(result)
+        else:
+            self._sample(results, forward.logits)
         return results
+
+    @torch.inference_mode()
+    def choose(self, forward: ForwardResult) -> ChosenTokens | None:
+        """Choose the tokens of every chunk, and wait for nothing.
+
+        None, and the logits are as before, where the host has to know the tokens before it can prepare the
+        next step.
+        """
+        if not all(map(self._runs_ahead, forward.chunks)):
+            return None
+        results, rows, row = [ChunkResult(chunk) for chunk in forward.chunks], list[int](), 0
+        for result in results:
+            row += result.chunk.num_logits
+            if result.chunk.samples:
+                rows.append(row - 1)
+                result.tasks = [SamplingTask(result.chunk.sequence, row - 1)]
+        logits = forward.logits
+        if not rows:
+            return ChosenTokens(
+                results, None, Receipt([torch.empty(0, dtype=torch.int64, device=logits.device)])
+            )
+        if rows != list(range(logits.shape[0])):
+            logits = logits[send(logits.device, np.array(rows, dtype=np.int64))[0]]
+        sequences = [task.sequence for result in results for task in result.tasks]
+        ahead = [sequence.num_pending for sequence in sequences]
+        return ChosenTokens(results, self._sampler.choose(logits, sequences, ahead))
+
+    def _runs_ahead(self, chunk: Chunk) -> bool:
+        """Whether the step after a chunk can be prepared before the chunk's token is known."""
+        sequence = chunk.sequence
+        if sequence.wanted_from is not None or sequence.beam_set is not None:
+            return False
+        if not chunk.samples:
+            return True
+        told = sequence.wants_logits or sequence.context_logits is not None
+        guessed = sequence.proposer is not None or bool(sequence.drafted_ids)
+        if told or guessed or sequence.constraint is not None or not self._sampler.by_row(sequence):
+            return False
+        return len(self._members(sequence)) == 1
 
     def _read_prompt(self, result: ChunkResult, logits: torch.Tensor) -> None:
         """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""

@@ -41,39 +41,40 @@ class RawLogprobs:
         """What the host has to know for the entries of `tokens` [k] int64, still on the device."""
         return [self._all.gather(1, tokens.unsqueeze(1)).squeeze(1), *self._top]
 
-    def entries(self, token_ids: Sequence[int], told: Sequence[torch.Tensor]) -> list[PositionLogprobs]:
-        """One entry for each row, for the token chosen there; `told` is what `of` gave, on the CPU.
-
-        Alternatives of probability zero are left out.
-        """
-        values, tops = told[0].tolist(), [top.tolist() for top in told[1:]]
-        return [
-            PositionLogprobs(token_id, value, self._alternatives(row, tops))
-            for row, (token_id, value) in enumerate(zip(token_ids, values, strict=True))
-        ]
-
     def at(self, token_ids: Sequence[int]) -> list[PositionLogprobs]:
-        """As `entries`, at once."""
+        """One entry for each row, for the token chosen there; waits for the device."""
         chosen = torch.tensor(token_ids, dtype=torch.int64, device=self._all.device)
-        return self.entries(token_ids, [part.cpu() for part in self.of(chosen)])
+        return entries(self._num_top, token_ids, [part.cpu() for part in self.of(chosen)])
 
     def entry(self, row: int, token_id: int) -> PositionLogprobs:
         """The entry of one row for one token; a row may be asked for several tokens."""
-        return PositionLogprobs(
-            token_id, float(self._all[row, token_id]), self._alternatives(row, self._top_on_host)
-        )
+        top = _alternatives(self._num_top[row], row, self._top_on_host)
+        return PositionLogprobs(token_id, float(self._all[row, token_id]), top)
 
     @cached_property
     def _top_on_host(self) -> list[list[list[Any]]]:
         return [top.tolist() for top in self._top]
 
-    def _alternatives(self, row: int, tops: list[list[list[Any]]]) -> tuple[TopLogprob, ...]:
-        if not tops:
-            return ()
-        values, ids = (top[row][: self._num_top[row]] for top in tops)
-        return tuple(
-            TopLogprob(token_id, value) for token_id, value in zip(ids, values, strict=True) if value > NEVER
-        )
+
+def entries(
+    num_top: Sequence[int], token_ids: Sequence[int], told: Sequence[torch.Tensor]
+) -> list[PositionLogprobs]:
+    """One entry for each row; `told` is what `RawLogprobs.of` gave for these tokens, on the CPU.
+
+    Alternatives of probability zero are left out.
+    """
+    values, tops = told[0].tolist(), [top.tolist() for top in told[1:]]
+    return [
+        PositionLogprobs(token_id, value, _alternatives(wanted, row, tops))
+        for row, (wanted, token_id, value) in enumerate(zip(num_top, token_ids, values, strict=True))
+    ]
+
+
+def _alternatives(wanted: int, row: int, tops: list[list[list[Any]]]) -> tuple[TopLogprob, ...]:
+    if not tops:
+        return ()
+    pairs = zip(*(top[row][:wanted] for top in tops), strict=True)
+    return tuple(TopLogprob(token_id, value) for value, token_id in pairs if value > NEVER)
 
 
 def prompt_logprobs(logits: torch.Tensor, next_ids: list[int], num_top: int) -> list[PositionLogprobs]:

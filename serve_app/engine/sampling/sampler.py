@@ -129,7 +129,7 @@ class Sampler:
         if drafted or any(sequences[r].processors for r in edited):  # their work is done on the host
             usable: list[bool] = finite.tolist()
             edited, drafted = ([r for r in some if usable[r]] for some in (edited, drafted))
-        asking = [r for r in rows if sequences[r].num_logprobs is not None]
+        asking = {r: top for r in rows if (top := sequences[r].num_logprobs) is not None}
         groups = _groups(plans, [r for r in rows if r not in drafted] if drafted else rows)
         params = [
             None if draw is None else _row_params(sequences, ahead, members, logits.shape[1])
@@ -137,14 +137,13 @@ class Sampler:
         ]
         at_edited, at_asking, at_drafted, *sent = send(
             logits.device,
-            *(np.array(some, dtype=np.int64) for some in (edited, asking, drafted)),
+            *(np.array(some, dtype=np.int64) for some in (edited, list(asking), drafted)),
             *(np.array(members, dtype=np.int64) for _, members in groups),
             *(np.array(some) for some in params if some is not None),
         )
         raw = None
         if asking:
-            num_top = [sequences[r].num_logprobs or 0 for r in asking]
-            raw = RawLogprobs(_take(logits, at_asking), num_top)
+            raw = RawLogprobs(_take(logits, at_asking), list(asking.values()))
         errors: dict[int, ErrorInfo] = {}
         nothing_left = None
         if edited:
@@ -170,8 +169,7 @@ class Sampler:
             tokens,
             told.masked_fill(~finite, NOT_FINITE),
             asking=asking,
-            raw=raw,
-            of_asking=tokens.index_select(0, at_asking),
+            logprobs=() if raw is None else raw.of(tokens.index_select(0, at_asking)),
             errors=errors,
             nothing_left=lambda row: _nothing_left(sequences[row]),
         )

@@ -23,7 +23,7 @@ def computed(tables: BlockTables, token_ids: list[int], *, salt: str = "") -> Se
     if not tables.admit(made):
         raise AssertionError("does not fit")
     made.num_computed = made.num_tokens
-    tables.index(made)
+    tables.index(made, made.num_computed)
     return made
 
 
@@ -218,7 +218,7 @@ def test_the_books_balance_after_every_random_operation(seed: int, memory: Memor
             made = sequence([rng.randrange(2) for _ in range(rng.randrange(1, 17))])
             if tables.admit(made):
                 made.num_computed = made.num_tokens
-                tables.index(made)
+                tables.index(made, made.num_computed)
                 live.append(made)
         elif live:
             chosen = rng.choice(live)
@@ -231,7 +231,7 @@ def test_the_books_balance_after_every_random_operation(seed: int, memory: Memor
                 if tables.blocks_to_grow(chosen) <= tables.pool.num_free:
                     tables.grow(chosen)
                     chosen.num_computed += 1
-                    tables.index(chosen)
+                    tables.index(chosen, chosen.num_computed)
                 else:
                     chosen.token_ids.pop()
             else:

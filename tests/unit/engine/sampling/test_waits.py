@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from serve_app.engine.sampling.logprobs import RawLogprobs
+from serve_app.engine.sampling.logprobs import RawLogprobs, entries
 from serve_app.engine.sampling.sampled import Sampled
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sampling.topk import largest_by_keys
@@ -129,5 +129,5 @@ def test_alternatives_of_a_device_are_those_of_a_cpu() -> None:
     with PretendDevice() as device:
         raw = RawLogprobs(device.put(x), [3, 0, 20, 5])
         told = [part.to("cpu") for part in raw.of(device.put(torch.tensor([1, 2, 3, 4])))]
-        found = raw.entries([1, 2, 3, 4], told)
+        found = entries([3, 0, 20, 5], [1, 2, 3, 4], told)
     assert found == wanted

@@ -1,0 +1,72 @@
+"""A step from its launch to its commit.
+
+On a device the next step is prepared and launched while this one runs. Sequences then advance before
+their tokens are known: a token is pending, and feeds the next step on the device. The next step may compute
+a row of a sequence that turns out to have ended. Nobody reads that row, and what it wrote to the cache is
+overwritten: whoever gets the block next writes later, in the order of the device.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from serve_app.engine.batch import Fed
+from serve_app.engine.finish import EndRule
+from serve_app.engine.model.isolation import StepResult
+from serve_app.engine.sampling.chunk_results import ChosenTokens, ChunkResult, LogitsReader
+from serve_app.engine.scheduler import Plan
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class LaunchedStep:
+    """A step that may still run on the device."""
+
+    plan: Plan
+    outcome: StepResult
+    began: float  # clock, seconds
+    chosen: ChosenTokens | None = None  # None: the host reads the logits, before it prepares the next step
+    spoilt: bool = False  # a sampler failed and had edited the logits
+
+    @property
+    def fed(self) -> Fed | None:
+        """The tokens for the next step, where they are pending."""
+        return None if self.chosen is None else self.chosen.fed()
+
+    def run_ahead(self, reader: LogitsReader, ends: EndRule, window: int) -> None:
+        """Let the sequences advance by this step, if the next one can be prepared without their tokens.
+
+        `window` is the most tokens that prompt and output have together.
+        """
+        if not self.outcome.whole:
+            return
+        try:
+            self.chosen = reader.choose(self.outcome.results[0])
+        except Exception:
+            log.exception("choosing tokens failed; each chunk is tried alone")
+            self.spoilt = True
+        if self.chosen is None:
+            return
+        for result in self.chosen.results:
+            sequence = result.chunk.sequence
+            sequence.num_computed = result.chunk.own_end
+            if result.tasks:
+                sequence.num_pending += 1
+                sequence.ends_pending = ends.ends_pending(sequence, window)
+
+    def collect(self, reader: LogitsReader) -> list[ChunkResult]:
+        """The results of the step; waits for the device. A broken device fails all chunks."""
+        if self.chosen is None:
+            return [
+                result for forward in self.outcome.results for result in reader.read(forward, self.spoilt)
+            ]
+        for result in self.chosen.results:
+            result.chunk.sequence.num_pending -= len(result.tasks)
+        try:
+            return self.chosen.read()
+        except Exception:
+            log.exception("the tokens of a step of %d chunks cannot be read", len(self.plan.chunks))
+            self.outcome.results, self.outcome.failed = [], list(self.plan.chunks)
+            return []

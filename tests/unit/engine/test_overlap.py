@@ -1,0 +1,354 @@
+"""A step is prepared while the one before it runs, and every answer is the one of an engine that waits."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+
+from serve_app.config import EngineConfig
+from serve_app.engine.batch import Batch
+from serve_app.engine.engine import Engine
+from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.sampling.choice import Choice
+from serve_app.engine.sampling.sampler import Sampler
+from serve_app.engine.transfer import Receipt
+from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
+from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, HashRunner, greedy_tokens
+from tests.support.pretend_device import DEVICE, OnDevice, PretendDevice
+
+EOS = frozenset({3})
+GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+
+Answer = tuple[list[int], list[object], FinishReason | None, str | None]
+
+
+def engine(overlap: bool, runner: HashRunner | None = None, **settings: object) -> Engine:
+    config = EngineConfig.model_validate(
+        {"max_sequences": 6, "max_step_tokens": 24, "overlap": overlap, **settings}
+    )
+    return Engine(runner or HashRunner(), config, eos_token_ids=EOS, max_model_len=100)
+
+
+class Answers:
+    """What the outputs of an engine add up to, by request and choice."""
+
+    def __init__(self) -> None:
+        self.of: dict[tuple[str, int], Answer] = {}
+
+    def step(self, engine: Engine) -> list[EngineOutput]:
+        outputs = engine.step()
+        engine.check_integrity()
+        for output in outputs:
+            key = output.request_id, output.index
+            tokens, logprobs, finish, _ = self.of.get(key, ([], [], None, None))
+            assert finish is None, "nothing follows an end"
+            error = None if output.error is None else output.error.kind
+            told = [*logprobs, *output.logprobs, *(output.prompt_logprobs or ())]
+            self.of[key] = [*tokens, *output.token_ids], told, output.finish, error
+        return outputs
+
+    def drain(self, engine: Engine) -> None:
+        for _ in range(2_000):
+            if not engine.has_work():
+                break
+            self.step(engine)
+        stats = engine.stats()
+        assert (stats.running, stats.waiting, stats.blocks_used) == (0, 0, 0)
+
+
+def answers(engine: Engine, *requests: EngineRequest) -> dict[tuple[str, int], Answer]:
+    found = Answers()
+    for request in requests:
+        engine.add(request)
+    found.drain(engine)
+    return found.of
+
+
+def mixed(count: int, seed: int) -> list[EngineRequest]:
+    """Requests of every kind: some run ahead, some never, some begin alike."""
+    rng = random.Random(seed)
+    shared = [rng.randrange(VOCAB_SIZE) for _ in range(20)]
+    made = []
+    for number in range(count):
+        own = [rng.randrange(VOCAB_SIZE) for _ in range(rng.randint(1, 30))]
+        sampling = SamplingParams(
+            temperature=rng.choice([0.0, 0.7, 1.2]),
+            max_tokens=rng.choice([1, 2, 5, 30]),
+            ignore_eos=rng.random() < 0.5,
+            seed=rng.getrandbits(60),
+            top_k=rng.choice([0, 0, 8]),
+            top_p=rng.choice([1.0, 1.0, 0.8]),
+            stop_token_ids=tuple(rng.sample(range(VOCAB_SIZE), rng.choice([0, 2]))),
+        )
+        if rng.random() < 0.25:
+            sampling = replace(
+                sampling,
+                **rng.choice([{"repetition_penalty": 1.4}, {"min_tokens": 4}, {"no_repeat_ngram": 2}]),
+            )
+        prompt = (*shared[: rng.randint(1, 20)], *own) if number % 2 else own
+        made.append(
+            EngineRequest(
+                id=f"r{number}",
+                token_ids=tuple(prompt[:20] if number % 7 == 0 else prompt),
+                sampling=sampling,
+                n=rng.choice([1, 1, 1, 3]) if number % 7 else 2,
+                beam=None if number % 7 else Beam(width=2),
+                logprobs=rng.choice([None, None, 2]),
+                prompt_logprobs=rng.choice([None] * 6 + [1]),
+            )
+        )
+    return made
+
+
+@cache
+def alone(count: int, seed: int) -> dict[tuple[str, int], Answer]:
+    """The answers of `mixed` requests, each of which has an engine for itself that waits."""
+    found: dict[tuple[str, int], Answer] = {}
+    for request in mixed(count, seed):
+        found |= answers(engine(False, HashRunner(300)), request)
+    return found
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"max_sequences": 3},
+        {"max_step_tokens": 16, "prefix_cache": False},
+        {"ngram_draft": 3},
+        {"ngram_draft": "auto"},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("blocks", [26, 40, 300])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 12))])
+def test_answers_are_those_of_an_engine_that_waits(
+    seed: int, blocks: int, settings: dict[str, object]
+) -> None:
+    """With requests that arrive, are cut and are aborted at any time, and with too few blocks for all."""
+    requests, wanted = mixed(24, seed), alone(24, seed)
+    rng, found = random.Random(seed), Answers()
+    running = engine(True, HashRunner(blocks), **settings)
+    stray = [replace(request, id=f"stray {request.id}") for request in requests[::3]]
+    arriving, alive = rng.sample([*requests, *stray], len(requests) + len(stray)), []
+    while arriving or running.has_work():
+        for request in arriving[: rng.choice([0, 0, 1, 2])]:
+            running.add(arriving.pop(0))
+            alive += [request.id] if request in stray else []
+        if alive and rng.random() < 0.3:
+            request_id = alive.pop(rng.randrange(len(alive)))
+            told = found.of.get((request_id, 0))  # a stop string is found in what was told
+            if told is None or not told[0] or not running.finish(request_id, 0, 1):
+                running.abort(request_id)
+        found.step(running)
+    found.drain(running)
+    assert {key: answer for key, answer in found.of.items() if not key[0].startswith("stray")} == wanted
+    if blocks == 26 and not settings and seed == 1:
+        assert running.stats().preemptions
+
+
+class Noted:
+    """The order in which steps are launched ("run") and read ("read")."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.events: list[str] = []
+        self._note(monkeypatch, HashRunner, "run")
+        self._note(monkeypatch, Receipt, "wait")
+
+    def _note(self, monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+        own: Callable[..., object] = getattr(owner, name)
+
+        def noting(*args: object) -> object:
+            self.events.append("read" if name == "wait" else "run")
+            return own(*args)
+
+        monkeypatch.setattr(owner, name, noting)
+
+
+def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch)
+    runner = HashRunner()
+    found = answers(engine(True, runner), EngineRequest(id="a", token_ids=(1, 2), sampling=GREEDY))
+    assert found["a", 0][0] == greedy_tokens([1, 2], 8)
+    assert noted.events == ["run", *["run", "read"] * 7, "read"]
+    assert len(runner.batches) == 8  # the last token was known to be the last one: nothing was wasted
+
+
+def test_a_cpu_reads_each_step_before_it_prepares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch)
+    made = Engine(HashRunner(), EngineConfig(), eos_token_ids=EOS, max_model_len=100)
+    answers(made, EngineRequest(id="a", token_ids=(1, 2), sampling=GREEDY))
+    assert noted.events == ["run", "read"] * 8
+
+
+@pytest.mark.parametrize(
+    "changed", [{"repetition_penalty": 1.2}, {"watermark": True}, {"no_repeat_ngram": 3}], ids=str
+)
+def test_a_step_waits_for_tokens_that_decide_over_the_next_logits(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, object]
+) -> None:
+    noted = Noted(monkeypatch)
+    sampling = replace(GREEDY, **changed)  # type: ignore[arg-type]
+    answers(engine(True), EngineRequest(id="a", token_ids=(1, 2), sampling=sampling))
+    assert noted.events == ["run", "read"] * 8
+
+
+def test_an_end_that_the_token_decides_costs_one_row_that_nobody_reads() -> None:
+    tokens = greedy_tokens([1, 2], 6)
+    place = next(i for i in range(1, 6) if tokens[i] not in tokens[:i])
+    runner = HashRunner()
+    found = answers(
+        engine(True, runner),
+        EngineRequest(id="a", token_ids=(1, 2), sampling=replace(GREEDY, stop_token_ids=(tokens[place],))),
+        EngineRequest(id="b", token_ids=(5, 6), sampling=replace(GREEDY, max_tokens=20)),
+    )
+    assert found["a", 0] == (tokens[: place + 1], [], FinishReason.STOP, None)
+    assert found["b", 0][0] == greedy_tokens([5, 6], 20)
+    rows = [step for step in runner.batches if any(chunk[0] == "a" for chunk in step)]
+    assert len(rows) == place + 2
+
+
+def test_a_prompt_that_is_being_computed_is_not_computed_for_another_request() -> None:
+    prompt = tuple(i % VOCAB_SIZE for i in range(41))
+    runner = HashRunner()
+    running, found = engine(True, runner), Answers()
+    running.add(EngineRequest(id="a", token_ids=prompt, sampling=GREEDY))
+    found.step(running)
+    running.add(EngineRequest(id="b", token_ids=prompt, sampling=GREEDY))
+    found.drain(running)
+    assert found.of["a", 0][0] == found.of["b", 0][0] == greedy_tokens(prompt, 8)
+    assert sum(length for step in runner.batches for name, _, length in step if name == "b") < 1 + 4 + 8
+
+
+def test_a_row_that_is_not_finite_ends_its_request_alone() -> None:
+    faults = Faults()
+    running, found = engine(True, EvilRunner(faults)), Answers()
+    for name in ("good", "bad"):
+        running.add(EngineRequest(id=name, token_ids=(4, 5), sampling=replace(GREEDY, max_tokens=12)))
+    for _ in range(4):
+        found.step(running)
+    faults.nan_for.add("bad")
+    found.drain(running)
+    assert found.of["good", 0][0] == greedy_tokens([4, 5], 12)
+    assert found.of["bad", 0][2:] == (FinishReason.ERROR, "NumericalError")
+    assert found.of["bad", 0][0] == greedy_tokens([4, 5], 12)[: len(found.of["bad", 0][0])]
+
+
+def test_a_request_that_raises_fails_alone_while_the_step_before_still_runs() -> None:
+    faults = Faults()
+    running, found = engine(True, EvilRunner(faults)), Answers()
+    for name in ("good", "bad"):
+        running.add(EngineRequest(id=name, token_ids=(4, 5), sampling=replace(GREEDY, max_tokens=12)))
+    for _ in range(4):
+        found.step(running)
+    faults.raise_for.add("bad")
+    found.drain(running)
+    assert found.of["good", 0][0] == greedy_tokens([4, 5], 12)
+    assert found.of["bad", 0][2] is FinishReason.ERROR
+
+
+class RaisingSampler(Sampler):
+    """Spoils the logits and raises, whenever it chooses for more than one row."""
+
+    def choose(self, logits: torch.Tensor, sequences, ahead=None) -> Choice:  # type: ignore[no-untyped-def]
+        if len(sequences) > 1:
+            logits.fill_(torch.nan)
+            raise RuntimeError("scripted fault in the sampler")
+        return super().choose(logits, sequences, ahead)
+
+
+def test_rows_are_chosen_one_by_one_after_a_sampler_failed() -> None:
+    sampler = RaisingSampler(VOCAB_SIZE, EOS)
+    made = Engine(
+        HashRunner(), EngineConfig(overlap=True), eos_token_ids=EOS, max_model_len=100, sampler=sampler
+    )
+    sampling = replace(GREEDY, temperature=0.8, seed=5)
+    requests = [EngineRequest(id=name, token_ids=(4, 5), sampling=sampling) for name in "ab"]
+    late = EngineRequest(id="late", token_ids=(7, 8, 9), sampling=sampling)
+    found = Answers()
+    made.add(requests[0])
+    for _ in range(3):  # one row: it runs ahead
+        found.step(made)
+    made.add(requests[1])
+    made.add(late)
+    found.drain(made)
+    for request in (*requests, late):
+        assert {("x", 0): found.of[request.id, 0]} == answers(engine(False), replace(request, id="x"))
+
+
+def test_tokens_that_cannot_be_read_fail_their_requests_and_not_the_engine(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    running, found = engine(True), Answers()
+    running.add(EngineRequest(id="a", token_ids=(4, 5), sampling=replace(GREEDY, max_tokens=20)))
+    for _ in range(3):
+        found.step(running)
+    with monkeypatch.context() as broken:
+        broken.setattr(Receipt, "wait", lambda _: (_ for _ in ()).throw(RuntimeError("scripted fault")))
+        found.step(running)
+    found.drain(running)
+    assert found.of["a", 0][2] is FinishReason.ERROR
+    after = EngineRequest(id="b", token_ids=(4, 5), sampling=GREEDY)
+    assert answers(running, after)["b", 0][0] == greedy_tokens([4, 5], 8)
+
+
+class DeviceRunner(HashRunner):
+    """A HashRunner on a pretended device."""
+
+    def __init__(self, device: PretendDevice) -> None:
+        super().__init__()
+        self.device, self._there = DEVICE, device
+        self.waits: list[int] = []  # of the device when each step began
+
+    @torch.inference_mode()
+    def run(self, batch: Batch) -> torch.Tensor:
+        self.waits.append(len(self._there.waits))
+        there = batch.context
+        context = ForwardContext(
+            query_start=_read(there.query_start),
+            context_lens=_read(there.context_lens),
+            block_tables=_read(there.block_tables),
+            slots=_read(there.slots),
+            query_lens=there.query_lens,
+            lens=there.lens,
+            block_size=there.block_size,
+        )
+        ids, positions, rows = map(_read, (batch.input_ids, batch.positions, batch.logit_rows))
+        return self._there.put(super().run(Batch(batch.chunks, ids, positions, rows, context)))
+
+
+def _read(tensor: torch.Tensor) -> torch.Tensor:
+    """The numbers of a tensor on the pretended device; the device itself computes with them."""
+    assert isinstance(tensor, OnDevice)
+    return tensor.on_cpu
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_host_reads_a_device_once_a_step(overlap: bool) -> None:
+    sampling = replace(GREEDY, temperature=0.7, seed=1)
+    kinds = [
+        GREEDY,
+        sampling,
+        replace(sampling, top_k=5),
+        replace(sampling, top_p=0.7, min_p=0.01),
+        replace(sampling, logit_bias=((1, 2.0),)),
+    ]
+    if not overlap:
+        kinds.append(replace(sampling, repetition_penalty=1.3, bad_words=((4, 5),)))
+    requests = [
+        EngineRequest(id=f"r{i}", token_ids=(i, 2 * i), sampling=kind, logprobs=i % 3 or None)
+        for i, kind in enumerate(kinds)
+    ]
+    wanted = answers(engine(False), *requests)
+    with PretendDevice() as device:
+        runner = DeviceRunner(device)
+        found = answers(engine(overlap, runner), *requests)
+    assert found == wanted
+    assert len(runner.waits) == 8
+    assert runner.waits == list(range(8))
+    assert len(device.waits) == 8
