@@ -125,17 +125,12 @@ class Edits:
         self._end_ids = known(ends) if sampling.min_tokens > 0 else None
         self._stop_sequences = [stop for stop in sampling.stop_sequences if len(stop) > 1]
         self.dense = sequence.bias
-        self._lasting = bool(
-            len(bias)
-            or self.dense is not None
-            or self.counts
-            or sequence.processors
-            or self.allowed is not None
-            or len(self.banned)
-            or self._words
-            or self._ngrams
-            or sampling.watermark
+        # Edits that look at the tokens so far, and all of those that last.
+        self._following = bool(
+            self.counts or sequence.processors or self._words or self._ngrams or sampling.watermark
         )
+        fixed = len(bias) or self.dense is not None or self.allowed is not None or len(self.banned)
+        self._lasting = self._following or bool(fixed)
 
     def dense_on(self, device: torch.device) -> torch.Tensor:
         """The bias [V] of the whole vocabulary, which stays on the device of the logits."""
@@ -155,6 +150,11 @@ class Edits:
     def active(self, sequence: Sequence) -> bool:
         """Whether the logits of the sequence's next token are edited at all."""
         return self._lasting or sequence.constraint is not None or sequence.num_output < self._min_tokens
+
+    def follows(self, sequence: Sequence) -> bool:
+        """Whether the edits of the next token depend on the tokens before it, or on how many there are."""
+        waits = sequence.constraint is not None or sequence.num_output < self._min_tokens
+        return self._following or waits
 
     def masked(self, sequence: Sequence) -> Ids:
         """The ids that must not come next, besides those that `allowed` leaves out."""

@@ -96,17 +96,16 @@ class Sampler:
         It waits all the same for rows with an operator's processors, and for drafts with probabilities.
         """
         plans = self._plans_of(sequences, logits.shape[1])
-        padding_ok = self._strip_padding(logits)
+        spoilt = self._strip_padding(logits)
         if all(
             plan.draw is None and sequence.num_logprobs is None and not plan.edits.active(sequence)
             for plan, sequence in zip(plans, sequences, strict=True)
         ):
             value, ids = highest(logits)
-            finite = torch.isfinite(value) if padding_ok is None else torch.isfinite(value) & padding_ok
-            return Choice(ids, ids.masked_fill(~finite, NOT_FINITE))
+            return Choice(ids, ids.masked_fill(_not_finite(value, spoilt), NOT_FINITE))
 
         with few_threads(logits):
-            return self._choose(logits, sequences, ahead or [0] * len(sequences), plans, padding_ok)
+            return self._choose(logits, sequences, ahead or [0] * len(sequences), plans, spoilt)
 
     def _choose(
         self,
@@ -114,33 +113,35 @@ class Sampler:
         sequences: abc.Sequence[Sequence],
         ahead: abc.Sequence[int],
         plans: abc.Sequence[_RowWork],
-        padding_ok: torch.Tensor | None,
+        spoilt: torch.Tensor | None,
     ) -> Choice:
         """The tokens of rows of which some are edited, drawn, or told with log-probabilities.
 
         A row that is not finite goes through all of it, with a token that means nothing.
         """
-        finite = torch.isfinite(logits.amax(-1))
-        if padding_ok is not None:
-            finite &= padding_ok
+        unusable = _not_finite(logits.amax(-1), spoilt)
         rows = range(len(sequences))
         edited = [r for r in rows if plans[r].edits.active(sequences[r])]
         drafted = [r for r in rows if plans[r].draw is not None and draws_by_rejection(sequences[r])]
         if drafted or any(sequences[r].processors for r in edited):  # their work is done on the host
-            usable: list[bool] = finite.tolist()
-            edited, drafted = ([r for r in some if usable[r]] for some in (edited, drafted))
+            left_out: list[bool] = unusable.tolist()
+            edited, drafted = ([r for r in some if not left_out[r]] for some in (edited, drafted))
         asking = {r: top for r in rows if (top := sequences[r].num_logprobs) is not None}
         groups = _groups(plans, [r for r in rows if r not in drafted] if drafted else rows)
         params = [
-            None if draw is None else _row_params(sequences, ahead, members, logits.shape[1])
+            () if draw is None else _row_params(sequences, ahead, members, logits.shape[1])
             for (draw, _), members in groups
         ]
-        at_edited, at_asking, at_drafted, *sent = send(
-            logits.device,
-            *(np.array(some, dtype=np.int64) for some in (edited, list(asking), drafted)),
-            *(np.array(members, dtype=np.int64) for _, members in groups),
-            *(np.array(some) for some in params if some is not None),
+        chosen_rows = [edited, list(asking), drafted, *(members for _, members in groups)]
+        partial = [0 < len(some) < len(sequences) for some in chosen_rows]
+        sent = iter(
+            send(
+                logits.device,
+                *(np.array(some) for some, is_part in zip(chosen_rows, partial, strict=True) if is_part),
+                *(np.array(known) for known in params if known),
+            )
         )
+        at_edited, at_asking, at_drafted, *at_groups = (next(sent) if part else None for part in partial)
         raw = None
         if asking:
             raw = RawLogprobs(_take(logits, at_asking), list(asking.values()))
@@ -148,28 +149,27 @@ class Sampler:
         nothing_left = None
         if edited:
             errors = dict.fromkeys(self._edit(logits, edited, plans, sequences), _PROCESSOR_FAILED)
-            empty = _take(logits, at_edited).amax(-1) == NEVER
-            nothing_left = torch.zeros_like(finite).index_copy_(0, at_edited, empty)
+            nothing_left = _take(logits, at_edited).amax(-1) == NEVER
+            if at_edited is not None:
+                nothing_left = torch.zeros_like(unusable).index_copy_(0, at_edited, nothing_left)
 
-        places, tables = sent[: len(groups)], iter(sent[len(groups) :])
-        tokens = torch.zeros(len(sequences), dtype=torch.int64, device=logits.device)
-        for ((draw, _), _), at, known in zip(groups, places, params, strict=True):
+        parts = []
+        for ((draw, _), _), at, known in zip(groups, at_groups, params, strict=True):
             x = _take(logits, at)
-            if draw is None or known is None:
-                ids = highest(x)[1]
+            if draw is None or not known:
+                parts.append((at, highest(x)[1]))
             else:
-                ids = draw(x, FilterParams.of(known, next(tables)))
-            tokens.index_copy_(0, at, ids)
+                parts.append((at, draw(x, FilterParams.of(known, next(sent)))))
         if drafted:
-            tokens.index_copy_(0, at_drafted, _draw_drafted(_take(logits, at_drafted), drafted, sequences))
-        told = tokens
-        if nothing_left is not None:
-            told = tokens.masked_fill(nothing_left, NOTHING_LEFT)
+            ids = _draw_drafted(_take(logits, at_drafted), drafted, sequences)
+            parts.append((at_drafted, ids))
+        tokens = _together(parts, len(sequences))
+        told = tokens if nothing_left is None else tokens.masked_fill(nothing_left, NOTHING_LEFT)
         return Choice(
             tokens,
-            told.masked_fill(~finite, NOT_FINITE),
+            told.masked_fill(unusable, NOT_FINITE),
             asking=asking,
-            logprobs=() if raw is None else raw.of(tokens.index_select(0, at_asking)),
+            logprobs=() if raw is None else raw.of(_take(tokens, at_asking)),
             errors=errors,
             nothing_left=lambda row: _nothing_left(sequences[row]),
         )
@@ -177,7 +177,9 @@ class Sampler:
     def by_row(self, sequence: Sequence) -> bool:
         """Whether the next tokens of a sequence depend on their positions and rows of logits alone."""
         plan = self._plans_of((sequence,), self._width)[0]
-        return not (plan.edits.active(sequence) or _decays(sequence.sampling) or draws_by_rejection(sequence))
+        return not (
+            plan.edits.follows(sequence) or _decays(sequence.sampling) or draws_by_rejection(sequence)
+        )
 
     def score(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> list[Scored]:
         """Log-probabilities of every next token, for beams: normalised, and then edited.
@@ -187,10 +189,9 @@ class Sampler:
         """
         plans = self._plans_of(sequences, logits.shape[1])
         wanted = {r: row_bytes(logits[r]) for r, sequence in enumerate(sequences) if sequence.wants_logits}
-        padding_ok = self._strip_padding(logits)
-        finite = torch.isfinite(logits.amax(-1))
-        usable: list[bool] = (finite if padding_ok is None else finite & padding_ok).tolist()
-        rows = [r for r, ok in enumerate(usable) if ok]
+        spoilt = self._strip_padding(logits)
+        unusable: list[bool] = _not_finite(logits.amax(-1), spoilt).tolist()
+        rows = [r for r, bad in enumerate(unusable) if not bad]
         asking = [r for r in rows if sequences[r].num_logprobs is not None]
         raw = None
         if asking:
@@ -202,7 +203,7 @@ class Sampler:
         return [
             Scored(
                 log_probs[r],
-                error=NOT_FINITE_ERROR if not usable[r] else _PROCESSOR_FAILED if r in failed else None,
+                error=NOT_FINITE_ERROR if unusable[r] else _PROCESSOR_FAILED if r in failed else None,
                 raw=raw if r in places else None,
                 row=places.get(r, 0),
                 logits=wanted.get(r),
@@ -233,13 +234,13 @@ class Sampler:
         return _RowWork(Edits(sequence, vocab_size, self._eos_token_ids, self._watermark_key), draw, width)
 
     def _strip_padding(self, logits: torch.Tensor) -> torch.Tensor | None:
-        """Rule out the padded ids; which rows [R] had sound padding, or None without padding."""
+        """Rule out the padded ids; which rows [R] had NaN or +inf there, or None without padding."""
         padding = logits[:, self._vocab_size :]
         if not padding.shape[1]:
             return None
-        sound = padding.amax(-1) < float("inf")  # NaN compares false
+        spoilt = (padding.amax(-1) < float("inf")).logical_not_()  # NaN compares false
         padding.fill_(NEVER)
-        return sound
+        return spoilt
 
     @staticmethod
     def _edit(
@@ -327,6 +328,23 @@ def _decays(sampling: SamplingParams) -> bool:
     return sampling.top_p_decay != 1.0 or sampling.top_p_min > sampling.top_p
 
 
-def _take(logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Some rows [k] of logits [R, V], in order; the tensor itself when they are all."""
-    return logits if len(rows) == logits.shape[0] else logits[rows]
+def _take(x: torch.Tensor, rows: torch.Tensor | None) -> torch.Tensor:
+    """Some rows [k] of x [R, ...], in order; None: x itself, with all of them."""
+    return x if rows is None else x[rows]
+
+
+def _together(parts: abc.Sequence[tuple[torch.Tensor | None, torch.Tensor]], count: int) -> torch.Tensor:
+    """The tokens [count] of all rows, from those of some each; None stands for all rows."""
+    if parts[0][0] is None:
+        return parts[0][1]
+    tokens = torch.empty(count, dtype=torch.int64, device=parts[0][1].device)
+    for at, ids in parts:
+        if at is not None:
+            tokens.index_copy_(0, at, ids)
+    return tokens
+
+
+def _not_finite(peaks: torch.Tensor, spoilt: torch.Tensor | None) -> torch.Tensor:
+    """Which rows [R] are not finite by their largest numbers `peaks`, or are `spoilt`."""
+    bad = peaks - peaks != 0  # NaN, unless the peak is a number
+    return bad if spoilt is None else bad | spoilt

@@ -170,11 +170,22 @@ class Noted:
         monkeypatch.setattr(owner, name, noting)
 
 
-def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", ["greedy", "drawn", "biased", "masked"])
+def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    drawn = replace(GREEDY, temperature=0.8, seed=4)
+    sampling = {
+        "greedy": GREEDY,
+        "drawn": drawn,
+        "biased": replace(drawn, logit_bias=((5, 4.0),)),
+        "masked": replace(drawn, bad_words=((6,),), allowed_token_ids=tuple(range(20))),
+    }[kind]
+    request = EngineRequest(id="a", token_ids=(1, 2), sampling=sampling)
+    wanted = answers(engine(False), request)
     noted = Noted(monkeypatch)
     runner = HashRunner()
-    found = answers(engine(True, runner), EngineRequest(id="a", token_ids=(1, 2), sampling=GREEDY))
-    assert found["a", 0][0] == greedy_tokens([1, 2], 8)
+    assert answers(engine(True, runner), request) == wanted
     assert noted.events == ["run", *["run", "read"] * 7, "read"]
     assert len(runner.batches) == 8  # the last token was known to be the last one: nothing was wasted
 

@@ -137,16 +137,16 @@ def test_a_fused_layer_with_other_results_is_not_used(
 
 
 def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> None:
-    def answers(attention: str) -> list[int]:
+    def answers(attention: str, overlap: bool = False) -> list[int]:
         model = make_model(tiny_config("qwen3", num_hidden_layers=1)).to(DEVICE)
-        settings = {"block_size": BLOCK, "num_blocks": 32, "max_sequences": 4}
+        settings = EngineConfig(block_size=BLOCK, num_blocks=32, max_sequences=4, overlap=overlap)
         engine = assemble(
             model,
             dtype=torch.float32,
             device=DEVICE,
             context_window=64,
             eos_token_ids=(),
-            config=ModelConfig(name="tiny", attention=attention, engine=EngineConfig(**settings)),
+            config=ModelConfig(name="tiny", attention=attention, engine=settings),
             progress=lambda _: None,
         )
         assert is_fused(model) == (attention == "triton")
@@ -158,4 +158,4 @@ def test_the_setting_triton_fuses_the_layers_and_changes_no_greedy_token() -> No
         return tokens
 
     assert len(tokens := answers("triton")) == 4
-    assert tokens == answers("reference")
+    assert tokens == answers("triton", overlap=True) == answers("reference")
