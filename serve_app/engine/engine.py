@@ -213,7 +213,7 @@ class Engine:
         self._step = max(launched.began, self._collected), len(launched.plan.chunks)
         self._commit(launched.collect(self._reader), launched)
         self._collected = self._clock()
-        if launched.outcome.whole:
+        if launched.whole:
             self._scheduler.learn(launched.plan, self._collected - self._step[0])
 
     def _release(self) -> None:

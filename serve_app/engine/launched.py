@@ -9,7 +9,7 @@ overwritten: whoever gets the block next writes later, in the order of the devic
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from serve_app.engine.batch import Fed
 from serve_app.engine.finish import EndRule
@@ -29,6 +29,10 @@ class LaunchedStep:
     began: float  # clock, seconds
     chosen: ChosenTokens | None = None  # None: the host reads the logits, before it prepares the next step
     spoilt: bool = False  # a sampler failed and had edited the logits
+    whole: bool = field(init=False)  # all chunks ran, in one batch
+
+    def __post_init__(self) -> None:
+        self.whole = self.outcome.whole
 
     @property
     def fed(self) -> Fed | None:
@@ -40,7 +44,7 @@ class LaunchedStep:
 
         `window` is the most tokens that prompt and output have together.
         """
-        if not self.outcome.whole:
+        if not self.whole:
             return
         try:
             self.chosen = reader.choose(self.outcome.results[0])
@@ -49,6 +53,7 @@ class LaunchedStep:
             self.spoilt = True
         if self.chosen is None:
             return
+        self.outcome.results = []  # the memory of the logits is free for the next step
         for result in self.chosen.results:
             sequence = result.chunk.sequence
             sequence.num_computed = result.chunk.own_end
@@ -68,5 +73,5 @@ class LaunchedStep:
             return self.chosen.read()
         except Exception:
             log.exception("the tokens of a step of %d chunks cannot be read", len(self.plan.chunks))
-            self.outcome.results, self.outcome.failed = [], list(self.plan.chunks)
+            self.outcome.failed, self.whole = list(self.plan.chunks), False
             return []

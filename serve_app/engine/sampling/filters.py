@@ -45,6 +45,7 @@ class FilterParams:
     noise: torch.Tensor
     _: KW_ONLY
     widest: int  # the largest `top_k`
+    narrowest: int
     by_min_p: bool  # whether any row has one
     by_typical_p: bool
 
@@ -54,6 +55,7 @@ class FilterParams:
         return cls(
             *table.unsqueeze(-1).unbind(1),
             widest=max(row.top_k for row in rows),
+            narrowest=min(row.top_k for row in rows),
             by_min_p=any(row.min_p > 0 for row in rows),
             by_typical_p=any(row.typical_p < 1 for row in rows),
         )
@@ -69,6 +71,7 @@ class FilterParams:
                 )
             ),
             widest=self.widest,
+            narrowest=self.narrowest,
             by_min_p=self.by_min_p,
             by_typical_p=self.by_typical_p,
         )
@@ -102,8 +105,7 @@ def draw_all(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def draw_top_k(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """Sample ids [R] from the `top_k` likeliest tokens of each row, then the other filters."""
     values, ids = largest(x, min(params.widest, x.shape[1]))
-    beyond = torch.arange(values.shape[1], device=x.device) >= params.top_k
-    values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
+    values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
     return _finish(probs, ids, probs.cumsum(-1)[:, -1:], params)
 
@@ -142,11 +144,17 @@ def draw_top_p(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
 def distribution(x: torch.Tensor, params: FilterParams) -> torch.Tensor:
     """[R, V] float64: what the draws above draw from, of logits x [R, V]."""
     values, ids = largest(x, x.shape[1])
-    beyond = torch.arange(values.shape[1], device=x.device) >= params.top_k
-    values = _widen(values.double().masked_fill_(beyond, NEVER), NEVER)
+    values = _widen(_cut(values.double(), params), NEVER)
     probs = torch.softmax(scale_(values, params.temperature), dim=-1)
     probs = _filter(probs, probs.cumsum(-1)[:, -1:], params)[:, : ids.shape[1]]
     return torch.zeros_like(probs).scatter_(1, ids, probs / probs.cumsum(-1)[:, -1:])
+
+
+def _cut(values: torch.Tensor, params: FilterParams) -> torch.Tensor:
+    """Rule out what follows the `top_k` likeliest of `values` [R, k], which are in order; in place."""
+    if params.narrowest >= values.shape[1]:
+        return values
+    return values.masked_fill_(torch.arange(values.shape[1], device=values.device) >= params.top_k, NEVER)
 
 
 def _widen(x: torch.Tensor, fill: float) -> torch.Tensor:

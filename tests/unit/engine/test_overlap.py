@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -261,6 +262,25 @@ def test_a_request_that_raises_fails_alone_while_the_step_before_still_runs() ->
     found.drain(running)
     assert found.of["good", 0][0] == greedy_tokens([4, 5], 12)
     assert found.of["bad", 0][2] is FinishReason.ERROR
+
+
+class WatchedRunner(HashRunner):
+    """Knows whether somebody still has the logits of a step."""
+
+    def run(self, batch: Batch) -> torch.Tensor:
+        logits = super().run(batch)
+        self.last = weakref.ref(logits)
+        return logits
+
+
+def test_logits_are_free_before_the_next_step_needs_memory() -> None:
+    runner = WatchedRunner()
+    made = engine(True, runner)
+    made.add(EngineRequest(id="a", token_ids=(4, 5), sampling=replace(GREEDY, temperature=0.5), logprobs=2))
+    for _ in range(3):
+        made.step()
+        assert runner.last() is None
+    Answers().drain(made)
 
 
 class RaisingSampler(Sampler):
