@@ -383,3 +383,40 @@ def test_the_host_reads_a_device_once_a_step(overlap: bool) -> None:
     assert len(runner.waits) == 8
     assert runner.waits == list(range(8))
     assert len(device.waits) == 8
+
+
+@pytest.mark.parametrize("after", range(9))
+def test_a_request_that_needs_its_tokens_may_arrive_when_another_one_ends(after: int) -> None:
+    tokens = greedy_tokens([1, 2], 6)
+    place = next(i for i in range(1, 6) if tokens[i] not in tokens[:i])
+    ends = replace(GREEDY, stop_token_ids=(tokens[place],))
+    waits = EngineRequest(id="b", token_ids=(5, 6), sampling=replace(GREEDY, repetition_penalty=1.3))
+    running, found = engine(True), Answers()
+    running.add(EngineRequest(id="a", token_ids=(1, 2), sampling=ends))
+    for _ in range(after):
+        found.step(running)
+    running.add(waits)
+    found.drain(running)
+    assert found.of["a", 0] == (tokens[: place + 1], [], FinishReason.STOP, None)
+    assert {("b", 0): found.of["b", 0]} == answers(engine(False), waits)
+
+
+def test_a_block_is_offered_when_its_step_is_collected() -> None:
+    made = engine(True)
+    made.add(EngineRequest(id="a", token_ids=(1, 2, 3), sampling=replace(GREEDY, max_tokens=20)))
+    for _ in range(15):
+        made.step()
+        (sequence,) = made._scheduler.running
+        assert sequence.num_indexed * 4 < max(1, len(sequence.token_ids))
+
+
+def test_pieces_of_a_prompt_follow_each_other_inside_of_a_block() -> None:
+    runner = HashRunner(num_blocks=4, block_size=64)
+    made, found, steps = engine(True, runner, max_step_tokens=16), Answers(), 0
+    prompt = tuple(i % VOCAB_SIZE for i in range(70))
+    made.add(EngineRequest(id="a", token_ids=prompt, sampling=replace(GREEDY, max_tokens=1)))
+    while made.has_work():
+        found.step(made)
+        steps += 1
+    assert found.of["a", 0][0] == greedy_tokens(prompt, 1)
+    assert (len(runner.batches), steps) == (5, 6)
