@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.engine.kernels import build
+from tests.support import emulated_tiles
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "build" / "kernels-check"
@@ -29,6 +30,7 @@ PORTABLE: Final = ROOT / "tests/unit/engine/kernels/portable.cpp"
 TESTS: Final = (
     "tests/unit/engine/kernels/test_selfcheck.py",
     "tests/unit/engine/kernels/test_kernels.py",
+    "tests/unit/engine/kernels/test_compact.py",
     "tests/unit/engine/cpu",
     "tests/unit/engine/linear",
     "tests/unit/engine/attention/test_cpu.py",
@@ -63,6 +65,7 @@ class Variant:
     runtime: tuple[str, ...] = ()  # libraries that Python must load before all others
     environment: tuple[tuple[str, str], ...] = ()
     in_python: bool = True  # run the tests too, not portable.cpp alone
+    plugin: str | None = None  # of pytest; its emulate() makes the library usable
 
     def environ(self) -> dict[str, str]:
         """The environment in which the variant's library is built and found again."""
@@ -81,6 +84,7 @@ def variants() -> Iterator[Variant]:
         for level, needs in (("", frozenset()), ("-v2", V2), ("-v3", V3), ("-v4", V4)):
             yield Variant(f"x86-64{level}", (f"-march=x86-64{level}",), needs)
         yield Variant("amx", ("-march=sapphirerapids",), AMX)
+        yield Variant("amx-emulated", emulated_tiles.FLAGS, plugin=emulated_tiles.__name__)
     yield Variant("native", ())
     yield Variant("undefined", (*CHECKED, "-fsanitize=undefined", "-fno-sanitize-recover=all"))
     yield Variant(
@@ -151,8 +155,14 @@ def _compile(variant: Variant) -> Path:
 
 def _run_tests(variant: Variant) -> str:
     """The result of the tests, which would skip most of their work if the library were not in use."""
-    used = _run(variant, [sys.executable, "-c", IN_USE])
-    return _run(variant, [sys.executable, "-m", "pytest", *PYTEST, *TESTS]) if used == "passed" else used
+    plugin = ("-p", variant.plugin) if variant.plugin else ()
+    first = f"from {variant.plugin} import emulate; emulate(); " if variant.plugin else ""
+    used = _run(variant, [sys.executable, "-c", first + IN_USE])
+    return (
+        _run(variant, [sys.executable, "-m", "pytest", *plugin, *PYTEST, *TESTS])
+        if used == "passed"
+        else used
+    )
 
 
 def _run(variant: Variant, command: Sequence[str]) -> str:

@@ -17,7 +17,7 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.arena import HUGE_PAGE
-from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.touching import Touching
 
 # Asked for at the start: room for so many tokens, but no more than so many bytes. The system gives the rest

@@ -15,7 +15,8 @@ from torch import nn
 
 from serve_app.engine.attention.cpu import CpuAttention
 from serve_app.engine.fused.layer import DecoderLayer, DecoderStack
-from serve_app.engine.kernels.native import Layers, Native, NativeCache
+from serve_app.engine.kernels.layers import Layers, NativeCache
+from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import LANES, LayerStruct
 from serve_app.engine.linear.packed import PackedLinear
 from serve_app.engine.model.forward import ActiveStep, current

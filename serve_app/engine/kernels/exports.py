@@ -15,6 +15,9 @@ Signature: TypeAlias = tuple[Any, tuple[Any, ...]]
 P, L, I, F = POINTER, LONG, INT, FLOAT  # noqa: E741
 EXPORTS: Final[dict[str, Signature]] = {
     "pack_weight": (None, (P, P, L, L, I, I)),
+    "choose_codes": (None, (P, P, P, L, L, I)),
+    "pack_compact": (None, (P, P, L, L, I)),
+    "compact_is_fast": (I, ()),
     "pack_int8": (None, (P, P, P, L, L, I)),
     "pack_int4": (None, (P, P, P, P, L, L, I)),
     "linear": (None, (P, P, P, L, I, I)),

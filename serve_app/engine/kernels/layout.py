@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import torch
 
+from serve_app.engine.kernels.compact import CODES, EXCEPTION
 from serve_app.engine.kernels.exports import EXPORTS
 from serve_app.engine.kernels.structs import (
     ENUMS,
@@ -32,6 +33,7 @@ _PREAMBLE: Final = """\
 #include <cstddef>
 #include <type_traits>
 
+#include "compact.h"
 #include "exports.h"
 #include "laps.h"
 #include "panels.h"
@@ -74,6 +76,7 @@ def _constants() -> Iterator[str]:
     yield _assert(f"FLOAT_INPUTS == {INPUTS[torch.float32]}", "FLOAT_INPUTS")
     yield _assert(f"INT_INPUTS == {INPUTS[torch.int8]}", "INT_INPUTS")
     yield _assert(f"INT4_INPUTS == {INT4_INPUTS}", "INT4_INPUTS")
+    yield _assert(f"CODES == {CODES} && sizeof(Exception) == {EXCEPTION}", "CODES or Exception")
     yield _assert(f"BF16_INPUTS == {INPUTS[torch.bfloat16]}", "BF16_INPUTS")
 
 

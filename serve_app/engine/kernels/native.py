@@ -10,23 +10,26 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import torch
 
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.kernels.arena import Arena, zeros
+from serve_app.engine.kernels.arena import Arena
+from serve_app.engine.kernels.compact import (
+    MOST_COMPACT,
+    CompactWeight,
+    compact_size,
+    empty_codes,
+    write_codes,
+)
 from serve_app.engine.kernels.exports import declare
+from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.quantized import QuantizedWeight
 from serve_app.engine.kernels.structs import (
-    INPUTS,
-    LANES,
-    POINTER,
+    TYPES,
     AttentionStruct,
-    CacheStruct,
-    LayerStruct,
     LinearStruct,
     Part,
     Preempted,
@@ -37,76 +40,7 @@ from serve_app.engine.kernels.structs import (
 )
 from serve_app.engine.kernels.touching import Touching
 
-TYPES: Final = (torch.float32, torch.bfloat16)
 QUANTIZED: Final = (Product.INT8, Product.INT4)
-
-
-@dataclass(frozen=True, slots=True)
-class NativeCache:
-    """One layer's cache in the native layout."""
-
-    keys: torch.Tensor  # [blocks, Hkv, D, block_size]
-    values: torch.Tensor  # [blocks, Hkv, block_size, Dv rounded up to LANES]
-    struct: CacheStruct
-    address: int
-
-    @staticmethod
-    def supports(block_size: int, dtype: torch.dtype) -> bool:
-        """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024."""
-        return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024)
-
-    @classmethod
-    def allocate(
-        cls,
-        num_blocks: int,
-        block_size: int,
-        kv_heads: int,
-        key_dim: int,
-        value_dim: int,
-        dtype: torch.dtype,
-        product: Product,
-    ) -> NativeCache:
-        """A cache of zeros, in huge pages. The system gives its memory as blocks are written, or touched.
-
-        `product`: how attention multiplies. By TILES it rounds to bfloat16; by any other it multiplies in
-        float32.
-        """
-        pad = -(-value_dim // LANES) * LANES
-        rows = num_blocks * kv_heads * block_size
-        keys = zeros(rows * key_dim, dtype).view(num_blocks, kv_heads, key_dim, block_size)
-        values = zeros(rows * pad, dtype).view(num_blocks, kv_heads, block_size, pad)
-        struct = CacheStruct(
-            keys=keys.data_ptr(),
-            values=values.data_ptr(),
-            kv_heads=kv_heads,
-            key_dim=key_dim,
-            value_dim=value_dim,
-            value_pad=pad,
-            block_size=block_size,
-            wide=dtype == torch.float32,
-            tiles=product is Product.TILES and key_dim % INPUTS[dtype] == 0,
-        )
-        return cls(keys, values, struct, ctypes.addressof(struct))
-
-
-@dataclass(frozen=True, slots=True)
-class Layers:
-    """Decoder layers with a cache each: an argument of `Native.run_layers`."""
-
-    structs: ctypes.Array[LayerStruct]
-    pointers: ctypes.Array[ctypes.c_void_p]
-    caches: tuple[NativeCache, ...]  # the pointers lead here
-
-    @classmethod
-    def of(cls, structs: ctypes.Array[LayerStruct], caches: tuple[NativeCache, ...]) -> Layers:
-        """Join layers and caches. Raises ValueError if a layer does not fit its cache."""
-        for layer, cache in zip(structs, caches, strict=True):
-            dim, block_size = cache.struct.key_dim, caches[0].struct.block_size
-            outputs = (layer.heads + 2 * cache.struct.kv_heads) * dim
-            shape = (layer.qkv.outputs, layer.out.inputs, cache.struct.value_dim, cache.struct.block_size)
-            if shape != (outputs, layer.heads * dim, dim, block_size) or layer.heads % cache.struct.kv_heads:
-                raise ValueError("a layer does not fit its cache")
-        return cls(structs, (POINTER * len(caches))(*(cache.address for cache in caches)), caches)
 
 
 class Native:
@@ -117,6 +51,7 @@ class Native:
         declare(library)
         self._library = library
         self._arena = Arena()
+        self.compact = bool(library.compact_is_fast())  # whether weights of bfloat16 are to be compact
         ranks = {product: library.product_rank(product) for product in Product}
         # The products that this machine has for weights of a type, the fastest first.
         self.products: dict[torch.dtype, tuple[Product, ...]] = {
@@ -157,6 +92,26 @@ class Native:
         self._library.pack_weight(weight.data_ptr(), packed.data_ptr(), n, k, wide, torch.get_num_threads())
         return packed
 
+    def pack_compact(self, weight: torch.Tensor, *, lasting: bool = True) -> CompactWeight | None:
+        """[N, K] bfloat16 -> the same in twelve bits; None if that would not be much smaller.
+
+        `lasting`: as of `pack_weight`.
+        """
+        _check(weight, torch.bfloat16)
+        n, k = weight.shape
+        codes, exceptions = empty_codes(n)
+        threads = torch.get_num_threads()
+        self._library.choose_codes(
+            *(weight.data_ptr(), codes.data_ptr(), exceptions.data_ptr(), n, k, threads)
+        )
+        size = compact_size(n, k, exceptions)
+        if size is None or size > MOST_COMPACT * packed_size(n, k, weight.dtype) * weight.itemsize:
+            return None
+        data = self._empty(size, torch.uint8, lasting=lasting)
+        write_codes(data, codes, exceptions)
+        self._library.pack_compact(weight.data_ptr(), data.data_ptr(), n, k, threads)
+        return CompactWeight(data, n, k)
+
     def pack_quantized(self, weight: QuantizedWeight, *, lasting: bool = True) -> torch.Tensor:
         """Bytes for the product `weight.product`. `lasting`: as of `pack_weight`."""
         parts = weight.parts()
@@ -176,7 +131,7 @@ class Native:
     def linear(
         self,
         x: torch.Tensor,  # [M, K] float32; K even, unless the weight is quantised
-        packed: torch.Tensor,  # from pack_weight or pack_quantized
+        packed: torch.Tensor | CompactWeight,  # from pack_weight, pack_quantized or pack_compact
         bias: torch.Tensor | None,  # float32, N rounded up to LANES
         features: int,  # N
         dtype: torch.dtype = torch.float32,
@@ -189,8 +144,13 @@ class Native:
         _check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
-        product = self.products[packed.dtype][0] if product is None else product
-        if product in QUANTIZED:
+        compact = isinstance(packed, CompactWeight)
+        kind = torch.bfloat16 if isinstance(packed, CompactWeight) else packed.dtype
+        product = self.products[kind][0] if product is None else product
+        if isinstance(packed, CompactWeight):
+            fits = product in self.products[kind] and k % 2 == 0 and packed.fits(features, k)
+            packed = packed.data
+        elif product in QUANTIZED:
             fits = packed.dtype == torch.uint8 and packed.numel() == quantized_size(features, k, product)
         else:
             fits = product in self.products.get(packed.dtype, ()) and k % 2 == 0
@@ -203,6 +163,7 @@ class Native:
             outputs=features,
             inputs=k,
             product=product,
+            compact=compact,
         )
         self._library.linear(
             *(ctypes.addressof(struct), x.data_ptr(), out.data_ptr(), m),

@@ -16,7 +16,8 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.kernels import plain, quantized
 from serve_app.engine.kernels.build import cpu_flags
-from serve_app.engine.kernels.native import Layers, Native, NativeCache
+from serve_app.engine.kernels.layers import Layers, NativeCache
+from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
 from serve_app.engine.kernels.structs import (
     INPUTS,
@@ -70,6 +71,26 @@ def _linear(native: Native, random: torch.Generator) -> Iterator[float]:
             got = native.linear(x, packed, bias, 50, product=product)
             yield _error(got, x.double() @ weight.double().T + bias[:50])
             yield _error(native.linear(x, packed, bias, 50, torch.bfloat16, product), got.bfloat16())
+
+
+def _pack_compact(native: Native, random: torch.Generator) -> Iterator[float]:
+    """Products of a compact weight are those of the weight as it was, bit for bit."""
+    weight = torch.randn(50, 326, generator=random).bfloat16()
+    weight[::7, ::5] = 0.0
+    weight[13, 17:20] = torch.tensor([1e30, -1e-30, 1e-39])  # exceptions
+    packed, compact = native.pack_weight(weight, lasting=False), native.pack_compact(weight, lasting=False)
+    for product in native.products[torch.bfloat16] if compact else ():
+        for rows in (1, 5, 11, 16, 17, 35):
+            x = torch.randn(rows, 326, generator=random)
+            both = (native.linear(x, form, None, 50, product=product) for form in (packed, compact))
+            yield 0.0 if torch.equal(*both) else 1.0
+    yield 0.0 if compact else 1.0
+
+
+def _compact_is_fast(native: Native, _: torch.Generator) -> Iterator[float]:
+    """Only with an instruction that looks up bytes."""
+    flags = cpu_flags()  # none where the system does not tell
+    yield 1.0 if native.compact and flags and "avx2" not in flags else 0.0
 
 
 def _pack_int8(native: Native, random: torch.Generator) -> Iterator[float]:
@@ -235,6 +256,9 @@ def _touching(native: Native, random: torch.Generator) -> Iterator[float]:
 # A check for every function of exports.py.
 CHECKS: Final[dict[str, Check]] = {
     "pack_weight": _pack_weight,
+    "choose_codes": _pack_compact,
+    "pack_compact": _pack_compact,
+    "compact_is_fast": _compact_is_fast,
     "pack_int8": _pack_int8,
     "pack_int4": _pack_int4,
     "linear": _linear,
@@ -278,7 +302,12 @@ def _native_layers(
             kept.append(native.pack_weight(weight, lasting=False))
             outputs, inputs = weight.shape
             linears[name] = LinearStruct(
-                weight=kept[-1].data_ptr(), bias=None, outputs=outputs, inputs=inputs, product=product
+                weight=kept[-1].data_ptr(),
+                bias=None,
+                outputs=outputs,
+                inputs=inputs,
+                product=product,
+                compact=False,
             )
         norms = {
             name: getattr(weights, name).data_ptr() for name in ("norm_in", "norm_mid", "q_norm", "k_norm")

@@ -14,6 +14,7 @@ import torch
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
+TYPES: Final = (torch.float32, torch.bfloat16)  # of weights that are not quantised, and of caches
 LANES: Final = 16  # outputs in a panel of a packed weight; values in the cache are padded to a multiple
 # Inputs of a panel are padded to a multiple of these.
 INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32, torch.int8: 64}
@@ -106,7 +107,7 @@ class LinearStruct(_Struct):
 
     _fields_ = (
         *((name, POINTER) for name in ("weight", "bias")),
-        *((name, LONG) for name in ("outputs", "inputs", "product")),
+        *((name, LONG) for name in ("outputs", "inputs", "product", "compact")),
     )
 
 

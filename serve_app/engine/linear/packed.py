@@ -19,8 +19,9 @@ from torch import nn
 from torch.nn import functional
 
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import TYPES, Native
-from serve_app.engine.kernels.structs import LANES, LinearStruct
+from serve_app.engine.kernels.compact import CompactWeight
+from serve_app.engine.kernels.native import Native
+from serve_app.engine.kernels.structs import LANES, TYPES, LinearStruct
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +88,11 @@ class PackedLinear(nn.Module):
     @property
     def num_bytes(self) -> int:
         """Of the weight as it is packed."""
-        return self._weight.nbytes
+        return self._data.nbytes
+
+    @property
+    def _data(self) -> torch.Tensor:
+        return self._weight.data if isinstance(self._weight, CompactWeight) else self._weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., K] -> [..., N] of the weight's type, or float32 if `wide_output`."""
@@ -109,11 +114,12 @@ class PackedLinear(nn.Module):
         bias = None if self._wide_bias is None else self._wide_bias.data_ptr()
         product = self._kernels.products[self.dtype][0]
         return LinearStruct(
-            weight=self._weight.data_ptr(),
+            weight=self._data.data_ptr(),
             bias=bias,
             outputs=self.out_features,
             inputs=self.in_features,
             product=product,
+            compact=isinstance(self._weight, CompactWeight),
         )
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -125,15 +131,20 @@ class PackedLinear(nn.Module):
             return out.view(*x.shape[:-1], self.out_features)
         if self.method is Method.ONEDNN:
             product: torch.Tensor = torch.ops.mkldnn._linear_pointwise(
-                x.to(self.dtype), self._weight, self._bias, "none", [], ""
+                x.to(self.dtype), self._data, self._bias, "none", [], ""
             )
             return product.to(dtype)
-        return functional.linear(x.to(self.dtype), self._weight, self._bias).to(dtype)
+        return functional.linear(x.to(self.dtype), self._data, self._bias).to(dtype)
 
     def _pack(self, weight: torch.Tensor) -> None:
-        self._kernels = native() if self.method is Method.NATIVE else None
-        if self._kernels is not None:
-            self._weight = self._kernels.pack_weight(weight.contiguous(), lasting=self._lasting)
+        self._kernels = kernels = native() if self.method is Method.NATIVE else None
+        self._weight: torch.Tensor | CompactWeight
+        if kernels is not None:
+            weight = weight.contiguous()
+            compact = None
+            if kernels.compact and self.dtype == torch.bfloat16:
+                compact = kernels.pack_compact(weight, lasting=self._lasting)
+            self._weight = kernels.pack_weight(weight, lasting=self._lasting) if compact is None else compact
             if self._bias is not None:
                 self._wide_bias = functional.pad(self._bias.float(), (0, -self.out_features % LANES))
         elif self.method is Method.ONEDNN and _has_onednn():

@@ -48,6 +48,7 @@ class QuantizedLinear(PackedLinear):
             outputs=self.out_features,
             inputs=self.in_features,
             product=PRODUCTS[self._kind],
+            compact=False,
         )
 
     @property

@@ -14,7 +14,7 @@ from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine import assemble
 from serve_app.engine.grammar.tokenizer import grammar_tokenizer
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.layers import NativeCache
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.loader import load_model
 from serve_app.replica import build

@@ -14,6 +14,17 @@ extern "C" {
 // weight [n, k], float32 if `wide`, else bfloat16 -> panels of the same type (see panels.h).
 void pack_weight(const void* weight, void* packed, long n, long k, int wide, int threads);
 
+// What pack_compact wants to know of weight [n, k]: the high bytes of each panel's codes [ceil(n / 16), 16], and the number
+// of its exceptions [ceil(n / 16)] (see compact.h).
+void choose_codes(const bf16* weight, uint8_t* codes, int64_t* exceptions, long n, long k, int threads);
+
+// weight [n, k] -> the same in twelve bits. `packed` has its codes, and the numbers of its first exceptions, already; a
+// panel has room for one exception more than it has.
+void pack_compact(const bf16* weight, void* packed, long n, long k, int threads);
+
+// Whether products read such weights as fast as their memory comes: 1 or 0.
+int compact_is_fast();
+
 // codes [n, k] from -127 to 127, scales [n] -> a weight for INT8 (see int8_product.h).
 void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, long k, int threads);
 

@@ -65,30 +65,33 @@ class HeadsFinish {
 };
 
 template <int V, class Weight>
-void multiply_heads(const Weight& weight, const Linear& l, const float* inputs, const Heads& heads, long rows,
-                    int threads) {
+void multiply_quantized_heads(const Weight& weight, const Linear& l, const float* inputs, const Heads& heads, long rows,
+                              int threads) {
   const QuantizedRows x(inputs, rows, l.inputs, l.product == INT4);
   multiply_many_quantized<GROUPED>(weight, x, l.outputs / (2 * LANES), V, threads, neighbours(l.outputs / LANES),
                                    HeadsFinish<V>(heads, l.bias, rows));
 }
 
+template <int V, class Weight>
+void multiply_heads(const Weight& weight, const Linear& l, const float* inputs, const Heads& heads, long rows,
+                    int threads) {
+  multiply_many<Bf16Step, GROUPED>(ManyRows((const bf16*)inputs, rows, padded_inputs(l.inputs, false) / BF16_INPUTS),
+                                   l.outputs / (2 * LANES), V, threads,
+                                   panels_ahead(weight, neighbours(l.outputs / LANES)),
+                                   HeadsFinish<V>(heads, l.bias, rows));
+}
+
 template <int V>
 bool multiply_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
-  if (l.product == INT8) {
-    multiply_heads<V>(Int8Weight(l.weight, l.outputs, l.inputs), l, inputs, heads, rows, threads);
-  } else if (l.product == INT4) {
-    multiply_heads<V>(Int4Weight(l.weight, l.outputs, l.inputs), l, inputs, heads, rows, threads);
-  } else {
-    const bf16* const w = (const bf16*)l.weight;
-    const long panel = panel_size(w, l.inputs);
-    multiply_many<Bf16Step, GROUPED>(
-        ManyRows((const bf16*)inputs, rows, panel / TILE_SIZE), l.outputs / (2 * LANES), V, threads,
-        FetchedPanels([=](long pair) {
-          const bf16* const at = w + 2 * pair * panel;
-          return PanelPair{(const char*)at, (const char*)(at + panel)};
-        }),
-        HeadsFinish<V>(heads, l.bias, rows));
-  }
+  const long n = l.outputs, k = l.inputs;
+  if (l.product == INT8)
+    multiply_quantized_heads<V>(Int8Weight(l.weight, n, k), l, inputs, heads, rows, threads);
+  else if (l.product == INT4)
+    multiply_quantized_heads<V>(Int4Weight(l.weight, n, k), l, inputs, heads, rows, threads);
+  else if (l.compact)
+    multiply_heads<V>(CompactWeight(l.weight, n, k), l, inputs, heads, rows, threads);
+  else
+    multiply_heads<V>(whole_panels((const bf16*)l.weight, k), l, inputs, heads, rows, threads);
   return true;
 }
 

@@ -14,7 +14,11 @@ constexpr long INT4_LINES = 8, INT4_QUADS = 4;  // lines of a step, and lines th
 constexpr long INT4_CODES = INT4_LINES * 64, INT4_STEP = INT4_CODES + INT_INPUTS / INT4_INPUTS * 2 * LANES;
 constexpr uint32_t LOW_HALVES = 0x0f0f0f0fu;
 
+class Int4Panel;
+
 struct Int4Weight {
+  using Panel = Int4Panel;
+
   const uint8_t* codes;
   const float* scales;
   long steps;
@@ -137,6 +141,25 @@ INLINE void widen_tile(const uint8_t* from, uint8_t* to) {
     }
   }
 }
+
+// The tiles of a panel as int8, one after the other.
+class Int4Panel {
+ public:
+  Int4Panel() = default;
+  Int4Panel(const Int4Weight& weight, long j) : at_(weight.codes + j * weight.panel()) {}
+
+  // Writes the next tile to `to`, and fetches one that comes later.
+  INLINE_MEMBER void next(uint8_t* to) {
+    for (long line = 0; line < INT4_STEP; line += 64) __builtin_prefetch(at_ + FAR_AHEAD + line, 0, 2);
+    widen_tile(at_, to);
+    at_ += INT4_STEP;
+  }
+
+ private:
+  static constexpr long FAR_AHEAD = 8 * INT4_STEP;
+
+  const uint8_t* at_ = nullptr;
+};
 
 // The same as on_vectors, on tiles. At most 32 rows, from a multiple of 32 on. The first of them widen the panels to
 // `room`, for all rows.

@@ -2,6 +2,8 @@
 // inputs, so that a row's result does not depend on the other rows.
 #include "linear.h"
 
+#include <numeric>
+
 #include "exports.h"
 #include "quantized_product.h"
 #include "scratch.h"
@@ -33,16 +35,29 @@ QuantizedRows quantized(const Linear& l, const float* inputs, long rows) {
   return QuantizedRows(inputs, rows, l.inputs, l.product == INT4);
 }
 
+// Calls product(weight) with a layer's weight of bfloat16, in its form.
+template <class F>
+void halves(const Linear& l, F&& product) {
+  if (l.compact)
+    product(CompactWeight(l.weight, l.outputs, l.inputs));
+  else
+    product(whole_panels((const bf16*)l.weight, l.inputs));
+}
+
 // y [m, outputs] = x W^T + b, or += if ADD, by the layer's product. x: inputs in its form.
 template <bool ADD, class Y>
 void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
   const long n = l.outputs, k = l.inputs;
-  const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)x;
+  const void* const w = l.weight;
+  const bf16* const rounded = (const bf16*)x;
   switch (l.product) {
-    case FLOATS: return multiply<ADD>(x, (const float*)l.weight, l.bias, y, m, n, k, threads);
-    case WIDENED: return multiply<ADD>(x, w, l.bias, y, m, n, k, threads);
-    case PAIRS: return multiply<ADD>(rounded, w, l.bias, y, m, n, k, threads);
-    case TILES: return multiply_tiles<ADD>(rounded, w, l.bias, y, m, n, k, threads);
+    case FLOATS: return multiply<ADD>(x, whole_panels((const float*)w, k), l.bias, y, m, n, k, threads);
+    case WIDENED:
+      return halves(l, [&](const auto& weight) { multiply<ADD>(x, weight, l.bias, y, m, n, k, threads); });
+    case PAIRS:
+      return halves(l, [&](const auto& weight) { multiply<ADD>(rounded, weight, l.bias, y, m, n, k, threads); });
+    case TILES:
+      return halves(l, [&](const auto& weight) { multiply_tiles<ADD>(rounded, weight, l.bias, y, m, n, k, threads); });
     case INT8: return multiply_quantized<ADD>(Int8Weight(w, n, k), quantized(l, x, m), l.bias, y, n, threads);
     case INT4: return multiply_quantized<ADD>(Int4Weight(w, n, k), quantized(l, x, m), l.bias, y, n, threads);
   }
@@ -89,17 +104,25 @@ void add_projection(const Linear& l, const float* inputs, float* y, long rows, i
 const float* project_gated(const Linear& l, const float* inputs, const Linear& next, float* y, float* room, long m,
                            bool gelu, int threads) {
   const long n = l.outputs / 2, k = l.inputs;
-  const bf16 *const w = (const bf16*)l.weight, *const rounded = (const bf16*)inputs;
+  const void* const w = l.weight;
+  const bf16* const rounded = (const bf16*)inputs;
+  const bool to_tiles = l.product == TILES && next.product == TILES && m > FEW_ROWS;
   switch (l.product) {
-    case FLOATS: multiply_gated(inputs, (const float*)l.weight, l.bias, y, m, n, k, gelu, threads); break;
-    case WIDENED: multiply_gated(inputs, w, l.bias, y, m, n, k, gelu, threads); break;
-    case PAIRS: multiply_gated(rounded, w, l.bias, y, m, n, k, gelu, threads); break;
+    case FLOATS: multiply_gated(inputs, whole_panels((const float*)w, k), l.bias, y, m, n, k, gelu, threads); break;
+    case WIDENED:
+      halves(l, [&](const auto& weight) { multiply_gated(inputs, weight, l.bias, y, m, n, k, gelu, threads); });
+      break;
+    case PAIRS:
+      halves(l, [&](const auto& weight) { multiply_gated(rounded, weight, l.bias, y, m, n, k, gelu, threads); });
+      break;
     case TILES:
-      if (next.product == TILES && m > FEW_ROWS) {
-        multiply_gated_to_tiles(rounded, w, l.bias, (bf16*)room, m, n, k, gelu, threads);
-        return room;
-      }
-      multiply_gated_tiles(rounded, w, l.bias, y, m, n, k, gelu, threads);
+      halves(l, [&](const auto& weight) {
+        if (to_tiles)
+          multiply_gated_to_tiles(rounded, weight, l.bias, (bf16*)room, m, n, k, gelu, threads);
+        else
+          multiply_gated_tiles(rounded, weight, l.bias, y, m, n, k, gelu, threads);
+      });
+      if (to_tiles) return room;
       break;
     case INT8:
       multiply_quantized_gated(Int8Weight(w, l.outputs, k), quantized(l, inputs, m), l.bias, y, n, gelu, threads);
@@ -136,6 +159,63 @@ void pack_weight(const void* weight, void* packed, long n, long k, int wide, int
             ((bf16*)packed)[base + lane * 2 + odd] = inside ? ((const bf16*)weight)[row * k + col] : bf16{0};
         }
   });
+}
+
+void choose_codes(const bf16* weight, uint8_t* codes, int64_t* exceptions, long n, long k, int threads) {
+  parallel((n + LANES - 1) / LANES, threads, [&](long j) {
+    const long rows = std::min(LANES, n - j * LANES), padded = padded_inputs(k, false);
+    int64_t counts[256] = {};
+    for (long row = j * LANES; row < j * LANES + rows; row++)
+      for (long i = 0; i < k; i++) counts[weight[row * k + i].bits >> 8]++;
+    counts[0] += LANES * padded - rows * k;  // padding
+    uint8_t order[256];
+    std::iota(order, order + 256, 0);
+    std::partial_sort(order, order + CODES, order + 256, [&](int a, int b) { return counts[a] > counts[b]; });
+    std::copy(order, order + CODES, codes + j * CODES);
+    exceptions[j] = LANES * padded;
+    for (long code = 0; code < CODES; code++) exceptions[j] -= counts[order[code]];
+  });
+}
+
+void pack_compact(const bf16* weight, void* packed, long n, long k, int threads) {
+  const CompactWeight to(packed, n, k);
+  parallel((n + LANES - 1) / LANES, threads, [&](long j) {
+    uint8_t code_of[256];
+    std::fill(code_of, code_of + 256, CODES);
+    for (long code = CODES - 1; code >= 0; code--) code_of[to.codes[j * CODES + code]] = code;
+    uint8_t* at = (uint8_t*)to.tiles + j * to.steps * COMPACT_TILE;
+    Exception* exception = (Exception*)to.exceptions + to.firsts[j];
+    for (long step = 0; step < to.steps; step++) {
+      uint16_t words[TILE_SIZE];
+      uint8_t tile_codes[TILE_SIZE];
+      for (long lane = 0; lane < LANES; lane++)
+        for (long i = 0; i < BF16_INPUTS; i++) {
+          const long row = j * LANES + lane, col = step * BF16_INPUTS + i;
+          words[i / 2 * 2 * LANES + lane * 2 + i % 2] = row < n && col < k ? weight[row * k + col].bits : 0;
+        }
+      for (long i = 0; i < TILE_SIZE; i++) {
+        tile_codes[i] = code_of[words[i] >> 8];
+        if (tile_codes[i] < CODES) continue;
+        tile_codes[i] = 0;
+        *exception++ = {(uint32_t)(step * TILE_SIZE + i), words[i], 0};
+      }
+      for (long group = 0; group < TILE_ROWS / COMPACT_LINES; group++, at += COMPACT_GROUP)
+        for (long i = 0; i < 64; i++) {
+          const long first = compact_place(group, 0, i), second = compact_place(group, 1, i);
+          at[i] = words[first], at[64 + i] = words[second];
+          at[128 + i] = tile_codes[first] | tile_codes[second] << 4;
+        }
+    }
+    *exception = {UINT32_MAX, 0, 0};
+  });
+}
+
+int compact_is_fast() {
+#ifdef __AVX2__
+  return 1;
+#else
+  return 0;
+#endif
 }
 
 void pack_int8(const int8_t* codes, const float* scales, void* packed, long n, long k, int threads) {

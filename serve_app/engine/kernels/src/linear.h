@@ -12,10 +12,11 @@ enum Product : long {
 };
 
 struct Linear {
-  const void* weight;  // from pack_weight, pack_int8 or pack_int4
+  const void* weight;  // from pack_weight, pack_compact, pack_int8 or pack_int4
   const float* bias;   // padded to whole panels, or null
   long outputs, inputs;
   long product;  // a Product
+  long compact;  // whether the weight is from pack_compact: bfloat16 in twelve bits (see compact.h)
 };
 
 // The inputs of a product lie in the form that the product takes: float32 rows, bfloat16 rows or bfloat16 tiles.

@@ -20,10 +20,6 @@ constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at 
 // The bias [n] at the sixteen outputs of a panel; zeros if there is no bias.
 INLINE F16 bias_at(const float* bias, long panel) { return bias ? load(bias + panel * LANES) : F16{}; }
 
-struct PanelPair {
-  const char *w, *v;
-};
-
 // Rows as tiles of one type: sixteen rows are `steps` tiles, `apart` bytes after the sixteen rows before.
 struct ManyRows {
   const char* tiles;
@@ -48,33 +44,6 @@ struct Grid {
     rows = (blocks + chunks - 1) / chunks * BLOCK;
     chunks = (m + rows - 1) / rows;
   }
-};
-
-// Panels that lie in memory in the form of the product: pair_at(i) is pair i. A pair comes from memory into the
-// second-level cache while the pair before is multiplied.
-template <class PairAt>
-class FetchedPanels {
- public:
-  explicit FetchedPanels(PairAt pair_at) : pair_at_(pair_at) {}
-
-  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`.
-  PanelPair turn_to(long pair, long next, long blocks) {
-    const PanelPair coming = pair_at_(next);
-    at_ = coming.w, apart_ = coming.v - coming.w, lines_ = (TILE_BYTES / 64 + blocks - 1) / blocks;
-    return pair_at_(pair);
-  }
-
-  void ahead() {
-    for (const char* const end = at_ + lines_ * 64; at_ < end; at_ += 64) {
-      __builtin_prefetch(at_, 0, 2);
-      __builtin_prefetch(at_ + apart_, 0, 2);
-    }
-  }
-
- private:
-  const PairAt pair_at_;
-  const char* at_ = nullptr;
-  long apart_ = 0, lines_ = 0;  // apart_: bytes between the panels
 };
 
 // The rows of a block that are to be finished: `left` rows from row `row` on, with the sums of `pairs` pairs of panels.

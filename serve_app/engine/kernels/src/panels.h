@@ -22,6 +22,20 @@ INLINE long padded_inputs(long k, bool wide) {
 INLINE long panel_size(const float*, long k) { return padded_inputs(k, true) * LANES; }
 INLINE long panel_size(const bf16*, long k) { return padded_inputs(k, false) * LANES; }
 
+// Panels as they are, one after the other, from panel `first` on.
+template <class W>
+struct WholePanels {
+  const W* w;
+  long panel, first = 0;  // panel: elements
+
+  const W* at(long j) const { return w + (j - first) * panel; }
+};
+
+template <class W>
+WholePanels<W> whole_panels(const W* w, long k) {
+  return {w, panel_size(w, k)};
+}
+
 // Calls task(first, last, turn) for ranges [first, last) of `count` panels. A range has a few groups of `group` panels,
 // and at most MAX_PANELS, so that its weights stay in the second-level cache while the task goes over all rows.
 constexpr long MAX_PANELS = 12;

@@ -1,6 +1,7 @@
 // Products of linear layers on tile registers. Their sums are stored, added to what is there, or gated.
 #pragma once
 #include "many_rows.h"
+#include "panels_ahead.h"
 #include "rowwise.h"
 #include "tiles.h"
 
@@ -12,9 +13,17 @@ constexpr long FEW_ROWS = BLOCK;  // of products whose panels come from memory f
 struct alignas(64) TileSums {
   float at[BLOCK][2 * LANES];
 
-  void compute(long rows, const TileFactors& factors, bool cold) {
-    cold ? tile_product<false, true>(rows, factors, at[0], 2 * LANES)
-         : tile_product<false, false>(rows, factors, at[0], 2 * LANES);
+  // At panels `first` and `second`, or at one if `second` is negative. `row`: the first row, as the first block of rows
+  // has panels from memory.
+  void compute(const WholePanels<bf16>& weight, const bf16* x, long row, long rows, long first, long second) {
+    const bf16 *const w = weight.at(first), *const v = second < 0 ? nullptr : weight.at(second);
+    const long steps = weight.panel / TILE_SIZE;
+    row ? tile_product(rows, x, steps, FetchedTiles<false>(w, v), at[0], 2 * LANES)
+        : tile_product(rows, x, steps, FetchedTiles<true>(w, v), at[0], 2 * LANES);
+  }
+  void compute(const CompactWeight& weight, const bf16* x, long, long rows, long first, long second) {
+    const long after = second == first + 1 ? 2 : 1;
+    tile_product(rows, x, weight.steps, CompactTiles(weight, first, second, after), at[0], 2 * LANES);
   }
   F16 row(long r, long panel) const { return load(at[r] + panel * LANES); }
 };
@@ -28,15 +37,12 @@ void row_blocks(const bf16* x, long m, long k, F&& block) {
 
 // y [m, n] = x W^T + bias, or += if ADD, as in vector_product.h. x: tiles of rows from `round_tiles`. bias: padded to
 // whole panels, or null.
-template <bool ADD, class Y>
-void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long m, long n, long k, int threads) {
-  const long panel = panel_size(w, k), steps = panel / TILE_SIZE, panels = (n + LANES - 1) / LANES;
+template <bool ADD, class Weight, class Y>
+void multiply_tiles(const bf16* x, const Weight& weight, const float* bias, Y* y, long m, long n, long k, int threads) {
+  const long steps = padded_inputs(k, false) / BF16_INPUTS, panels = (n + LANES - 1) / LANES;
   if (m > FEW_ROWS)
     return multiply_many<Bf16Step, GROUPED>(
-        ManyRows(x, m, steps), (panels + 1) / 2, 1, threads, FetchedPanels([=](long pair) {
-          const bf16* const at = w + 2 * pair * panel;
-          return PanelPair{(const char*)at, (const char*)(2 * pair + 1 < panels ? at + panel : at)};
-        }),
+        ManyRows(x, m, steps), (panels + 1) / 2, 1, threads, panels_ahead(weight, neighbours(panels)),
         each_pair([&](const float* sums, long row, long pair) {
           for (long c = 0; c < 2; c++) {
             const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
@@ -58,7 +64,7 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
     row_blocks(x, m, k, [&](long row, long count, const bf16* block) {
       for (long j = first; j < last; j += 2) {
         const long two = j + 1 < last;
-        sums.compute(count, {block, w + j * panel, two ? w + (j + 1) * panel : nullptr, steps}, row == 0);
+        sums.compute(weight, block, row, count, j, two ? j + 1 : -1);
         for (long c = 0; c <= two; c++) {
           const F16 b = bias_at(bias, j + c);
           const long some = std::min(LANES, n - (j + c) * LANES);
@@ -80,13 +86,13 @@ void multiply_tiles(const bf16* x, const bf16* w, const float* bias, Y* y, long 
 }
 
 // The inputs of the next product, as tiles: act(x G^T) * (x U^T) [m, n], as below, of more than FEW_ROWS rows.
-void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf16* tiles, long m, long n, long k,
+template <class Weight>
+void multiply_gated_to_tiles(const bf16* x, const Weight& weight, const float* bias, bf16* tiles, long m, long n, long k,
                              bool gelu, int threads) {
-  const long count = n / LANES, panel = panel_size(w, k), padded = padded_inputs(n, false);
+  const long count = n / LANES, padded = padded_inputs(n, false);
   multiply_many<Bf16Step, 1>(
-      ManyRows(x, m, panel / TILE_SIZE), count, 1, threads, FetchedPanels([=](long pair) {
-        return PanelPair{(const char*)(w + pair * panel), (const char*)(w + (pair + count) * panel)};
-      }),
+      ManyRows(x, m, padded_inputs(k, false) / BF16_INPUTS), count, 1, threads,
+      panels_ahead(weight, [=](long pair) { return PanelNumbers{pair, pair + count}; }),
       each_pair([&](const float* sums, long row, long pair) {
         const F16 gate = load(sums) + bias_at(bias, pair), up = load(sums + LANES) + bias_at(bias, pair + count);
         bf16* const to = tiles + tile_offset(row, pair * LANES, padded);
@@ -97,9 +103,10 @@ void multiply_gated_to_tiles(const bf16* x, const bf16* w, const float* bias, bf
 
 // y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
 // sixteen.
-void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float* y, long m, long n, long k, bool gelu,
-                          int threads) {
-  const long count = n / LANES, panel = panel_size(w, k), steps = panel / TILE_SIZE;
+template <class Weight>
+void multiply_gated_tiles(const bf16* x, const Weight& weight, const float* bias, float* y, long m, long n, long k,
+                          bool gelu, int threads) {
+  const long count = n / LANES;
   parallel_panels(count, 1, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
@@ -110,7 +117,7 @@ void multiply_gated_tiles(const bf16* x, const bf16* w, const float* bias, float
     const long stride = kept ? width : n;
     row_blocks(x, m, k, [&](long row, long size, const bf16* block) {
       for (long j = first; j < last; j++) {
-        sums.compute(size, {block, w + j * panel, w + (j + count) * panel, steps}, row == 0);
+        sums.compute(weight, block, row, size, j, j + count);
         const F16 gate = bias_at(bias, j), up = bias_at(bias, j + count);
         for (long r = 0; r < size; r++)
           store(to + (row + r) * stride + (j - first) * LANES,

@@ -16,16 +16,15 @@ INLINE long tile_offset(long r, long i, long inputs) {
   return r / TILE_ROWS * TILE_ROWS * inputs + i / BF16_INPUTS * TILE_SIZE + r % TILE_ROWS * BF16_INPUTS + i % BF16_INPUTS;
 }
 
+// Two panels, or a tile of each.
+struct PanelPair {
+  const char *w, *v;
+};
+
 // The factors of a block: two tiles of rows and two panels, each with a tile for each step.
 struct BlockFactors {
   const char *high, *low, *w, *v;
   long steps;
-};
-
-// The factors of a product: rows `x` as tiles, a panel `w` and a second panel `v` or null. All have the same inputs.
-struct TileFactors {
-  const bf16 *x, *w, *v;
-  long steps;  // of 32 inputs
 };
 
 #ifdef __AMX_BF16__
@@ -81,36 +80,49 @@ INLINE void prefetch_tile(const bf16* w) {
     __builtin_prefetch((const char*)w + TILE_AHEAD + line * 64, 0, 2);
 }
 
+// Two panels that a product takes from memory, a tile of each at a time. `v` may be null. COLD: they are fetched ahead.
+template <bool COLD>
+class FetchedTiles {
+ public:
+  FetchedTiles(const bf16* w, const bf16* v) : w_(w), v_(v) {}
+
+  bool two() const { return v_; }
+  template <int PANELS>
+  INLINE_MEMBER PanelPair next() {
+    const PanelPair here{(const char*)w_, (const char*)v_};
+    if (COLD) prefetch_tile(w_);
+    if (COLD && PANELS > 1) prefetch_tile(v_);
+    w_ += TILE_SIZE;
+    if (PANELS > 1) v_ += TILE_SIZE;
+    return here;
+  }
+
+ private:
+  const bf16 *w_, *v_;
+};
+
 // The same as `tile_product` below, with ROWS tiles of rows and PANELS panels, 1 or 2 each.
-template <int ROWS, int PANELS, bool ADD, bool COLD>
-void tile_product(const TileFactors& f, float* y, long stride) {
-  const bf16 *const x = f.x, *const low = f.x + f.steps * TILE_SIZE, *const w = f.w, *const v = f.v;
+template <int ROWS, int PANELS, class Tiles>
+void tile_product(const bf16* x, long steps, Tiles& tiles, float* y, long stride) {
+  const bf16* low = x + steps * TILE_SIZE;
   float* const y_low = y + TILE_ROWS * stride;
   const long bytes = stride * sizeof(float);
   asm volatile("" ::: "memory");  // GCC does not know that its tile loads read memory: stores stay before this line
-  if (ADD) {
-    _tile_loadd(0, y, bytes);
-    if (PANELS > 1) _tile_loadd(1, y + LANES, bytes);
-    if (ROWS > 1) _tile_loadd(2, y_low, bytes);
-    if (ROWS > 1 && PANELS > 1) _tile_loadd(3, y_low + LANES, bytes);
-  } else {
-    _tile_zero(0);
-    if (PANELS > 1) _tile_zero(1);
-    if (ROWS > 1) _tile_zero(2);
-    if (ROWS > 1 && PANELS > 1) _tile_zero(3);
-  }
-  for (long at = 0; at < f.steps * TILE_SIZE; at += TILE_SIZE) {
-    _tile_loadd(4, x + at, 64);
-    _tile_loadd(6, w + at, 64);
+  _tile_zero(0);
+  if (PANELS > 1) _tile_zero(1);
+  if (ROWS > 1) _tile_zero(2);
+  if (ROWS > 1 && PANELS > 1) _tile_zero(3);
+  for (const bf16* const end = low; x < end; x += TILE_SIZE, low += TILE_SIZE) {
+    const auto [w, v] = tiles.template next<PANELS>();
+    _tile_loadd(4, x, 64);
+    _tile_loadd(6, w, 64);
     _tile_dpbf16ps(0, 4, 6);
-    if (COLD) prefetch_tile(w + at);
     if (PANELS > 1) {
-      _tile_loadd(7, v + at, 64);
+      _tile_loadd(7, v, 64);
       _tile_dpbf16ps(1, 4, 7);
-      if (COLD) prefetch_tile(v + at);
     }
     if (ROWS > 1) {
-      _tile_loadd(5, low + at, 64);
+      _tile_loadd(5, low, 64);
       _tile_dpbf16ps(2, 5, 6);
       if (PANELS > 1) _tile_dpbf16ps(3, 5, 7);
     }
@@ -121,19 +133,19 @@ void tile_product(const TileFactors& f, float* y, long stride) {
   if (ROWS > 1 && PANELS > 1) _tile_stored(3, y_low + LANES, bytes);
 }
 
-// y [rows, 16 or 32] = x W^T, or += if ADD, for up to 32 rows `stride` apart. Whole tiles of rows are written. COLD:
-// the panels come from memory, and are fetched ahead.
-template <bool ADD, bool COLD>
-void tile_product(long rows, const TileFactors& f, float* y, long stride) {
+// y [rows, 16 or 32] = x W^T for up to 32 rows of x, as tiles of `steps` steps. Rows of y are `stride` apart; whole tiles
+// of rows are written.
+template <class Tiles>
+void tile_product(long rows, const bf16* x, long steps, Tiles tiles, float* y, long stride) {
   if (rows > TILE_ROWS)
-    f.v ? tile_product<2, 2, ADD, COLD>(f, y, stride) : tile_product<2, 1, ADD, COLD>(f, y, stride);
+    tiles.two() ? tile_product<2, 2>(x, steps, tiles, y, stride) : tile_product<2, 1>(x, steps, tiles, y, stride);
   else
-    f.v ? tile_product<1, 2, ADD, COLD>(f, y, stride) : tile_product<1, 1, ADD, COLD>(f, y, stride);
+    tiles.two() ? tile_product<1, 2>(x, steps, tiles, y, stride) : tile_product<1, 1>(x, steps, tiles, y, stride);
 }
 
 // A step of a block: 32 inputs of bfloat16. Its sums are float32.
 struct Bf16Step {
-  static inline __attribute__((always_inline)) void add(const char* high, const char* low, const char* w, const char* v) {
+  INLINE void add(const char* high, const char* low, const char* w, const char* v) {
     _tile_loadd(4, high, 64);
     _tile_loadd(6, w, 64);
     _tile_dpbf16ps(0, 4, 6);
@@ -149,7 +161,7 @@ struct Bf16Step {
 
 // The same for 64 inputs: rows of int8, and panels of unsigned bytes. Its sums are int32.
 struct Int8Step {
-  static inline __attribute__((always_inline)) void add(const char* high, const char* low, const char* w, const char* v) {
+  INLINE void add(const char* high, const char* low, const char* w, const char* v) {
     _tile_loadd(4, high, 64);
     _tile_loadd(6, w, 64);
     _tile_dpbsud(0, 4, 6);
@@ -207,8 +219,13 @@ struct TileScope {
   explicit TileScope(long) {}
 };
 
-template <bool ADD, bool COLD>
-void tile_product(long, const TileFactors&, float*, long) {
+template <bool COLD>
+struct FetchedTiles {
+  FetchedTiles(const bf16*, const bf16*) {}
+};
+
+template <class Tiles>
+void tile_product(long, const bf16*, long, const Tiles&, float*, long) {
   __builtin_trap();
 }
 

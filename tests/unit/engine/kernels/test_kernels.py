@@ -12,7 +12,7 @@ import torch
 
 from serve_app.engine import kernels
 from serve_app.engine.kernels import build, native
-from serve_app.engine.kernels.native import NativeCache
+from serve_app.engine.kernels.layers import NativeCache
 from serve_app.engine.kernels.structs import Product
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
