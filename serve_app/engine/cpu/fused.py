@@ -19,8 +19,9 @@ from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.fuse import fuse_forward, fuse_layers
 from serve_app.engine.fused.layer import AttentionCall
 from serve_app.engine.kernels import native
-from serve_app.engine.kernels.native import TYPES, Native
+from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization
+from serve_app.engine.kernels.structs import TYPES
 from serve_app.engine.linear.packable import packable_linears
 from serve_app.engine.linear.packed import Pack, PackedLinear, pack_linears
 from serve_app.engine.linear.quantized import packer, sensitive_linears

@@ -43,7 +43,7 @@ class QuantizedLinear(PackedLinear):
         if self._kernels is None:
             return None
         return LinearStruct(
-            weight=self._weight.data_ptr(),
+            weight=self._data.data_ptr(),
             bias=None if self._wide_bias is None else self._wide_bias.data_ptr(),
             outputs=self.out_features,
             inputs=self.in_features,
@@ -56,7 +56,7 @@ class QuantizedLinear(PackedLinear):
         """Of the weight as it is packed."""
         if self._kernels is None:
             return self._codes.num_bytes
-        return self._weight.nbytes
+        return self._data.nbytes
 
     def _multiply(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
         rows = x.reshape(-1, self.in_features).float().contiguous()
