@@ -7,7 +7,8 @@ The engine runs as a replica runs it, in this process, with its text made as wel
 time, without that of the parts inside it; a figure is the median over the repeats. All layers are one native
 call, which says itself how long its parts take (see laps.h). Then come operations or
 bytes a second, and their share of what the machine reached in the same run (see limits.py): prompts are held
-against its rate of bf16 products, with the causal half of attention counted; decoding against its bandwidth.
+against its rate of products, with the causal half of attention counted; decoding against its bandwidth, with
+weights as they are packed.
 On a machine with other work, `best` says more than the median.
 """
 
@@ -28,7 +29,7 @@ from typing import Any, Final
 import torch
 from deployment import model_config
 from limits import matrix_rate, read_bandwidth
-from roofline import BF16_BYTES, CACHE_BYTES, Machine, Shape
+from roofline import CACHE_BYTES, Machine, Shape
 from stopwatch import Stopwatch
 
 from serve_app.engine.engine import Engine
@@ -275,6 +276,14 @@ class Report:
         }
 
 
+def bytes_of_a_weight(engine: Engine) -> float:
+    """In linear layers, as they are packed."""
+    runner: Any = engine._runner
+    packed = [module for module in runner._runner.module.modules() if isinstance(module, PackedLinear)]
+    weights = sum(linear.in_features * linear.out_features for linear in packed)
+    return sum(linear.num_bytes for linear in packed) / weights
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path, help="model folder, see make_model.py")
@@ -282,9 +291,6 @@ def main() -> None:
     parser.add_argument("--decodes", type=int, nargs="*", default=list(DECODES), metavar="SEQUENCES")
     parser.add_argument("--repeats", type=int, default=20, help="decoding steps; a quarter as many prompts")
     parser.add_argument("--quantization", help="as in a deploy file")
-    parser.add_argument(
-        "--weight-bytes", type=float, default=BF16_BYTES, help="of one weight, when quantized"
-    )
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     args = parser.parse_args()
     settings = {"quantization": args.quantization} if args.quantization else {}
@@ -295,9 +301,11 @@ def main() -> None:
     engine, _ = load_engine(config, lambda text: print(text, file=sys.stderr))
     print(f"`python {' '.join(sys.argv)}`\n\n{datetime.date.today()}, {threads} threads.")
     limits = {"flops": machine.flops, "bandwidth": machine.bandwidth}
-    print(f"Limits: {machine.flops / 1e12:.2f} TFLOP/s of bf16 products, {machine.bandwidth / 1e9:.1f} GB/s.")
+    print(f"Limits: {machine.flops / 1e12:.2f} TFLOP/s of products, {machine.bandwidth / 1e9:.1f} GB/s.")
     works = [prompt_work(shape, length, max(2, args.repeats // 4)) for length in args.prompts]
-    works += [decode_work(shape, batch, args.repeats, args.weight_bytes) for batch in args.decodes]
+    weight_bytes = bytes_of_a_weight(engine)
+    print(f"The weights of linear layers take {weight_bytes:.2f} bytes each.")
+    works += [decode_work(shape, batch, args.repeats, weight_bytes) for batch in args.decodes]
     report = Report(machine)
     measure(Bench(engine, load_tokenizer(config, args.model), Stopwatch()), works, report)
     if args.out:

@@ -286,7 +286,8 @@ once has short and long ones.
 
 The share of the limit is the least time that the machine needs for a batch over the wall time. The least time
 counts the operations of prompts, with the causal half of attention, at the machine's rate of bf16 products.
-It counts the bytes that decoding reads, weights and caches, at the machine's bandwidth."""
+It counts the bytes that decoding reads, weights and caches, at the machine's bandwidth. A weight of
+bf16 counts two bytes, though ours reads 1.5."""
 
 KEPT: Final = """\
 These were started once a model, and stood still (SIGSTOP) while others had their turn: {}. They keep their
