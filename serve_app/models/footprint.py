@@ -32,10 +32,13 @@ def least_memory(config: ModelConfig) -> int | None:
         tensors = stored_tensors(folder)
         item_bytes = _WANTED.get(config.dtype)
         shape = read_json(folder / "config.json")
-        weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
+        vocabulary = (shape.get("text_config") or shape).get("vocab_size")
         if config.quantization != "none":
-            vocabulary = (shape.get("text_config") or shape).get("vocab_size")
             weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
+        elif config.device != "cuda":
+            weights = _compact_bytes(tensors, item_bytes, vocabulary)
+        else:
+            weights = sum(_tensor_bytes(each, item_bytes) for each in tensors)
         smallest = item_bytes or min((_FLOATS[each.dtype] for each in tensors if _is_float(each)), default=2)
         return weights + cache_bytes(shape, config.engine, smallest)
     except (OSError, ValueError, KeyError, TypeError, ModelLoadError):
@@ -91,6 +94,21 @@ def _quantised_bytes(
         else:
             total += _tensor_bytes(each, item_bytes)
     return total + embedding + head
+
+
+def _compact_bytes(tensors: Sequence[StoredTensor], item_bytes: int | None, vocabulary: int | None) -> int:
+    """Bytes of all weights where matrices of two bytes a number take one and a half (see kernels/compact.py).
+
+    Of the matrices with a row for each token, one is the embedding, which stays as it is.
+    """
+    total, embedding = 0, 0
+    for each in tensors:
+        size = _tensor_bytes(each, item_bytes)
+        total += size
+        if _is_float(each) and len(each.shape) == 2 and size == 2 * each.num_values:
+            total -= size // 4
+            embedding = max(embedding, size if each.shape[0] == vocabulary else 0)
+    return total + embedding // 4
 
 
 def _tensor_bytes(tensor: StoredTensor, item_bytes: int | None) -> int:

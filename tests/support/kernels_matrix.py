@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Final
 
 from serve_app.engine.kernels import build
-from tests.support import emulated_tiles
+from tests.support.emulated_tiles import FLAGS as EMULATED_TILES
 
 ROOT: Final = Path(__file__).parents[2]
 FOLDER: Final = ROOT / "build" / "kernels-check"
@@ -84,7 +84,7 @@ def variants() -> Iterator[Variant]:
         for level, needs in (("", frozenset()), ("-v2", V2), ("-v3", V3), ("-v4", V4)):
             yield Variant(f"x86-64{level}", (f"-march=x86-64{level}",), needs)
         yield Variant("amx", ("-march=sapphirerapids",), AMX)
-        yield Variant("amx-emulated", emulated_tiles.FLAGS, plugin=emulated_tiles.__name__)
+        yield Variant("amx-emulated", EMULATED_TILES, plugin="tests.support.emulated_tiles")
     yield Variant("native", ())
     yield Variant("undefined", (*CHECKED, "-fsanitize=undefined", "-fno-sanitize-recover=all"))
     yield Variant(

@@ -61,7 +61,7 @@ def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     values, order = torch.sort(x.gather(1, ids), dim=-1, descending=True, stable=True)
     ids = ids.gather(1, order)
     for row in tied:
-        reached = (x[row] >= values[row, -1]).nonzero().flatten()
+        reached = (~(x[row] < values[row, -1])).nonzero().flatten()  # NaN too, which sorts before all others
         values[row], order = _first(x[row, reached], k)
         ids[row] = reached[order]
     return values, ids

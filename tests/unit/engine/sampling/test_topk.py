@@ -77,3 +77,12 @@ def test_largest_of_a_row_with_few_possible_tokens_keeps_ids_inside_it() -> None
     assert values[0, 2:].eq(float("-inf")).all()
     assert int(ids.min()) >= 0
     assert int(ids.max()) <= 2000
+
+
+def test_a_row_with_nan_and_ties_leaves_the_others_alone() -> None:
+    spoilt = torch.full((200,), float("inf"))
+    spoilt[-3:] = float("nan")
+    whole = torch.arange(200.0)
+    values, ids = largest(torch.stack([spoilt, whole]), 17)
+    assert values[0].isnan().sum() == 3
+    assert ids[1].tolist() == list(range(199, 182, -1))
