@@ -237,29 +237,28 @@ def test_a_prompt_that_is_being_computed_is_not_computed_for_another_request() -
     assert sum(length for step in runner.batches for name, _, length in step if name == "b") < 1 + 4 + 8
 
 
-def test_a_row_that_is_not_finite_ends_its_request_alone() -> None:
+def answers_beside_a_fault(break_request: Callable[[Faults, str], None]) -> Answers:
+    """The answers to "good" and "bad", which run side by side; after four steps "bad" is broken."""
     faults = Faults()
     running, found = engine(True, EvilRunner(faults)), Answers()
     for name in ("good", "bad"):
         running.add(EngineRequest(id=name, token_ids=(4, 5), sampling=replace(GREEDY, max_tokens=12)))
     for _ in range(4):
         found.step(running)
-    faults.nan_for.add("bad")
+    break_request(faults, "bad")
     found.drain(running)
+    return found
+
+
+def test_a_row_that_is_not_finite_ends_its_request_alone() -> None:
+    found = answers_beside_a_fault(lambda faults, name: faults.nan_for.add(name))
     assert found.of["good", 0][0] == greedy_tokens([4, 5], 12)
     assert found.of["bad", 0][2:] == (FinishReason.ERROR, "NumericalError")
     assert found.of["bad", 0][0] == greedy_tokens([4, 5], 12)[: len(found.of["bad", 0][0])]
 
 
 def test_a_request_that_raises_fails_alone_while_the_step_before_still_runs() -> None:
-    faults = Faults()
-    running, found = engine(True, EvilRunner(faults)), Answers()
-    for name in ("good", "bad"):
-        running.add(EngineRequest(id=name, token_ids=(4, 5), sampling=replace(GREEDY, max_tokens=12)))
-    for _ in range(4):
-        found.step(running)
-    faults.raise_for.add("bad")
-    found.drain(running)
+    found = answers_beside_a_fault(lambda faults, name: faults.raise_for.add(name))
     assert found.of["good", 0][0] == greedy_tokens([4, 5], 12)
     assert found.of["bad", 0][2] is FinishReason.ERROR
 
