@@ -144,26 +144,27 @@ class Native:
         _check(x, torch.float32)
         m, k = x.shape
         out = torch.empty(m, features, dtype=dtype)
-        compact = isinstance(packed, CompactWeight)
-        kind = torch.bfloat16 if isinstance(packed, CompactWeight) else packed.dtype
-        product = self.products[kind][0] if product is None else product
         if isinstance(packed, CompactWeight):
-            fits = product in self.products[kind] and k % 2 == 0 and packed.fits(features, k)
-            packed = packed.data
-        elif product in QUANTIZED:
-            fits = packed.dtype == torch.uint8 and packed.numel() == quantized_size(features, k, product)
+            compact, data, kind = packed, packed.data, torch.bfloat16
         else:
-            fits = product in self.products.get(packed.dtype, ()) and k % 2 == 0
-            fits = fits and packed.numel() == packed_size(features, k, packed.dtype)
+            compact, data, kind = None, packed, packed.dtype
+        product = self.products[kind][0] if product is None else product
+        if compact is not None:
+            fits = product in self.products[kind] and k % 2 == 0 and compact.fits(features, k)
+        elif product in QUANTIZED:
+            fits = kind == torch.uint8 and data.numel() == quantized_size(features, k, product)
+        else:
+            fits = product in self.products.get(kind, ()) and k % 2 == 0
+            fits = fits and data.numel() == packed_size(features, k, kind)
         if not fits or dtype not in TYPES:
             raise ValueError("the packed weight does not fit the input")
         struct = LinearStruct(
-            weight=packed.data_ptr(),
+            weight=data.data_ptr(),
             bias=None if bias is None else bias.data_ptr(),
             outputs=features,
             inputs=k,
             product=product,
-            compact=compact,
+            compact=compact is not None,
         )
         self._library.linear(
             *(ctypes.addressof(struct), x.data_ptr(), out.data_ptr(), m),

@@ -7,6 +7,7 @@
 #include <random>
 #include <vector>
 
+#include "compact.h"
 #include "exports.h"
 #include "panels.h"
 #include "turn.h"
@@ -92,6 +93,33 @@ void check_rows(long t, long n) {
       expect("widen", wide[r * n + i], narrow(x[r * n + i], false), 0);
     }
   }
+}
+
+// A compact weight of zeros, exceptions and others has the outputs of the whole one, bit for bit.
+void check_compact(long product, long rows, long n, long k) {
+  const Floats values = randoms(n * k), x = randoms(rows * k);
+  std::vector<bf16> weight(n * k);
+  for (long i = 0; i < n * k; i++) put(&weight[i], i % 11 ? values[i] : i % 2 ? 0.f : values[i] * 1e30f);
+  const long panels = (n + LANES - 1) / LANES, padded = panels * LANES * padded_inputs(k, false);
+  std::vector<uint8_t> codes(panels * CODES);
+  std::vector<int64_t> exceptions(panels);
+  choose_codes(weight.data(), codes.data(), exceptions.data(), n, k, THREADS);
+  std::vector<int64_t> firsts(panels + 1);
+  for (long j = 0; j < panels; j++) firsts[j + 1] = firsts[j] + exceptions[j] + 1;
+  Scratch whole, compact;
+  float* const whole_at = whole.take(padded / 2 + 1);
+  const long bytes = padded * 3 / 2 + codes.size() + firsts.size() * 8 + firsts.back() * sizeof(Exception);
+  float* const compact_at = compact.take(bytes / 4 + 1);
+  const CompactWeight parts(compact_at, n, k);
+  std::copy(codes.begin(), codes.end(), (uint8_t*)parts.codes);
+  std::copy(firsts.begin(), firsts.end(), (int64_t*)parts.firsts);
+  pack_weight(weight.data(), whole_at, n, k, 0, THREADS);
+  pack_compact(weight.data(), compact_at, n, k, THREADS);
+  Floats want(rows * n), got(rows * n);
+  const Linear first{whole_at, nullptr, n, k, product, 0}, second{compact_at, nullptr, n, k, product, 1};
+  linear(&first, x.data(), want.data(), rows, 1, THREADS);
+  linear(&second, x.data(), got.data(), rows, 1, THREADS);
+  for (long i = 0; i < rows * n; i++) expect("pack_compact", got[i], want[i], 0);
 }
 
 void check_linear(long product, long rows, long n, long k) {
@@ -252,6 +280,8 @@ int main() {
     for (const long product : products) {
       for (const long rows : {1, 5, 17, 35}) check_linear(product, rows, 50, 38), check_linear(product, rows, 400, 64);
       check_linear(product, 150, 40, 650);
+      if (product != FLOATS)
+        for (const long rows : {1, 9, 17, 35, 70}) check_compact(product, rows, 50, 38), check_compact(product, rows, 100, 640);
       for (const long tokens : {1L, 21L, LENGTH}) check_attention(product, tokens, 0), check_attention(product, tokens, 40);
       check_shared(product);
       check_layers(product);
