@@ -1,6 +1,7 @@
 """Two kinds of the CPU kernels against each other, step by step in one process.
 
     python benchmarks/kernels_ab.py MODEL --sources OTHER/serve_app/engine/kernels/src [--disturb 6]
+        [--decodes 1 4 16 32] [--prompts 512]
     python benchmarks/kernels_ab.py MODEL --products widened pairs
 
 Steps alternate in random order, so that a slow minute of the machine hits both; the other build, of
@@ -92,9 +93,14 @@ def compare(variants: dict[str, Variant], repeats: int) -> dict[str, float]:
     return {name: statistics.median(values) for name, values in times.items()}
 
 
-def measure(steps: Callable[[int, int, bool], dict[str, Variant]], repeats: int) -> None:
-    rows = [(f"decode B={b}", b, CONTEXT, True, repeats) for b in DECODES]
-    rows.append(("prefill 512", 1, 512, False, max(2, repeats // 8)))
+def measure(
+    steps: Callable[[int, int, bool], dict[str, Variant]],
+    decodes: list[int],
+    prompts: list[int],
+    repeats: int,
+) -> None:
+    rows = [(f"decode B={b}", b, CONTEXT, True, repeats) for b in decodes]
+    rows += [(f"prefill {tokens}", 1, tokens, False, max(2, repeats // 8)) for tokens in prompts]
     for index, (name, count, tokens, decode, times) in enumerate(rows):
         medians = compare(steps(count, tokens, decode), times)
         if not index:
@@ -112,7 +118,9 @@ def main() -> None:
     what.add_argument("--sources", type=Path, help="folder of another version's kernels")
     what.add_argument("--products", nargs=2, choices=[p.name.lower() for p in Product])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--repeats", type=int, default=100)
+    parser.add_argument("--decodes", type=int, nargs="*", default=list(DECODES), metavar="SEQUENCES")
+    parser.add_argument("--prompts", type=int, nargs="*", default=[512], metavar="TOKENS")
+    parser.add_argument("--repeats", type=int, default=100, help="decoding steps; an eighth as many prompts")
     parser.add_argument("--disturb", type=int, default=0, metavar="PROCESSES", help="see step.py")
     options = parser.parse_args()
     print(f"`python {' '.join(sys.argv)}`\n\n{datetime.date.today()}, {options.threads} threads\n")
@@ -120,10 +128,11 @@ def main() -> None:
         torch.set_num_threads(options.threads)
         torch.manual_seed(0)
         if options.products:
-            measure(products(options.model, options.products), options.repeats)
+            variants = products(options.model, options.products)
+            measure(variants, options.decodes, options.prompts, options.repeats)
             return
         with compiled(options.sources) as other:
-            measure(builds(options.model, other), options.repeats)
+            measure(builds(options.model, other), options.decodes, options.prompts, options.repeats)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-# A step takes prompt tokens for at most this many times what its decodes take alone ...
-HELD: Final = 1.2
+# A step takes prompt tokens for at most this many times what its decodes take alone, or, if that is longer,
+# as long as such a step will take when the sequences of the prompts decode too ...
+HELD: Final = 1.1
 # ... or for `1 + FEW / n**2` times what a single decode takes, where `n` decode. The time of a small step
 # goes into reading the weights, and small pieces of prompts pay for it often. So few decodes wait longer.
 FEW: Final = 8.0
@@ -52,14 +53,18 @@ class Pace:
         """The seconds that a prompt token adds to a step; None before there are measurements."""
         return self._token_s
 
-    def prompt_tokens(self, decodes: int) -> int:
-        """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences."""
+    def prompt_tokens(self, decodes: int, sequences: int = 0) -> int:
+        """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences.
+
+        `sequences`: those of the step and those that are to follow them, so many as may run at once.
+        """
         if not decodes or not self._decode_s or self._token_s is None:
             return self._alone
         step = self._of_decodes(decodes)
-        room = max(HELD * step, (1.0 + FEW / decodes**2) * self._of_decodes(1))
+        later = (1.0 + HELD) * self._of_decodes(max(decodes, sequences)) - step
+        room = max(later, (1.0 + FEW / decodes**2) * self._of_decodes(1))
         rows = decodes + int(room / self._token_s)
-        return max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST - decodes))
+        return max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST) - decodes)
 
     def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
         """Note what a step took that computed so many tokens of each kind."""

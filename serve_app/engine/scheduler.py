@@ -127,7 +127,8 @@ class Scheduler:
         plan = Plan()
         budget = self._schedule_decodes(plan, self.max_step_tokens)
         plan.decode_tokens = self.max_step_tokens - budget
-        most = min(budget, self._pace.prompt_tokens(plan.decode_tokens))
+        sequences = min(self.max_sequences, len(self.running) + len(self.waiting))
+        most = min(budget, self._pace.prompt_tokens(plan.decode_tokens, sequences))
         plan.prompt_tokens = self._schedule_prompts(plan, most, running.computing if running else [])
         self._add_drafts(plan, budget - plan.prompt_tokens)
         return plan

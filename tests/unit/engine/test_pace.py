@@ -63,6 +63,15 @@ def test_the_fewer_decode_the_longer_they_may_wait() -> None:
     assert pieces == sorted(pieces, reverse=True)
 
 
+def test_decodes_that_many_are_about_to_join_wait_as_long_as_they_will_then() -> None:
+    pace = settled(16)
+    pace.observe(4, 0, cost(4, 0))
+    tokens = pace.prompt_tokens(4, sequences=16)
+    assert 0.8 < cost(4, tokens) / ((1 + HELD) * cost(16, 0)) < 1.1
+    assert tokens > pace.prompt_tokens(4) == pace.prompt_tokens(4, sequences=4)
+    assert pace.prompt_tokens(16, sequences=17) == pace.prompt_tokens(16)  # one size
+
+
 def test_a_slow_first_step_of_one_decode_does_not_count_once_larger_ones_were_faster() -> None:
     pace, other = settled(16), settled(16)
     pace.observe(1, 0, 3 * cost(16, 0))

@@ -17,12 +17,65 @@
 
 namespace {
 
-constexpr long TILE = 256;  // rows
+constexpr long TILE = 256;       // rows of a tile that all threads compute together
+constexpr long OWN_LEAST = 128;  // rows of a tile that a thread computes by itself: at least, with which
+constexpr long OWN_MOST = 320;   // weights are widened often enough, and at most, which the second-level cache holds
+constexpr long OWN_UNIT = 32;    // such tiles have whole units, as products take so many rows at once
 
-// Calls work(first row, number of rows) for tiles that cover all rows.
+// How the rows of a step are cut into tiles. Threads compute a tile together, each some of its outputs; or each thread
+// computes a tile of its own, from one product to the next, and what it writes stays in its caches.
+struct Tiling {
+  long rows, tile;
+  bool own;
+
+  Tiling(long rows, int threads)
+      : rows(rows), tile(std::min(TILE, rows)), own(threads > 1 && rows >= OWN_LEAST * threads) {
+    if (!own) return;
+    const long tiles = (rows + OWN_MOST * threads - 1) / (OWN_MOST * threads) * threads;
+    tile = ((rows + tiles - 1) / tiles + OWN_UNIT - 1) / OWN_UNIT * OWN_UNIT;
+  }
+};
+
+// Floats of what a tile needs between products. `gated`: the outputs of gates, where the next product does not take
+// them in that form.
+struct TileSizes {
+  long inputs = 0, gated = 0, gated_inputs = 0;
+
+  void add(const Layer& l, long tile) {
+    for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up}) inputs = std::max(inputs, inputs_room(*linear, tile));
+    gated = std::max(gated, whole_lines(tile * l.down.inputs));
+    gated_inputs = std::max(gated_inputs, inputs_room(l.down, tile));
+  }
+  long all() const { return inputs + gated + gated_inputs; }
+};
+
+struct TileRoom {
+  float *inputs, *gated, *gated_inputs;
+
+  TileRoom(float* at, const TileSizes& sizes)
+      : inputs(at), gated(inputs + sizes.inputs), gated_inputs(gated + sizes.gated) {}
+};
+
+// The room of a tile of its own. It belongs to the calling thread.
+float* own_room(const TileSizes& sizes) {
+  static thread_local Scratch scratch;
+  return scratch.take(sizes.all());
+}
+
+// Calls work(first row, number of rows, room, threads) for tiles that cover all rows. `common`: the room of a tile that
+// the threads share.
 template <class F>
-void tiles(long rows, F&& work) {
-  for (long first = 0; first < rows; first += TILE) work(first, std::min(TILE, rows - first));
+void tiles(const Tiling& tiling, const TileSizes& sizes, float* common, int threads, F&& work) {
+  const auto rows = [&](long first) { return std::min(tiling.tile, tiling.rows - first); };
+  if (!tiling.own) {
+    for (long first = 0; first < tiling.rows; first += tiling.tile)
+      work(first, rows(first), TileRoom(common, sizes), threads);
+    return;
+  }
+  parallel((tiling.rows + tiling.tile - 1) / tiling.tile, threads, [&](long i) {
+    const Alone alone;
+    work(i * tiling.tile, rows(i * tiling.tile), TileRoom(own_room(sizes), sizes), 1);
+  });
 }
 
 double* wanted_seconds = nullptr;  // by part; null: nobody asks
@@ -33,28 +86,24 @@ void time_parts(double* seconds) { wanted_seconds = seconds; }
 
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
   const Step& s = *step;
-  const long tile = std::min(TILE, s.rows);
+  const Tiling tiling(s.rows, threads);
   const auto attention = [&](const Layer& l, const Cache& c, const float* qkv, float* out) {
     return Attention{qkv,           out,     s.start,       s.length,  s.tables, nullptr,  s.sequences,
                      s.table_width, l.heads, l.qkv.outputs, c.key_dim, 1,        l.window, l.scale,
                      l.softcap};
   };
-  // Floats of each buffer: `gated` are the outputs of gates, where the next product does not take them in that form.
-  long inputs = 0, gated = 0, gated_inputs = 0, qkv = 0, attended = 0, parts = 0;
+  TileSizes sizes;
+  long qkv = 0, attended = 0, parts = 0;  // floats of each buffer
   for (long i = 0; i < count; i++) {
     const Layer& l = layers[i];
-    for (const Linear* linear : {&l.qkv, &l.out, &l.gate_up}) inputs = std::max(inputs, inputs_room(*linear, tile));
-    gated = std::max(gated, whole_lines(tile * l.down.inputs));
-    gated_inputs = std::max(gated_inputs, inputs_room(l.down, tile));
+    sizes.add(l, tiling.tile);
     qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
     attended = std::max(attended, whole_lines(s.rows * l.out.inputs));
     parts = std::max(parts, attention_room(attention(l, *caches[i], nullptr, nullptr), *caches[i], threads));
   }
   static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
-  float* const inputs_at = scratch.take(inputs + gated + gated_inputs + qkv + attended + parts);
-  float* const gated_at = inputs_at + inputs;
-  float* const gated_inputs_at = gated_at + gated;
-  float* const qkv_at = gated_inputs_at + gated_inputs;
+  float* const common = scratch.take(sizes.all() + qkv + attended + parts);
+  float* const qkv_at = common + sizes.all();
   float* const attended_at = qkv_at + qkv;
   float* const parts_at = attended_at + attended;
 
@@ -64,33 +113,35 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       const Layer& l = layers[i];
       const Cache& cache = *caches[i];
       const long width = l.qkv.inputs, dim = cache.key_dim, inner = l.out.inputs;
-      tiles(s.rows, [&](long first, long rows) {
+      tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const out = qkv_at + first * l.qkv.outputs;
-        norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, inputs_at, rows, threads);
+        norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, room.inputs, rows, sharing);
         laps.end(NORMS);
         const Heads heads{out,        s.cos + first * dim / 2, s.sin + first * dim / 2, l.q_norm, l.k_norm,
                           l.eps_head, cache,                   s.slots + first,         l.heads};
-        const bool turned = project_heads(l.qkv, inputs_at, heads, rows, threads);
-        if (!turned) project(l.qkv, inputs_at, out, rows, threads);
+        const bool turned = project_heads(l.qkv, room.inputs, heads, rows, sharing);
+        if (!turned) project(l.qkv, room.inputs, out, rows, sharing);
         laps.end(QKV_PRODUCT);
-        if (!turned) turn_heads(heads, rows, threads);
+        if (!turned) turn_heads(heads, rows, sharing);
         laps.end(ROTARY);
       });
+      laps.end(QKV_PRODUCT);
       attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
       laps.end(ATTENTION);
-      tiles(s.rows, [&](long first, long rows) {
+      tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const states = s.states + first * width;
-        const float* const heads = take_inputs(l.out, attended_at + first * inner, inputs_at, rows, threads);
-        add_projection(l.out, heads, states, rows, threads);
+        const float* const heads = take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);
+        add_projection(l.out, heads, states, rows, sharing);
         laps.end(OUT_PRODUCT);
-        norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, inputs_at, rows, threads);
+        norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, room.inputs, rows, sharing);
         laps.end(NORMS);
         const float* const gates =
-            project_gated(l.gate_up, inputs_at, l.down, gated_at, gated_inputs_at, rows, l.gelu, threads);
+            project_gated(l.gate_up, room.inputs, l.down, room.gated, room.gated_inputs, rows, l.gelu, sharing);
         laps.end(GATE_UP_PRODUCT);
-        add_projection(l.down, gates, states, rows, threads);
+        add_projection(l.down, gates, states, rows, sharing);
         laps.end(DOWN_PRODUCT);
       });
+      laps.end(DOWN_PRODUCT);
     }
   });
 }

@@ -13,7 +13,7 @@ namespace {
 constexpr long BLOCK = 2 * TILE_ROWS, BLOCK_SUMS = BLOCK * 2 * LANES;  // rows that the registers take at once
 constexpr long CHUNK_BYTES = 3 << 18;                                  // of rows in the second-level cache
 constexpr long PIECE = 9;                                              // steps: 9 KiB of each panel
-constexpr long TASKS = 6;                                              // for each thread, to share work evenly
+constexpr long TASKS = 3;                                              // for each thread, to share work evenly
 
 constexpr long GROUPED = 4;  // pairs: eight lines of a row of y are written at once
 
@@ -39,8 +39,9 @@ struct Grid {
     const long blocks = (m + BLOCK - 1) / BLOCK;
     const long most = std::max(1L, CHUNK_BYTES / (steps * 2 * TILE_BYTES));
     chunks = (blocks + most - 1) / most;
-    ranges = std::clamp((TASKS * threads + chunks - 1) / chunks, 1L, pairs);
-    if (chunks * ranges < 2L * threads) chunks = std::min(blocks, (2L * threads + ranges - 1) / ranges);
+    ranges = threads == 1 ? 1 : std::clamp((TASKS * threads + chunks - 1) / chunks, 1L, pairs);
+    const long least = threads == 1 ? 1 : 2 * threads;
+    if (chunks * ranges < least) chunks = std::min(blocks, (least + ranges - 1) / ranges);
     rows = (blocks + chunks - 1) / chunks * BLOCK;
     chunks = (m + rows - 1) / rows;
   }
@@ -90,7 +91,7 @@ void multiply_many(const ManyRows& x, long pairs, long unit, int threads, const 
     for (long pair = first; pair < last; pair++) {
       const long group = first + (pair - first) / GROUP * GROUP, grouped = pair + 1 - group;
       const bool complete = grouped == GROUP || pair + 1 == last;
-      const auto [w, v] = panels.turn_to(pair, std::min(pair + 1, pairs - 1), blocks);
+      const auto [w, v] = panels.turn_to(pair, pair + 1 < last ? pair + 1 : -1, blocks);
       for (long piece = 0; piece < pieces; piece++) {
         const long step = x.steps * piece / pieces, count = x.steps * (piece + 1) / pieces - step;
         const long at = step * TILE_BYTES;

@@ -22,10 +22,11 @@ class FetchedPanels {
   FetchedPanels(const void* panels, long apart, NumbersOf numbers_of)
       : panels_((const char*)panels), apart_(apart), numbers_of_(numbers_of) {}
 
-  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`.
+  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`; none
+  // if that is negative, and then no pair may follow.
   PanelPair turn_to(long pair, long next, long blocks) {
-    const PanelPair coming = pair_at(next);
-    at_ = coming.w, second_ = coming.v - coming.w, lines_ = (TILE_BYTES / 64 + blocks - 1) / blocks;
+    const PanelPair coming = pair_at(std::max(0L, next));
+    at_ = coming.w, second_ = coming.v - coming.w, lines_ = next < 0 ? 0 : (TILE_BYTES / 64 + blocks - 1) / blocks;
     return pair_at(pair);
   }
 
@@ -68,7 +69,7 @@ class WidenedPanels {
     while (widened_ < tiles()) widen();
     const char* const here = (const char*)target_;
     target_ = target_ == room_ ? room_ + 2 * bytes() : room_;
-    prepare(next);
+    if (next >= 0) prepare(next);
     blocks_ = blocks;
     return {here, here + bytes()};
   }

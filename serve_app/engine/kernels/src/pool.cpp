@@ -104,6 +104,9 @@ Pool& pool() {
 
 long tasks_taken_over() { return pool().taken_over(); }
 
+Alone::Alone() : shared_(member.shared) { member.shared = nullptr; }
+Alone::~Alone() { member.shared = shared_; }
+
 bool in_program() { return member.shared != nullptr; }
 
 void run_program(int threads, void (*program)(void*), void* context) {

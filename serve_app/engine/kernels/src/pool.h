@@ -31,6 +31,18 @@ long idle_ms();
 // Whether the calling thread is in a program with other threads.
 bool in_program();
 
+// While it lives, the calling thread is as one without a program: it does all tasks of its loops itself.
+class Alone {
+ public:
+  Alone();
+  Alone(const Alone&) = delete;
+  Alone& operator=(const Alone&) = delete;
+  ~Alone();
+
+ private:
+  class SharedLoop* const shared_;
+};
+
 // Calls task(i) for every i in [0, count) on up to `threads` threads; or task(i, turn), where two threads may do the
 // same task. Such a task computes into memory of its own, and writes to common memory only if turn.mine().
 template <class F>
