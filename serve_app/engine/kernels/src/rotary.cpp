@@ -44,11 +44,18 @@ void turn_rows(const Heads& h, long first, long last) {
       turn_any_head(h, x, weight, row, to);
   };
   T* const keys = (T*)own_outputs(LANES * dim);
+  // Fetches the column of a key, to be written: each of its features lies in a cache line of its own.
+  const auto fetch = [&](long block, long head, long offset) {
+    const T* const to = cache.key_block<T>(block, head) + offset;
+    for (long d = 0; d < dim; d++) __builtin_prefetch(to + d * cache.block_size, 1, 3);
+  };
   slot_runs(h.slots, first, last, [&](long from, long count) {
     const long block = h.slots[from] / cache.block_size, offset = h.slots[from] % cache.block_size;
+    fetch(block, 0, offset);
     for (long row = from; row < from + count; row++)
       for (float *q = h.qkv + row * width, *end = q + h.heads * dim; q < end; q += dim) turn(q, h.q_norm, row, q);
     for (long head = 0; head < kv; head++) {
+      if (head + 1 < kv) fetch(block, head + 1, offset);
       float* const k = h.qkv + from * width + (h.heads + head) * dim;
       for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim);
       write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
