@@ -17,7 +17,7 @@ namespace {
 using Floats = std::vector<float>;
 
 constexpr int THREADS = 4;
-constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 70, LAYERS = 2;
+constexpr long BLOCK = 16, WIDTH = 64, INNER = 48, HEADS = 4, KV_HEADS = 2, DIM = 32, LENGTH = 550, LAYERS = 2;
 constexpr double EXACT = 1e-4, ROUNDED = 3e-2;  // tolerances for results of order one
 
 std::mt19937 source(0);
