@@ -87,7 +87,7 @@ class Simulation:
         for chunk in plan.chunks:
             sequence, samples = chunk.sequence, chunk.samples
             sequence.num_computed = chunk.end
-            self.tables.index(sequence)
+            self.tables.index(sequence, chunk.end)
             if samples:
                 ask = self.open[sequence.request_id]
                 ask.times.append(self.now)
