@@ -63,6 +63,13 @@ def test_the_fewer_decode_the_longer_they_may_wait() -> None:
     assert pieces == sorted(pieces, reverse=True)
 
 
+def test_a_step_beside_decodes_has_no_more_rows_than_one_without() -> None:
+    pace = Pace(ALONE)
+    pace.observe(0, 256, 0.001)
+    pace.observe(1, 0, 0.01)
+    assert pace.prompt_tokens(1) + 1 == ALONE
+
+
 def test_decodes_that_many_are_about_to_join_wait_as_long_as_they_will_then() -> None:
     pace = settled(16)
     pace.observe(4, 0, cost(4, 0))

@@ -155,10 +155,13 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(
     whole = logits(runner(model, CpuAttention(), dtype), [[(2, 0, 160)]])[0]
     threads = torch.get_num_threads()
     try:
-        torch.set_num_threads(3)
+        torch.set_num_threads(3)  # have tiles of their own in the largest step; one thread has not
         steps = logits(runner(model, CpuAttention(), dtype))
+        torch.set_num_threads(1)
+        alone = logits(runner(model, CpuAttention(), dtype))
     finally:
         torch.set_num_threads(threads)
+    assert all(torch.equal(one, other) for one, other in zip(steps, alone, strict=True))
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[-1]]), whole)
 
 
