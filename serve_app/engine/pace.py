@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
-# A step takes prompt tokens for at most this many times what its decodes take alone, or, if that is longer,
-# as long as such a step will take when the sequences of the prompts decode too ...
+# Prompt tokens add at most this many times what the decodes of a step take alone. Where more sequences are
+# about to decode, a step may already take as long as it will with all of them ...
 HELD: Final = 1.1
 # ... or for `1 + FEW / n**2` times what a single decode takes, where `n` decode. The time of a small step
 # goes into reading the weights, and small pieces of prompts pay for it often. So few decodes wait longer.
@@ -56,7 +56,7 @@ class Pace:
     def prompt_tokens(self, decodes: int, sequences: int = 0) -> int:
         """The most prompt tokens of a step that also computes `decodes` tokens of decoding sequences.
 
-        `sequences`: those of the step and those that are to follow them, so many as may run at once.
+        `sequences`: all that run or wait, no more than may run at once; 0: those that decode alone.
         """
         if not decodes or not self._decode_s or self._token_s is None:
             return self._alone

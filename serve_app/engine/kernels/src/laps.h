@@ -6,7 +6,7 @@
 enum Part { NORMS, QKV_PRODUCT, ROTARY, ATTENTION, OUT_PRODUCT, GATE_UP_PRODUCT, DOWN_PRODUCT };
 
 // Adds to the seconds of each part, one after the other. Only the thread that made it counts: the others come late to
-// loops that are finished already.
+// loops that are finished already. Of tiles that each thread computes by itself, it counts its own.
 class Laps {
  public:
   // `seconds`: by part, or null.

@@ -18,9 +18,9 @@
 namespace {
 
 constexpr long TILE = 256;       // rows of a tile that all threads compute together
-constexpr long OWN_LEAST = 128;  // rows of a tile that a thread computes by itself: at least, with which
-constexpr long OWN_MOST = 320;   // weights are widened often enough, and at most, which the second-level cache holds
-constexpr long OWN_UNIT = 32;    // such tiles have whole units, as products take so many rows at once
+constexpr long OWN_LEAST = 128;  // rows, at least, of a tile that one thread computes: it widens all weights for them
+constexpr long OWN_MOST = 320;   // rows, at most: more would not stay in the second-level cache
+constexpr long OWN_UNIT = 32;    // such a tile has whole units, as products take so many rows at once
 
 // How the rows of a step are cut into tiles. Threads compute a tile together, each some of its outputs; or each thread
 // computes a tile of its own, from one product to the next, and what it writes stays in its caches.
@@ -125,7 +125,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
         if (!turned) turn_heads(heads, rows, sharing);
         laps.end(ROTARY);
       });
-      laps.end(QKV_PRODUCT);
+      laps.end(QKV_PRODUCT);  // the wait for the tiles of other threads
       attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
       laps.end(ATTENTION);
       tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
@@ -141,7 +141,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
         add_projection(l.down, gates, states, rows, sharing);
         laps.end(DOWN_PRODUCT);
       });
-      laps.end(DOWN_PRODUCT);
+      laps.end(DOWN_PRODUCT);  // as above
     }
   });
 }

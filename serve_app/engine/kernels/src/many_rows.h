@@ -39,8 +39,8 @@ struct Grid {
     const long blocks = (m + BLOCK - 1) / BLOCK;
     const long most = std::max(1L, CHUNK_BYTES / (steps * 2 * TILE_BYTES));
     chunks = (blocks + most - 1) / most;
-    ranges = threads == 1 ? 1 : std::clamp((TASKS * threads + chunks - 1) / chunks, 1L, pairs);
-    const long least = threads == 1 ? 1 : 2 * threads;
+    const long wanted = threads > 1 ? TASKS * threads : 1, least = threads > 1 ? 2 * threads : 1;  // tasks
+    ranges = std::clamp((wanted + chunks - 1) / chunks, 1L, pairs);
     if (chunks * ranges < least) chunks = std::min(blocks, (least + ranges - 1) / ranges);
     rows = (blocks + chunks - 1) / chunks * BLOCK;
     chunks = (m + rows - 1) / rows;

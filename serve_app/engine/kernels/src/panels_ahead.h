@@ -22,8 +22,8 @@ class FetchedPanels {
   FetchedPanels(const void* panels, long apart, NumbersOf numbers_of)
       : panels_((const char*)panels), apart_(apart), numbers_of_(numbers_of) {}
 
-  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`; none
-  // if that is negative, and then no pair may follow.
+  // The pair `pair`. The calls of ahead() from now on, one in each step of each of `blocks` blocks, prepare `next`. If
+  // `next` is negative, `pair` is the last one, and they do nothing.
   PanelPair turn_to(long pair, long next, long blocks) {
     const PanelPair coming = pair_at(std::max(0L, next));
     at_ = coming.w, second_ = coming.v - coming.w, lines_ = next < 0 ? 0 : (TILE_BYTES / 64 + blocks - 1) / blocks;
