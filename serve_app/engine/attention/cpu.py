@@ -68,7 +68,9 @@ class CpuAttention:
         device: torch.device,
     ) -> None:
         self._caches, self._plain, self._memory = (), None, None
-        if self._native is None or not NativeCache.supports(block_size, dtype):
+        if self._native is None or not all(
+            NativeCache.supports(block_size, spec.key_dim, dtype) for spec in layers
+        ):
             self._plain = ReferenceAttention()
             self._plain.allocate(layers, num_blocks, block_size, dtype, device)
             return

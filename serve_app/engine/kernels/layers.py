@@ -23,15 +23,16 @@ from serve_app.engine.kernels.structs import (
 class NativeCache:
     """One layer's cache in the native layout."""
 
-    keys: torch.Tensor  # [blocks, Hkv, D, block_size]
+    keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
     values: torch.Tensor  # [blocks, Hkv, block_size, Dv rounded up to LANES]
     struct: CacheStruct
     address: int
 
     @staticmethod
-    def supports(block_size: int, dtype: torch.dtype) -> bool:
-        """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024."""
-        return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024)
+    def supports(block_size: int, key_dim: int, dtype: torch.dtype) -> bool:
+        """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024, by two
+        features at a time."""
+        return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024) and key_dim % 2 == 0
 
     @classmethod
     def allocate(
@@ -46,12 +47,14 @@ class NativeCache:
     ) -> NativeCache:
         """A cache of zeros, in huge pages. The system gives its memory as blocks are written, or touched.
 
-        `product`: how attention multiplies. By TILES it rounds to bfloat16; by any other it multiplies in
-        float32.
+        `product`: how attention multiplies. By TILES and PAIRS it rounds to bfloat16, if key_dim is a
+        multiple of 32; else it multiplies in float32.
         """
         pad = -(-value_dim // LANES) * LANES
         rows = num_blocks * kv_heads * block_size
-        keys = zeros(rows * key_dim, dtype).view(num_blocks, kv_heads, key_dim, block_size)
+        together = torch.float32.itemsize // dtype.itemsize
+        columns = (num_blocks, kv_heads, key_dim // together, block_size, together)
+        keys = zeros(rows * key_dim, dtype).view(columns)
         values = zeros(rows * pad, dtype).view(num_blocks, kv_heads, block_size, pad)
         struct = CacheStruct(
             keys=keys.data_ptr(),
@@ -62,7 +65,7 @@ class NativeCache:
             value_pad=pad,
             block_size=block_size,
             wide=dtype == torch.float32,
-            tiles=product is Product.TILES and key_dim % INPUTS[dtype] == 0,
+            product=product if key_dim % INPUTS[dtype] == 0 else Product.FLOATS,
         )
         return cls(keys, values, struct, ctypes.addressof(struct))
 

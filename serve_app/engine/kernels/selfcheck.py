@@ -353,7 +353,7 @@ def _cache_errors(
     """The errors of a cache that holds keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
     keys, values = torch.zeros_like(cache.keys), torch.zeros_like(cache.values)
     block, offset = slots // BLOCK, slots % BLOCK
-    keys[block, :, :, offset] = key.to(keys.dtype)
+    keys[block, :, :, offset] = key.to(keys.dtype).view(*key.shape[:2], -1, keys.shape[-1])
     values[block, :, offset, : value.shape[-1]] = value.to(values.dtype)
     exact = keys.dtype == torch.float32
     yield _error(cache.keys, keys, exact=exact)

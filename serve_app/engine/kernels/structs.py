@@ -87,7 +87,7 @@ class CacheStruct(_Struct):
     _fields_ = (
         *((name, POINTER) for name in ("keys", "values")),
         *((name, LONG) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size")),
-        *((name, LONG) for name in ("wide", "tiles")),
+        *((name, LONG) for name in ("wide", "product")),
     )
 
 

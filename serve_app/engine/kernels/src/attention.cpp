@@ -9,7 +9,7 @@ namespace {
 // Floats of the state of one part of a task.
 long part_room(const Cache& c) { return whole_lines(ROWS * state_row(c)); }
 
-bool on_tiles(const Cache& c, const Task& t) { return c.tiles && t.rows > FEW; }
+bool in_panels(const Cache& c, const Task& t) { return c.in_pairs() && t.rows > FEW; }
 
 }  // namespace
 
@@ -30,7 +30,7 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
     parallel(plan.shared->runs().size() * c.kv_heads, threads,
              [&](long i) { SharedWorker(a, c).run(states, i / c.kv_heads, i % c.kv_heads); });
     return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
-      if (on_tiles(c, tasks[i]))
+      if (in_panels(c, tasks[i]))
         PromptWorker(a, c).run(tasks[i], after(tasks, i), turn);
       else
         Worker(a, c, &states).run(tasks[i], after(tasks, i), turn);
@@ -38,7 +38,7 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   }
   const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c), ROWS); };
   parallel(parts.size(), threads, [&](long i) {
-    if (on_tiles(c, parts[i])) return PromptWorker(a, c).run(parts[i], state_of(i), after(parts, i));
+    if (in_panels(c, parts[i])) return PromptWorker(a, c).run(parts[i], state_of(i), after(parts, i));
     Worker worker(a, c);
     worker.load_query(parts[i]);
     worker.run_part(parts[i], parts[i].part, state_of(i), after(parts, i));

@@ -1,124 +1,232 @@
-// Scores and weighted sums of a few rows on vector registers, read from the cache in place. Inputs are rounded, and
-// sums are taken, as tile registers do it. So a row gets the same bits here as on tiles, except for subnormals, which
+// Scores and weighted sums of a few rows on vector registers, read from the cache in place. They are summed in the way in
+// which attention sums those of many rows, so a row gets the same bits here as there, except for subnormals, which
 // tiles take for 0.
 #pragma once
 #include <type_traits>
 
-#include "panels.h"
+#include "attention_products.h"
+#include "attention_softmax.h"
 
 namespace {
-
-constexpr int AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
 
 // Fetches one block into the second-level cache while another block of the same size is read. The fetched address is
 // `distance` bytes from the read one. The distance is a number, as blocks of two caches are parts of no common array.
 struct Ahead {
   uintptr_t distance;
 
-  void fetch(const bf16* read) const { __builtin_prefetch((const void*)((uintptr_t)read + distance), 0, 2); }
+  void fetch(const void* read) const { __builtin_prefetch((const void*)((uintptr_t)read + distance), 0, 2); }
 };
 
 // The fetching of `next` while `now` is read; null: `now` itself, which fetches nothing new.
-inline Ahead ahead(const bf16* now, const bf16* next) { return {next ? (uintptr_t)next - (uintptr_t)now : 0}; }
+inline Ahead ahead(const void* now, const void* next) { return {next ? (uintptr_t)next - (uintptr_t)now : 0}; }
 
-// q [MR, dim] times transposed keys [dim, NP * 16], rows `size` apart -> to [MR, NP * 16], rows `stride` apart.
-template <int MR, int NP>
-INLINE void scores_of(const float* q, long dim, const bf16* keys, long size, Ahead after, float* to, long stride) {
-  F16 total[MR][NP] = {};
-  for (long step = 0; step < dim; step += BF16_INPUTS) {
-    F16 even[MR][NP] = {}, odd[MR][NP] = {};
-    for (long d = step; d < step + BF16_INPUTS; d += 2) {
-      const bf16 *const low = keys + d * size, *const high = low + size;
-      after.fetch(low), after.fetch(high);
+// Sixteen keys of a block, in NP vectors that lie side by side, at two neighbouring features: acc += their products with
+// MR rows of q.
+template <int MR, int NP, class X>
+INLINE void add_features(F16 (&acc)[MR][NP], const X* q, long dim, const bf16* keys, long, Ahead after) {
 #pragma GCC unroll 2
-      for (int j = 0; j < NP; j++) {
+  for (int j = 0; j < NP; j++) after.fetch(keys + 2 * j * LANES);
+  add_pair(acc, q, dim, keys, 2 * LANES);
+}
+
+template <int MR, int NP>
+INLINE void add_features(F16 (&acc)[MR][NP], const float* q, long dim, const float* keys, long size, Ahead after) {
+#pragma GCC unroll 2
+  for (int d = 0; d < 2; d++, keys += size)
+#pragma GCC unroll 2
+    for (int j = 0; j < NP; j++) {
+      after.fetch(keys + j * LANES);
+      const F16 key = load(keys + j * LANES);
+#pragma GCC unroll 4
+      for (int i = 0; i < MR; i++) acc[i][j] += splat(q[i * dim + d]) * key;
+    }
+}
+
+// A way of summing has the type of the cache, that of the factors, which are queries and weights, and the rows that it
+// takes at once. It computes
+//   scores: q [MR, dim] times transposed keys [dim, NP * 16] of a block of `size` -> to [MR, NP * 16], rows `stride` apart;
+//   sums: out [MR, NV * 16] += p [MR, count] times NV * 16 features, from `feature` on, of the `count` values at `rows`;
+//     `count` is even and at most BF16_INPUTS.
+
+// In the order of features and keys.
+template <class T, class X>
+struct OneByOne {
+  using Cached = T;
+  using Factor = X;
+  static constexpr int AT_ONCE = 4;  // rows: with four vectors of features, sixteen sums in 32 registers
+
+  template <int MR, int NP>
+  static void scores(const X* q, long dim, const T* keys, long size, Ahead after, float* to, long stride) {
+    F16 acc[MR][NP] = {};
+    for (long d = 0; d < dim; d += 2) add_features(acc, q + d, dim, keys + d * size, size, after);
+#pragma GCC unroll 4
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < NP; j++) store(to + i * stride + j * LANES, acc[i][j]);
+  }
+
+  template <int MR, int NV, class Add>
+  static void sum(float* out, long out_row, long count, Add&& add) {
+    F16 acc[MR][NV];
+#pragma GCC unroll 4
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) acc[i][j] = load(out + i * out_row + j * LANES);
+    for (long k = 0; k < count; k += 2) add(acc, k);
+#pragma GCC unroll 4
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) store(out + i * out_row + j * LANES, acc[i][j]);
+  }
+};
+
+// In float32, from a cache of T.
+template <class T>
+struct InFloats : OneByOne<T, float> {
+  static constexpr Weights FORM = Weights::FLOATS;
+
+  template <int MR, int NV>
+  static void sums(const float* p, long p_row, const T* const* rows, long count, long feature, Ahead after, float* out,
+                   long out_row) {
+    InFloats::template sum<MR, NV>(out + feature, out_row, count, [&](auto& acc, long k) __attribute__((always_inline)) {
+#pragma GCC unroll 2
+      for (int key = 0; key < 2; key++)
+#pragma GCC unroll 4
+        for (int j = 0; j < NV; j++) {
+          const T* const at = rows[k + key] + feature + j * LANES;
+          if (j * LANES * sizeof(T) % 64 == 0) after.fetch(at);
+          const F16 value = load(at);
+#pragma GCC unroll 4
+          for (int i = 0; i < MR; i++) acc[i][j] += splat(p[i * p_row + k + key]) * value;
+        }
+    });
+  }
+};
+
+// In pairs of bfloat16.
+struct InPairs : OneByOne<bf16, bf16> {
+  static constexpr Weights FORM = Weights::HALVES;
+
+  template <int MR, int NV>
+  static void sums(const bf16* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
+                   long out_row) {
+    sum<MR, NV>(out + feature, out_row, count, [&](auto& acc, long k) __attribute__((always_inline)) {
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) {
+        const bf16 *const even = rows[k] + feature + j * LANES, *const odd = rows[k + 1] + feature + j * LANES;
+        if (j % 2 == 0) after.fetch(even), after.fetch(odd);
+        const U16 values = interleaved(even, odd);
+#pragma GCC unroll 4
+        for (int i = 0; i < MR; i++) acc[i][j] = add_products(acc[i][j], splat_pair(p + i * p_row + k), values);
+      }
+    });
+  }
+};
+
+// As tile registers do it: inputs are rounded, and of every 32 the even and the odd ones are summed apart.
+struct AsTiles {
+  using Cached = bf16;
+  using Factor = float;
+  static constexpr int AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
+  static constexpr Weights FORM = Weights::ROUNDED;
+
+  template <int MR, int NP>
+  static void scores(const float* q, long dim, const bf16* keys, long size, Ahead after, float* to, long stride) {
+    F16 total[MR][NP] = {};
+    for (long step = 0; step < dim; step += BF16_INPUTS) {
+      F16 even[MR][NP] = {}, odd[MR][NP] = {};
+      for (long d = step; d < step + BF16_INPUTS; d += 2) {
+#pragma GCC unroll 2
+        for (int j = 0; j < NP; j++) {
+          const bf16* const at = keys + d * size + 2 * j * LANES;
+          after.fetch(at);
+          const Pair key = load_pair(at);
+#pragma GCC unroll 4
+          for (int i = 0; i < MR; i++) {
+            even[i][j] += splat(q[i * dim + d]) * key.even;
+            odd[i][j] += splat(q[i * dim + d + 1]) * key.odd;
+          }
+        }
+      }
+#pragma GCC unroll 4
+      for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+        for (int j = 0; j < NP; j++) total[i][j] += even[i][j] + odd[i][j];
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+      for (int j = 0; j < NP; j++) store(to + i * stride + j * LANES, total[i][j]);
+  }
+
+  template <int MR, int NV>
+  static void sums(const float* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
+                   long out_row) {
+    F16 even[MR][NV] = {}, odd[MR][NV] = {};
+    for (long k = 0; k < count; k += 2) {
+      const bf16 *const low = rows[k] + feature, *const high = rows[k + 1] + feature;
+#pragma GCC unroll 4
+      for (int j = 0; j < NV; j++) {
+        if (j % 2 == 0) after.fetch(low + j * LANES), after.fetch(high + j * LANES);
         const F16 a = load(low + j * LANES), b = load(high + j * LANES);
 #pragma GCC unroll 4
         for (int i = 0; i < MR; i++) {
-          even[i][j] += splat(q[i * dim + d]) * a;
-          odd[i][j] += splat(q[i * dim + d + 1]) * b;
+          even[i][j] += splat(p[i * p_row + k]) * a;
+          odd[i][j] += splat(p[i * p_row + k + 1]) * b;
         }
       }
     }
 #pragma GCC unroll 4
     for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-      for (int j = 0; j < NP; j++) total[i][j] += even[i][j] + odd[i][j];
-  }
 #pragma GCC unroll 4
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 2
-    for (int j = 0; j < NP; j++) store(to + i * stride + j * LANES, total[i][j]);
-}
-
-// The same for `width` keys, a multiple of sixteen.
-template <int MR>
-void scores_of_rows(const float* q, long dim, const bf16* keys, long size, long width, Ahead after, float* to, long stride) {
-  long k = 0;
-  for (; k + 2 * LANES <= width; k += 2 * LANES) scores_of<MR, 2>(q, dim, keys + k, size, after, to + k, stride);
-  if (k < width) scores_of<MR, 1>(q, dim, keys + k, size, after, to + k, stride);
-}
-
-// out [MR, NV * 16] += p [MR, count] times NV * 16 features, from `feature` on, of the `count` values at `rows`. count
-// is even and at most BF16_INPUTS.
-template <int MR, int NV>
-INLINE void sums_of(const float* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
-                    long out_row) {
-  F16 even[MR][NV] = {}, odd[MR][NV] = {};
-  for (long k = 0; k < count; k += 2) {
-    const bf16 *const low = rows[k] + feature, *const high = rows[k + 1] + feature;
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) {
-      if (j % 2 == 0) after.fetch(low + j * LANES), after.fetch(high + j * LANES);
-      const F16 a = load(low + j * LANES), b = load(high + j * LANES);
-#pragma GCC unroll 4
-      for (int i = 0; i < MR; i++) {
-        even[i][j] += splat(p[i * p_row + k]) * a;
-        odd[i][j] += splat(p[i * p_row + k + 1]) * b;
+      for (int j = 0; j < NV; j++) {
+        float* const at = out + i * out_row + feature + j * LANES;
+        store(at, load(at) + (even[i][j] + odd[i][j]));
       }
-    }
   }
-#pragma GCC unroll 4
-  for (int i = 0; i < MR; i++)
-#pragma GCC unroll 4
-    for (int j = 0; j < NV; j++) {
-      float* const at = out + i * out_row + feature + j * LANES;
-      store(at, load(at) + (even[i][j] + odd[i][j]));
-    }
-}
+};
 
-// The same for all features, `width` of them, a multiple of sixteen.
-template <int MR>
-void sums_of_rows(const float* p, long p_row, const bf16* const* rows, long count, long width, Ahead after, float* out,
-                  long out_row) {
-  long f = 0;
-  for (; f + 4 * LANES <= width; f += 4 * LANES) sums_of<MR, 4>(p, p_row, rows, count, f, after, out, out_row);
-  for (; f + 2 * LANES <= width; f += 2 * LANES) sums_of<MR, 2>(p, p_row, rows, count, f, after, out, out_row);
-  if (f < width) sums_of<MR, 1>(p, p_row, rows, count, f, after, out, out_row);
-}
-
-// Calls task(std::integral_constant of a number of rows, first row) for groups of at most AT_ONCE that cover all rows.
-template <class F>
+// Calls task(std::integral_constant of a number of rows, first row) for groups of at most MOST, 3 or 4, that cover all
+// rows.
+template <int MOST, class F>
 INLINE void rows_at_once(long rows, F&& task) {
   long r = 0;
-  for (; r + AT_ONCE <= rows; r += AT_ONCE) task(std::integral_constant<int, AT_ONCE>{}, r);
+  for (; r + MOST <= rows; r += MOST) task(std::integral_constant<int, MOST>{}, r);
+  if (rows - r == 3) task(std::integral_constant<int, 3>{}, r);
   if (rows - r == 2) task(std::integral_constant<int, 2>{}, r);
   if (rows - r == 1) task(std::integral_constant<int, 1>{}, r);
 }
 
-// q [rows, dim], rounded to bfloat16, times a block of transposed keys -> scores [rows, width]. Fetches block `next`.
-void few_scores(long rows, const float* q, long dim, const bf16* keys, long size, long width, const bf16* next, float* to,
-                long stride) {
-  rows_at_once(rows, [&](auto some, long r) {
-    scores_of_rows<some>(q + r * dim, dim, keys, size, width, ahead(keys, next), to + r * stride, stride);
+// q [rows, dim] times a block of transposed keys -> scores [rows, width]; `width` is a multiple of sixteen. Fetches block
+// `next`.
+template <class Way>
+void few_scores(long rows, const typename Way::Factor* q, long dim, const typename Way::Cached* keys, long size, long width,
+                const void* next, float* to, long stride) {
+  const Ahead after = ahead(keys, next);
+  rows_at_once<Way::AT_ONCE>(rows, [&](auto some, long r) {
+    long k = 0;
+    for (; k + 2 * LANES <= width; k += 2 * LANES)
+      Way::template scores<some, 2>(q + r * dim, dim, keys + k * TOGETHER<typename Way::Cached>, size, after,
+                                    to + r * stride + k, stride);
+    if (k < width)
+      Way::template scores<some, 1>(q + r * dim, dim, keys + k * TOGETHER<typename Way::Cached>, size, after,
+                                    to + r * stride + k, stride);
   });
 }
 
-// out [rows, width] += p [rows, count], rounded to bfloat16, times the `count` values at `rows_at`: one step of tiles.
-void few_sums(long rows, const float* p, long p_row, const bf16* const* rows_at, long count, long width, Ahead after,
-              float* out) {
-  rows_at_once(rows, [&](auto some, long r) {
-    sums_of_rows<some>(p + r * p_row, p_row, rows_at, count, width, after, out + r * width, width);
+// out [rows, width] += p [rows, count] times the `count` values at `rows_at`: one step of tiles.
+template <class Way>
+void few_sums(long rows, const typename Way::Factor* p, long p_row, const typename Way::Cached* const* rows_at, long count,
+              long width, Ahead after, float* out) {
+  rows_at_once<Way::AT_ONCE>(rows, [&](auto some, long r) {
+    const auto* const at = p + r * p_row;
+    float* const to = out + r * width;
+    long f = 0;
+    for (; f + 4 * LANES <= width; f += 4 * LANES)
+      Way::template sums<some, 4>(at, p_row, rows_at, count, f, after, to, width);
+    for (; f + 2 * LANES <= width; f += 2 * LANES)
+      Way::template sums<some, 2>(at, p_row, rows_at, count, f, after, to, width);
+    if (f < width) Way::template sums<some, 1>(at, p_row, rows_at, count, f, after, to, width);
   });
 }
 

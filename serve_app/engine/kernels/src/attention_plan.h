@@ -22,8 +22,8 @@ struct Plan {
     const Places places(a, c);
     const size_t enough = threads > 1 ? TASKS_A_THREAD * threads : 0;
     tasks.reserve(a.sequences * c.kv_heads);
-    // A task copies its keys and values, so it should have many rows. On tiles it may have more than its sums.
-    for (long most = c.tiles ? PROMPT_ROWS : ROWS;; most = std::max(ROWS, most / 2)) {
+    // A task copies its keys and values, so it should have many rows. In pairs it may have more than its sums.
+    for (long most = c.in_pairs() ? PROMPT_ROWS : ROWS;; most = std::max(ROWS, most / 2)) {
       divide(places, most);
       if (tasks.size() >= enough || most == ROWS) break;
     }

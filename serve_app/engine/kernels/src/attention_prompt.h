@@ -1,11 +1,13 @@
-// Attention of many rows on tile registers, as prompts have them. A task copies the keys and values of a part to panels
-// once, for all of its rows. Then blocks of rows go over the tiles of keys. Tile registers multiply one block while
-// vector registers compute the softmax of another.
+// Attention of many rows in pairs of bfloat16, as prompts have them. A task copies the keys and values of a part to panels
+// once, for all of its rows. Then blocks of rows go over the tiles of keys. Where there are tile registers, they multiply
+// one block while vector registers compute the softmax of another.
 #pragma once
+#include <optional>
+
 #include "attention_fetches.h"
+#include "attention_products.h"
 #include "attention_softmax.h"
 #include "attention_task.h"
-#include "attention_tiles.h"
 #include "pool.h"
 #include "scratch.h"
 
@@ -123,7 +125,7 @@ class PromptWorker : protected Places {
       const bf16* rows = nullptr;  // the values of sixteen positions
       if (k < keys) {
         const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
-        key_panel(c.key_block<bf16>(block, t.head) + offset, size, dim, to + k * dim);
+        key_panel(c.key_block<bf16>(block, t.head) + offset * TOGETHER<bf16>, size, dim, to + k * dim);
         rows = c.value_block<bf16>(block, t.head) + offset * c.value_pad;
       } else {
         std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
@@ -161,9 +163,9 @@ class PromptWorker : protected Places {
   long value_products() const { return padded_to(c.value_pad, BLOCK_KEYS) / BLOCK_KEYS; }
   long key_products(const Item& i) const { return i.padded / BLOCK_KEYS; }
 
-  TileBlock value_product(const Item& i, long nth, const Buffers& b, State s) const {
+  BlockProduct value_product(const Item& i, long nth, const Buffers& b, State s) const {
     const long feature = nth * 2 * LANES;
-    TileBlock product{};
+    BlockProduct product{};
     product.x = (const bf16*)b.scores, product.x_row = 2 * score_row_;
     product.w = i.panels + tile * c.key_dim + 2 * nth * value_panel_;
     product.v = feature + LANES < c.value_pad ? product.w + value_panel_ : nullptr;
@@ -172,8 +174,8 @@ class PromptWorker : protected Places {
     return product;
   }
 
-  TileBlock key_product(const Item& i, long nth, const Buffers& b, const bf16* query) const {
-    TileBlock product{};
+  BlockProduct key_product(const Item& i, long nth, const Buffers& b, const bf16* query) const {
+    BlockProduct product{};
     product.x = query + i.row * c.key_dim, product.x_row = c.key_dim;
     product.w = i.panels + nth * BLOCK_KEYS * c.key_dim, product.v = product.w + LANES * c.key_dim;
     product.y = b.scores + nth * BLOCK_KEYS, product.y_row = score_row_;
@@ -193,8 +195,11 @@ class PromptWorker : protected Places {
 
   // Adds the sums of items, at least one, to `s`. `query`: of row 0 of the items.
   void sum_items(const Item* items, long count, const bf16* query, State s) {
-    const TileScope scope(TILE_ROWS);
-    for (long nth = 0; nth < key_products(items[0]); nth++) key_product(items[0], nth, buffers_[0], query).multiply();
+    const bool tiles = c.product == TILES;
+    std::optional<TileScope> scope;
+    if (tiles) scope.emplace(TILE_ROWS);
+    for (long nth = 0; nth < key_products(items[0]); nth++)
+      key_product(items[0], nth, buffers_[0], query).multiply(tiles);
     for (long n = 0; n < count; n++) {
       const Item& item = items[n];
       const Item *const before = n > 0 ? &item - 1 : nullptr, *const after = n + 1 < count ? &item + 1 : nullptr;
@@ -208,9 +213,9 @@ class PromptWorker : protected Places {
       for (long row = 0; row < item.rows; row++) {
         for (; done * item.rows < products * (row + 1); done++)
           if (done < values)
-            value_product(*before, done, other, s).multiply();
+            value_product(*before, done, other, s).multiply(tiles);
           else
-            key_product(*after, done - values, other, query).multiply();
+            key_product(*after, done - values, other, query).multiply(tiles);
         softmax.weigh(row, sums);
         outputs_.fetch(2 * LINES_AHEAD);
         later_.fetch(LINES_AHEAD);
@@ -218,7 +223,8 @@ class PromptWorker : protected Places {
       softmax.shrink(item.rows, sums, c.value_pad);
     }
     const Item& last = items[count - 1];
-    for (long nth = 0; nth < value_products(); nth++) value_product(last, nth, buffers_[(count - 1) % 2], s).multiply();
+    for (long nth = 0; nth < value_products(); nth++)
+      value_product(last, nth, buffers_[(count - 1) % 2], s).multiply(tiles);
   }
 
   // Caps and masks the scores of an item, and raises the tops of its rows.

@@ -5,7 +5,7 @@
 
 namespace {
 
-constexpr long TILE = 64;  // keys whose scores are held at once, at least one block; twice as many on tile registers
+constexpr long TILE = 64;  // keys whose scores are held at once, at least one block; twice as many in pairs
 constexpr long ROWS_AHEAD = 12;  // queries are fetched so many rows before they are read
 constexpr long FEW = 8;    // up to this many rows, keys and values are read in place, not copied first
 
@@ -24,7 +24,7 @@ struct Places {
       : a(a),
         c(c),
         group(a.heads / c.kv_heads),
-        tile(std::max(1L, (c.tiles ? 2 : 1) * TILE / c.block_size) * c.block_size) {}
+        tile(std::max(1L, (c.in_pairs() ? 2 : 1) * TILE / c.block_size) * c.block_size) {}
 
   // The position of a row's token in its sequence.
   long position(const Task& t, long row) const {

@@ -1,5 +1,5 @@
-// Attention of a few rows, as decodes have them, and of any number of rows on vector registers: one task, over the keys
-// of one part or of all parts.
+// Attention of a few rows, as decodes have them, and of any number of rows in float32: one task, over the keys of one part
+// or of all parts.
 //
 // Softmax is computed online, over tiles of keys. Tiles and parts begin at fixed positions of a sequence, and a tile
 // that a row cannot see leaves the row's state unchanged, bit for bit. So a row's result depends neither on the other
@@ -40,7 +40,11 @@ class Worker : Places {
   void load_query(const Task& t) {
     for (long r = 0; r < t.rows; r++) positions[r] = position(t, r);
     queries(t, [&](long r, long d, F16 q, long some) {
-      c.tiles ? store(query + r * c.key_dim + d, rounded(q)) : store_some(query + r * c.key_dim + d, q, some);
+      const long at = r * c.key_dim + d;
+      if (c.product == PAIRS)
+        store((bf16*)query + at, q);
+      else
+        c.product == TILES ? store(query + at, rounded(q)) : store_some(query + at, q, some);
     });
   }
 
@@ -55,97 +59,92 @@ class Worker : Places {
     }
   }
 
-  // The sums of a task over the keys of one part -> s, in float32; T is the type of the cache.
+  // The sums of a task over the keys of one part -> s, in float32; T is the type of the cache. It copies each tile.
   template <class T>
-  void run_part(const Task& t, long part, State s) {
+  void run_part_of_many(const Task& t, long part, State s) {
     s.reset(t.rows, c.value_pad);
     const long size = c.block_size;
-    const bool few = t.rows <= FEW;
     const auto key_block = [&](long key) { return c.key_block<T>(block_of(t, key), t.head); };
     const auto value_block = [&](long key) { return c.value_block<T>(block_of(t, key), t.head); };
     tiles_of(t, part, [&](long key0, long keys, long after) {
-      if (few)
-        for (long k = 0; k < keys; k += size) prefetch(value_block(key0 + k), std::min(size, keys - k) * c.value_pad);
-      for (long k = 0; k < keys; k += size) {
-        const T* block = key_block(key0 + k);
-        const long width = (std::min(size, keys - k) + LANES - 1) / LANES * LANES;
-        if (few)
-          product<false>(t.rows, query, c.key_dim, block, size, c.key_dim, scores + k, tile, width);
-        else
-          widen(block, size, wide_keys + k, tile, c.key_dim, width);
-      }
-      if (!few)
-        product<false>(t.rows, query, c.key_dim, wide_keys, tile, c.key_dim, scores, tile,
-                       (keys + LANES - 1) / LANES * LANES);
-      else
-        for (long k = tile; k < tile + std::min(tile, after); k += size)
-          prefetch(key_block(key0 + k), size * c.key_dim);
+      const long width = (keys + LANES - 1) / LANES * LANES;
+      for (long k = 0; k < width; k += LANES)
+        widen_keys(key_block(key0 + k) + (key0 + k) % size * TOGETHER<T>, size, wide_keys + k, tile, c.key_dim);
+      product<false>(t.rows, query, c.key_dim, wide_keys, tile, c.key_dim, scores, tile, width);
+      for (long k = tile; k < tile + std::min(tile, after); k += size)
+        prefetch(key_block(key0 + k), size * c.key_dim);
       softmax<Weights::FLOATS>(t, key0, keys, s);
       const long seen = unseen(t, key0);
       for (long k = 0; k < keys; k += size) {
         const long lo = std::max(0L, seen - k), hi = std::min(size, keys - k);
         if (lo >= hi) continue;
         const T* rows = value_block(key0 + k) + lo * c.value_pad;
-        if (few)
-          product<true>(t.rows, &scores[k + lo], tile, rows, c.value_pad, hi - lo, s.out, c.value_pad, c.value_pad);
-        else
-          widen(rows, c.value_pad, wide_values + (k + lo) * c.value_pad, c.value_pad, hi - lo, c.value_pad);
+        widen(rows, c.value_pad, wide_values + (k + lo) * c.value_pad, c.value_pad, hi - lo, c.value_pad);
       }
-      if (!few && seen < keys)
+      if (seen < keys)
         product<true>(t.rows, scores + seen, tile, wide_values + seen * c.value_pad, c.value_pad, keys - seen, s.out,
                       c.value_pad, c.value_pad);
     });
   }
 
-  // The same as on tile registers, for so few rows that most of the work would be to copy keys and values to panels. It
+  // The same for so few rows that most of the work would be to copy keys and values, by a way of attention_few.h. It
   // reads the cache block by block and fetches the next block; after the last block, the block at `later` if not null.
-  void run_part_of_few(const Task& t, long part, State s, const bf16* later) {
+  template <class Way>
+  void run_part_of_few(const Task& t, long part, State s, const void* later) {
+    using T = typename Way::Cached;
+    using Factor = typename Way::Factor;
     const long from = shared ? shared->end(t, part) : 0;
     from > 0 ? shared->take(t, part, s) : s.reset(t.rows, c.value_pad);
-    const long size = c.block_size, width = c.value_pad;
-    const auto key_block = [&](long key) { return c.key_block<bf16>(block_of(t, key), t.head); };
-    const auto value_block = [&](long key) { return c.value_block<bf16>(block_of(t, key), t.head); };
+    const long size = c.block_size, width = c.value_pad, weight_row = tile * sizeof(float) / sizeof(Factor);
+    const auto key_block = [&](long key) { return c.key_block<T>(block_of(t, key), t.head); };
+    const auto value_block = [&](long key) { return c.value_block<T>(block_of(t, key), t.head); };
     tiles_of(t, part, [&](long key0, long keys, long after) {
       for (long k = 0; k < keys; k += size) {
-        const bf16* const next = k + size < keys ? key_block(key0 + k + size) : value_block(key0);
+        const T* const next = k + size < keys ? key_block(key0 + k + size) : value_block(key0);
         const long some = (std::min(size, keys - k) + LANES - 1) / LANES * LANES;
-        few_scores(t.rows, query, c.key_dim, key_block(key0 + k), size, some, next, scores + k, tile);
+        few_scores<Way>(t.rows, (const Factor*)query, c.key_dim, key_block(key0 + k), size, some, next, scores + k, tile);
       }
-      softmax<Weights::ROUNDED>(t, key0, keys, s);
+      softmax<Way::FORM>(t, key0, keys, s);
       const long seen = unseen(t, key0);
       for (long step = seen / BF16_INPUTS * BF16_INPUTS; step < keys; step += BF16_INPUTS) {
         // Keys go in pairs. Where one of a pair is outside of the visible keys, its weight is 0, and the value of the
         // visible one is read in its place.
         const long first = std::max(step, seen / 2 * 2), last = std::min(step + BF16_INPUTS, (keys + 1) / 2 * 2);
-        const bf16* rows[BF16_INPUTS];
+        const T* rows[BF16_INPUTS];
         for (long k = first; k < last;) {
-          const bf16* const lanes = value_block(key0 + k) + (key0 + k) / LANES * LANES % size * width;
+          const T* const lanes = value_block(key0 + k) + (key0 + k) / LANES * LANES % size * width;
           for (const long end = std::min(last, (k / LANES + 1) * LANES); k < end; k++)
             rows[k - first] = lanes + std::clamp(k, seen, keys - 1) % LANES * width;
         }
         const long block = step / size * size;
-        const bf16* const next = block + size < keys ? value_block(key0 + block + size)
-                                 : after > 0         ? key_block(key0 + tile)
-                                                     : later;
-        few_sums(t.rows, scores + first, tile, rows, last - first, width, ahead(value_block(key0 + block), next), s.out);
+        const T* const next = block + size < keys ? value_block(key0 + block + size)
+                              : after > 0         ? key_block(key0 + tile)
+                                                  : (const T*)later;
+        few_sums<Way>(t.rows, (const Factor*)scores + first, weight_row, rows, last - first, width,
+                      ahead(value_block(key0 + block), next), s.out);
       }
     }, from);
   }
 
   // The keys of the first block that a task reads; null, if it reads none of its first part.
-  const bf16* first_keys(const Task& t) const {
+  const void* first_keys(const Task& t) const {
     const long part = std::max(t.part, first_part(t)), end = shared ? shared->end(t, part) : 0;
     const long from = std::max({part * PART, first_visible(position(t, 0)) / tile * tile, end});
-    return from <= position(t, t.rows - 1) ? c.key_block<bf16>(block_of(t, from), t.head) : nullptr;
+    if (from > position(t, t.rows - 1)) return nullptr;
+    const long block = block_of(t, from);
+    return c.wide ? (const void*)c.key_block<float>(block, t.head) : c.key_block<bf16>(block, t.head);
   }
 
   // The sums of a task over one part, in the fastest way for its rows. `next`: the task that this thread is likely to
   // take next, or null.
   void run_part(const Task& t, long part, State s, const Task* next) {
-    if (c.tiles)
-      run_part_of_few(t, part, s, next ? first_keys(*next) : nullptr);
+    const void* const later = next ? first_keys(*next) : nullptr;
+    if (c.product == TILES)
+      run_part_of_few<AsTiles>(t, part, s, later);
+    else if (c.product == PAIRS)
+      run_part_of_few<InPairs>(t, part, s, later);
     else
-      c.wide ? run_part<float>(t, part, s) : run_part<bf16>(t, part, s);
+      c.wide ? run_part_in_floats<float>(t, part, s, later) : run_part_in_floats<bf16>(t, part, s, later);
   }
 
   // Runs a whole task. One of few rows may be done by two threads; a longer one takes its turn before it computes.
@@ -162,6 +161,11 @@ class Worker : Places {
   }
 
  private:
+  template <class T>
+  void run_part_in_floats(const Task& t, long part, State s, const void* later) {
+    t.rows > FEW ? run_part_of_many<T>(t, part, s) : run_part_of_few<InFloats<T>>(t, part, s, later);
+  }
+
   const SharedStates* const shared;
   float *query, *scores, *wide_keys, *wide_values;
   State state, part_state;

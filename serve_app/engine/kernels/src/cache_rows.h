@@ -6,11 +6,13 @@
 
 namespace {
 
-// Writes `count` neighbouring keys, up to sixteen, rows of `keys` [count, dim], to columns of `to`, rows `size` apart.
+// Writes `count` neighbouring keys, up to sixteen, rows of `keys` [count, dim], to columns of `to`: the place of the first
+// one in a block of `size` keys.
 template <class T>
 void write_columns(const T* keys, long dim, long count, T* to, long size) {
-  for (long d = 0; d < dim; d++)
-    for (long i = 0; i < count; i++) to[d * size + i] = keys[i * dim + d];
+  for (long d = 0; d < dim; d += TOGETHER<T>)
+    for (long i = 0; i < count; i++)
+      memcpy(to + d * size + i * TOGETHER<T>, keys + i * dim + d, TOGETHER<T> * sizeof(T));
 }
 
 #ifdef __AVX512F__
@@ -33,7 +35,7 @@ INLINE void transpose(__m512i (&rows)[LANES]) {
   }
 }
 
-// The same for sixteen keys, two features at a time, as one word holds two of bfloat16; dim is a multiple of 32.
+// The same for sixteen keys; dim is a multiple of 32.
 inline void write_sixteen(const bf16* keys, long dim, bf16* to, long size) {
   for (long d = 0; d < dim; d += 2 * LANES, to += 2 * LANES * size) {
     __m512i words[LANES];
@@ -41,10 +43,7 @@ inline void write_sixteen(const bf16* keys, long dim, bf16* to, long size) {
     for (int i = 0; i < LANES; i++) words[i] = _mm512_loadu_si512(keys + i * dim + d);
     transpose(words);
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) {
-      _mm256_storeu_si256((__m256i*)(to + 2 * i * size), _mm512_cvtepi32_epi16(words[i]));
-      _mm256_storeu_si256((__m256i*)(to + (2 * i + 1) * size), _mm512_cvtepi32_epi16(_mm512_srli_epi32(words[i], 16)));
-    }
+    for (int i = 0; i < LANES; i++) _mm512_storeu_si512(to + 2 * i * size, words[i]);
   }
 }
 

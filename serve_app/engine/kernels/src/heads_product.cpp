@@ -27,7 +27,7 @@ class HeadsFinish {
         head.put(heads_.qkv + row * heads_.width() + index * DIM);
       } else if (value < 0) {
         head.turn(heads_.k_norm, heads_.eps, factors);
-        keep_key(head, row, i / V, cache().template key_block<bf16>(block, key) + offset);
+        keep_key(head, row, i / V, cache().template key_block<bf16>(block, key) + offset * TOGETHER<bf16>);
       } else {
         head.put(cache().template value_block<bf16>(block, value) + offset * cache().value_pad);
       }
@@ -53,7 +53,7 @@ class HeadsFinish {
     const int64_t* const slot = heads_.slots + row;
     const bool goes_on = row + 1 < rows_ && (row + 1) % BLOCK && (*slot + 1) % LANES && slot[1] == *slot + 1;
     if (goes_on) return;
-    write_columns(keys, DIM, count, to - (count - 1), cache().block_size);
+    write_columns(keys, DIM, count, to - (count - 1) * TOGETHER<bf16>, cache().block_size);
     count = 0;
   }
 

@@ -1,15 +1,6 @@
 // A linear layer with packed weights. A decoder stores its outputs, adds them to the residual stream or gates them.
 #pragma once
-
-// How a product is computed. Sums are float32, and the order of a row's sums does not depend on the other rows.
-enum Product : long {
-  FLOATS,   // float32 weights
-  WIDENED,  // bfloat16 weights, widened to float32 as they are used
-  PAIRS,    // bfloat16 weights and inputs, two inputs at a time (AVX512-BF16)
-  TILES,    // bfloat16 weights and inputs, a tile at a time (AMX)
-  INT8,     // int8 weights with a scale for each output, inputs rounded to int8 (see int8_product.h)
-  INT4,     // the same with weights of four bits, and a step and a least for every sixteen (see int4_product.h)
-};
+#include "product.h"
 
 struct Linear {
   const void* weight;  // from pack_weight, pack_compact, pack_int8 or pack_int4

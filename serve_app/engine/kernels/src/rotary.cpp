@@ -44,10 +44,10 @@ void turn_rows(const Heads& h, long first, long last) {
       turn_any_head(h, x, weight, row, to);
   };
   T* const keys = (T*)own_outputs(LANES * dim);
-  // Fetches the column of a key, to be written: each of its features lies in a cache line of its own.
+  // Fetches the column of a key, to be written: each of its words lies in a cache line of its own.
   const auto fetch = [&](long block, long head, long offset) {
-    const T* const to = cache.key_block<T>(block, head) + offset;
-    for (long d = 0; d < dim; d++) __builtin_prefetch(to + d * cache.block_size, 1, 3);
+    const T* const to = cache.key_block<T>(block, head) + offset * TOGETHER<T>;
+    for (long d = 0; d < dim; d += TOGETHER<T>) __builtin_prefetch(to + d * cache.block_size, 1, 3);
   };
   slot_runs(h.slots, first, last, [&](long from, long count) {
     const long block = h.slots[from] / cache.block_size, offset = h.slots[from] % cache.block_size;
@@ -58,7 +58,7 @@ void turn_rows(const Heads& h, long first, long last) {
       if (head + 1 < kv) fetch(block, head + 1, offset);
       float* const k = h.qkv + from * width + (h.heads + head) * dim;
       for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim);
-      write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
+      write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
       for (long i = 0; i < count; i++) round_to(k + i * width + kv * dim, values + i * cache.value_pad, dim);
     }
@@ -85,7 +85,7 @@ void write_rows(const float* key, const float* value, const Cache& cache, const 
     const long block = slots[from] / cache.block_size, offset = slots[from] % cache.block_size;
     for (long head = 0; head < kv; head++) {
       for (long i = 0; i < count; i++) round_to(key + ((from + i) * kv + head) * key_dim, keys + i * key_dim, key_dim);
-      write_columns(keys, key_dim, count, cache.key_block<T>(block, head) + offset, cache.block_size);
+      write_columns(keys, key_dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
       for (long i = 0; i < count; i++)
         round_to(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim);

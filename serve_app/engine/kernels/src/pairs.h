@@ -1,0 +1,60 @@
+// Rows times two neighbouring inputs at a time, on vector registers. A vector holds sixteen outputs, and an output has one
+// accumulator, which adds in the order of the inputs.
+#pragma once
+#include "vec.h"
+
+namespace {
+
+// The weights of sixteen outputs at two neighbouring inputs.
+struct Pair {
+  F16 even, odd;
+};
+
+INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
+
+// The same in bfloat16: the even input in the low half of each lane, the odd input in the high half.
+INLINE U16 load_words(const bf16* p) {
+  U16 words;
+  memcpy(&words, p, sizeof words);
+  return words;
+}
+
+INLINE Pair load_pair(const bf16* p) {
+  const U16 words = load_words(p);
+  return {(F16)(words << 16), (F16)(words & 0xffff0000u)};
+}
+
+// acc += the products of MR rows of x, k apart, with NR panels, `panel` apart, at one pair of inputs.
+template <int MR, int NR, class W>
+INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long k, const W* w, long panel) {
+  Pair b[NR];
+#pragma GCC unroll 4
+  for (int j = 0; j < NR; j++) b[j] = load_pair(w + j * panel);
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const F16 a = splat(x[i * k]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].even;
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const F16 a = splat(x[i * k + 1]);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].odd;
+  }
+}
+
+template <int MR, int NR>
+INLINE void add_pair(F16 (&acc)[MR][NR], const bf16* x, long k, const bf16* w, long panel) {
+  U16 b[NR];
+#pragma GCC unroll 4
+  for (int j = 0; j < NR; j++) b[j] = load_words(w + j * panel);
+#pragma GCC unroll 8
+  for (int i = 0; i < MR; i++) {
+    const U16 a = splat_pair(x + i * k);
+#pragma GCC unroll 4
+    for (int j = 0; j < NR; j++) acc[i][j] = add_products(acc[i][j], a, b[j]);
+  }
+}
+
+}  // namespace
