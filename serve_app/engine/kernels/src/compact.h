@@ -21,6 +21,7 @@ namespace {
 
 constexpr long COMPACT_LINES = 4, COMPACT_GROUP = COMPACT_LINES * 48, COMPACT_TILE = TILE_ROWS * 48;  // bytes
 constexpr long COMPACT_AHEAD = 2;  // tiles of a panel fetched ahead
+constexpr long PLAIN_AHEAD = 8;    // the same where lines are made in registers
 constexpr long CODES = 16;
 
 struct Exception {
@@ -55,7 +56,7 @@ struct CompactWeight {
   }
 };
 
-// The tiles of a panel, one after the other. The panel that its reader takes after it is `after` panels further.
+// The tiles of a panel, one after the other. The panel that its reader takes after it is `after` panels further on.
 class CompactPanel {
  public:
   CompactPanel() = default;
@@ -63,18 +64,54 @@ class CompactPanel {
       : at_(weight.tiles + j * weight.steps * COMPACT_TILE),
         codes_(weight.codes + j * CODES),
         exception_(weight.exceptions + weight.firsts[j]),
-        left_(weight.steps - COMPACT_AHEAD),
+        left_(weight.steps),
         jump_((after - 1) * weight.steps * COMPACT_TILE) {}
 
   // Writes the next tile to `to`, and fetches one that comes later.
   INLINE_MEMBER void next(void* to) {
-    widen((uint8_t*)to, at_ + COMPACT_AHEAD * COMPACT_TILE + (left_-- > 0 ? 0 : jump_));
+    widen((uint8_t*)to, tile_ahead(COMPACT_AHEAD));
     for (; exception_->place < end_; exception_++)
       ((bf16*)to)[exception_->place - (end_ - TILE_SIZE)].bits = exception_->bits;
-    at_ += COMPACT_TILE, end_ += TILE_SIZE;
+    advance();
   }
 
+#if defined(__AVX512BW__)
+  // Whether the next tile has no exceptions. Its lines may then be made one by one where they are used.
+  INLINE_MEMBER bool plain() const { return exception_->place >= end_; }
+
+  // The high bytes of the first or second two lines of a group of the next tile.
+  INLINE_MEMBER __m512i high_bytes(long group, long half) const {
+    const __m512i table = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)codes_));
+    const __m512i both = _mm512_loadu_si512(at_ + group * COMPACT_GROUP + 128);
+    const __m512i codes = half ? _mm512_srli_epi16(both, 4) : both;
+#ifdef __AVX512VBMI__  // looks up six bits, of which the upper two make no difference, as the table repeats
+    return _mm512_permutexvar_epi8(codes, table);
+#else
+    return _mm512_shuffle_epi8(table, _mm512_and_si512(codes, _mm512_set1_epi8(CODES - 1)));
+#endif
+  }
+
+  // One of these two lines.
+  INLINE_MEMBER U16 line(long group, long half, bool second, __m512i high) const {
+    const __m512i low = _mm512_loadu_si512(at_ + group * COMPACT_GROUP + half * 64);
+    return (U16)(second ? _mm512_unpackhi_epi8(low, high) : _mm512_unpacklo_epi8(low, high));
+  }
+
+  // Goes past a plain tile, and fetches one that comes later.
+  INLINE_MEMBER void pass() {
+    const uint8_t* const ahead = tile_ahead(PLAIN_AHEAD);
+    for (long line = 0; line < COMPACT_TILE; line += 64) __builtin_prefetch(ahead + line, 0, 3);
+    advance();
+  }
+#endif
+
  private:
+  // Where the tile lies that comes `tiles` after the next one.
+  INLINE_MEMBER const uint8_t* tile_ahead(long tiles) const {
+    return at_ + tiles * COMPACT_TILE + (left_ > tiles ? 0 : jump_);
+  }
+  INLINE_MEMBER void advance() { at_ += COMPACT_TILE, end_ += TILE_SIZE, left_--; }
+
   // Writes the tile at `at_`, without exceptions, and fetches the one at `ahead`.
   INLINE_MEMBER void widen(uint8_t* to, const uint8_t* ahead) const {
 #if defined(__AVX512BW__)
@@ -123,7 +160,7 @@ class CompactPanel {
   const uint8_t *at_ = nullptr, *codes_ = nullptr;
   const Exception* exception_ = nullptr;
   uint32_t end_ = TILE_SIZE;  // the place of the first weight after the next tile
-  long left_ = 0, jump_ = 0;  // left_: tiles until what is fetched lies in another panel; jump_: bytes to there
+  long left_ = 0, jump_ = 0;  // left_: tiles of the panel; jump_: bytes from its end to the panel after it
 };
 
 // Two panels that a product takes a tile of each at a time, as FetchedTiles. A tile is widened while the one before is

@@ -10,6 +10,10 @@
 
 namespace {
 
+// Elements from a row of bfloat16 to the next: an odd number of cache lines, so that the rows of a block lie in different
+// sets of the first-level cache.
+long row_apart(long k) { return padded_inputs(k, false) | BF16_INPUTS; }
+
 // Rounds x [k] to bfloat16.
 void round_row(const float* x, bf16* to, long k) {
   long i = 0;
@@ -48,12 +52,14 @@ void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
   const long n = l.outputs, k = l.inputs;
   const void* const w = l.weight;
   const bf16* const rounded = (const bf16*)x;
+  const InputRows<float> wide{x, k, k};
+  const InputRows<bf16> narrow{rounded, k, row_apart(k)};
   switch (l.product) {
-    case FLOATS: return multiply<ADD>(x, whole_panels((const float*)w, k), l.bias, y, m, n, k, threads);
+    case FLOATS: return multiply<ADD>(wide, whole_panels((const float*)w, k), l.bias, y, m, n, threads);
     case WIDENED:
-      return halves(l, [&](const auto& weight) { multiply<ADD>(x, weight, l.bias, y, m, n, k, threads); });
+      return halves(l, [&](const auto& weight) { multiply<ADD>(wide, weight, l.bias, y, m, n, threads); });
     case PAIRS:
-      return halves(l, [&](const auto& weight) { multiply<ADD>(rounded, weight, l.bias, y, m, n, k, threads); });
+      return halves(l, [&](const auto& weight) { multiply<ADD>(narrow, weight, l.bias, y, m, n, threads); });
     case TILES:
       return halves(l, [&](const auto& weight) { multiply_tiles<ADD>(rounded, weight, l.bias, y, m, n, k, threads); });
     case INT8: return multiply_quantized<ADD>(Int8Weight(w, n, k), quantized(l, x, m), l.bias, y, n, threads);
@@ -65,7 +71,7 @@ void multiply(const Linear& l, const float* x, Y* y, long m, int threads) {
 
 long inputs_room(const Linear& l, long rows) {
   switch (l.product) {
-    case PAIRS: return whole_lines((rows * l.inputs + 1) / 2);
+    case PAIRS: return rows * row_apart(l.inputs) / 2;
     case TILES: return whole_lines((rows + BLOCK - 1) / BLOCK * BLOCK * padded_inputs(l.inputs, false) / 2);
     case INT8:
     case INT4: return quantized(l, nullptr, rows).room();
@@ -75,7 +81,7 @@ long inputs_room(const Linear& l, long rows) {
 
 void put_row(const Linear& l, const float* x, float* inputs, long row) {
   switch (l.product) {
-    case PAIRS: return round_row(x, (bf16*)inputs + row * l.inputs, l.inputs);
+    case PAIRS: return round_row(x, (bf16*)inputs + row * row_apart(l.inputs), l.inputs);
     case TILES: return round_tiled(x, (bf16*)inputs, row, l.inputs);
     case INT8:
     case INT4: return quantize_row(x, l.inputs, row, quantized(l, inputs, row + 1));
@@ -104,14 +110,16 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
   const long n = l.outputs / 2, k = l.inputs;
   const void* const w = l.weight;
   const bf16* const rounded = (const bf16*)inputs;
+  const InputRows<float> wide{inputs, k, k};
+  const InputRows<bf16> narrow{rounded, k, row_apart(k)};
   const bool to_tiles = l.product == TILES && next.product == TILES && m > FEW_ROWS;
   switch (l.product) {
-    case FLOATS: multiply_gated(inputs, whole_panels((const float*)w, k), l.bias, y, m, n, k, gelu, threads); break;
+    case FLOATS: multiply_gated(wide, whole_panels((const float*)w, k), l.bias, y, m, n, gelu, threads); break;
     case WIDENED:
-      halves(l, [&](const auto& weight) { multiply_gated(inputs, weight, l.bias, y, m, n, k, gelu, threads); });
+      halves(l, [&](const auto& weight) { multiply_gated(wide, weight, l.bias, y, m, n, gelu, threads); });
       break;
     case PAIRS:
-      halves(l, [&](const auto& weight) { multiply_gated(rounded, weight, l.bias, y, m, n, k, gelu, threads); });
+      halves(l, [&](const auto& weight) { multiply_gated(narrow, weight, l.bias, y, m, n, gelu, threads); });
       break;
     case TILES:
       halves(l, [&](const auto& weight) {

@@ -24,37 +24,43 @@ INLINE Pair load_pair(const bf16* p) {
   return {(F16)(words << 16), (F16)(words & 0xffff0000u)};
 }
 
-// acc += the products of MR rows of x, k apart, with NR panels, `panel` apart, at one pair of inputs.
+// acc += the products of MR rows of x, `row` apart, with NR panels, `panel` apart, at one pair of inputs.
 template <int MR, int NR, class W>
-INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long k, const W* w, long panel) {
+INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long row, const W* w, long panel) {
   Pair b[NR];
 #pragma GCC unroll 4
   for (int j = 0; j < NR; j++) b[j] = load_pair(w + j * panel);
 #pragma GCC unroll 8
   for (int i = 0; i < MR; i++) {
-    const F16 a = splat(x[i * k]);
+    const F16 a = splat(x[i * row]);
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].even;
   }
 #pragma GCC unroll 8
   for (int i = 0; i < MR; i++) {
-    const F16 a = splat(x[i * k + 1]);
+    const F16 a = splat(x[i * row + 1]);
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) acc[i][j] += a * b[j].odd;
   }
 }
 
+// The same with words of NR panels.
 template <int MR, int NR>
-INLINE void add_pair(F16 (&acc)[MR][NR], const bf16* x, long k, const bf16* w, long panel) {
-  U16 b[NR];
-#pragma GCC unroll 4
-  for (int j = 0; j < NR; j++) b[j] = load_words(w + j * panel);
-#pragma GCC unroll 8
+INLINE void add_words(F16 (&acc)[MR][NR], const bf16* x, long row, const U16 (&b)[NR]) {
+#pragma GCC unroll 12
   for (int i = 0; i < MR; i++) {
-    const U16 a = splat_pair(x + i * k);
+    const U16 a = splat_pair(x + i * row);
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) acc[i][j] = add_products(acc[i][j], a, b[j]);
   }
+}
+
+template <int MR, int NR>
+INLINE void add_pair(F16 (&acc)[MR][NR], const bf16* x, long row, const bf16* w, long panel) {
+  U16 b[NR];
+#pragma GCC unroll 4
+  for (int j = 0; j < NR; j++) b[j] = load_words(w + j * panel);
+  add_words(acc, x, row, b);
 }
 
 }  // namespace

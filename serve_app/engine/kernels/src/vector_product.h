@@ -9,6 +9,14 @@
 
 namespace {
 
+// Whether a product of inputs X makes the lines of a weight in registers, where it uses them.
+template <class X, class Weight>
+constexpr bool IN_REGISTERS = false;
+#if defined(__AVX512BW__)
+template <>
+constexpr bool IN_REGISTERS<bf16, CompactWeight> = true;
+#endif
+
 constexpr long AHEAD = 1024;  // bytes of a panel fetched ahead: the hardware fetches ahead only within a page
 
 // Weights at neighbouring inputs, of panels that lie `apart` elements apart.
@@ -27,16 +35,17 @@ struct WholeRead {
   static long inputs(long k) { return k; }
   Lines<W> next() const { return {w, apart}; }
   INLINE void fetch(const W* at) { __builtin_prefetch((const char*)at + AHEAD, 0, 3); }
+  template <class Sums, class X>
+  bool add_tile(Sums&, const X*, long, long) { return false; }
 };
 
 // Compact panels, widened tile by tile: to a place of the reader's own, or to where all tiles of a panel stay for others.
 template <int NR>
 class CompactRead {
  public:
-  explicit CompactRead(const CompactWeight& weight, long j) : CompactRead(weight, j, nullptr) {}
-  CompactRead(const CompactWeight& weight, long j, bf16* kept)
+  CompactRead(const CompactWeight& weight, long j, long next, bf16* kept = nullptr)
       : at_(kept ? kept : room_[0]), step_(kept ? TILE_SIZE : 0), apart_(kept ? weight.steps * TILE_SIZE : TILE_SIZE) {
-    for (int i = 0; i < NR; i++) panels_[i] = CompactPanel(weight, j + i, NR);
+    for (int i = 0; i < NR; i++) panels_[i] = CompactPanel(weight, j + i, next - j);
   }
   CompactRead(const CompactRead&) = delete;
 
@@ -49,6 +58,38 @@ class CompactRead {
     return {here, apart_};
   }
   INLINE_MEMBER void fetch(const bf16*) {}
+
+  // acc += the products at the next 32 inputs, of `left` that are left, with lines that are made in registers. Where they
+  // cannot be, it does nothing and returns false. To write lines would cost more: Zen 5 writes 64 bytes in the time of two
+  // products.
+  template <int MR, class X>
+  INLINE_MEMBER bool add_tile(F16 (&acc)[MR][NR], const X* x, long row, long left) {
+    if constexpr (!IN_REGISTERS<X, CompactWeight>) {
+      return false;
+    } else {
+      bool plain = !step_ && left >= BF16_INPUTS;
+      for (int i = 0; i < NR; i++) plain &= panels_[i].plain();
+      if (!plain) return false;
+#pragma GCC unroll 1
+      for (long group = 0; group < TILE_ROWS / COMPACT_LINES; group++)
+#pragma GCC unroll 2
+        for (long half = 0; half < 2; half++) {
+          __m512i high[NR];
+#pragma GCC unroll 4
+          for (int i = 0; i < NR; i++) high[i] = panels_[i].high_bytes(group, half);
+#pragma GCC unroll 2
+          for (int line = 0; line < 2; line++, x += 2) {
+            U16 b[NR];
+#pragma GCC unroll 4
+            for (int i = 0; i < NR; i++) b[i] = panels_[i].line(group, half, line, high[i]);
+            add_words(acc, x, row, b);
+          }
+        }
+#pragma GCC unroll 4
+      for (int i = 0; i < NR; i++) panels_[i].pass();
+      return true;
+    }
+  }
 
  private:
   CompactPanel panels_[NR];
@@ -69,39 +110,53 @@ struct KeptPanels {
   }
 };
 
+// Reads NR panels from j on; those from `next` on come after them.
 template <int NR, class W>
-INLINE WholeRead<W> read_panels(const WholePanels<W>& weight, long j) {
+INLINE WholeRead<W> read_panels(const WholePanels<W>& weight, long j, long) {
   return {weight.at(j), weight.panel};
 }
 
 template <int NR>
-INLINE CompactRead<NR> read_panels(const CompactWeight& weight, long j) {
-  return CompactRead<NR>(weight, j);
+INLINE CompactRead<NR> read_panels(const CompactWeight& weight, long j, long next) {
+  return CompactRead<NR>(weight, j, next);
 }
 
 template <int NR>
-INLINE CompactRead<NR> read_panels(const KeptPanels& kept, long j) {
-  return CompactRead<NR>(kept.weight, j, kept.at(j));
+INLINE CompactRead<NR> read_panels(const KeptPanels& kept, long j, long next) {
+  return CompactRead<NR>(kept.weight, j, next, kept.at(j));
 }
 
-// y = x W^T + bias, or += if ADD, for MR rows of x, k apart, and NR neighbouring panels. Rows of y are n apart; `left`
-// columns of y are left from the first panel on.
+// Rows of k inputs, `apart` elements apart.
+template <class X>
+struct InputRows {
+  const X* x;
+  long k, apart;
+
+  InputRows from(long row) const { return {x + row * apart, k, apart}; }
+};
+
+// y = x W^T + bias, or += if ADD, for MR rows of x and NR neighbouring panels. Rows of y are n apart; `left` columns of y
+// are left from the first panel on.
 template <bool ADD, int MR, int NR, class X, class Read, class Y>
-void tile(const X* x, long k, Read weights, const float* bias, Y* y, long n, long left) {
+void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long left) {
   F16 acc[MR][NR];
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) acc[i][j] = bias ? load(bias + j * LANES) : F16{};
-  for (long p = 0; p < k;) {
+  for (long p = 0; p < x.k;) {
+    if (weights.add_tile(acc, x.x + p, x.apart, x.k - p)) {
+      p += BF16_INPUTS;
+      continue;
+    }
     auto [at, apart] = weights.next();
-    for (const long end = std::min(k, p + weights.inputs(k)); p < end; p += 2, at += 2 * LANES) {
+    for (const long end = std::min(x.k, p + weights.inputs(x.k)); p < end; p += 2, at += 2 * LANES) {
 #pragma GCC unroll 4
       for (int j = 0; j < NR; j++) weights.fetch(at + j * apart);
-      add_pair(acc, x + p, k, at, apart);
+      add_pair(acc, x.x + p, x.apart, at, apart);
     }
   }
-#pragma GCC unroll 8
+#pragma GCC unroll 12
   for (int i = 0; i < MR; i++)
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) {
@@ -114,74 +169,120 @@ void tile(const X* x, long k, Read weights, const float* bias, Y* y, long n, lon
     }
 }
 
-constexpr int MAX_ROWS = 8;  // with three panels: 24 accumulators, six weights and one input in 32 registers
-constexpr long GROUP = 3;
+// The rows and panels that a product takes at once, at most: all their sums stay in 32 registers.
+struct BlockShape {
+  long rows, panels;
+};
 
-// The same for the panels [first, last), with the bias of all panels. y begins at the first one's outputs.
-template <bool ADD, int MR, class X, class Weight, class Y>
-void panels(const X* x, long k, const Weight& w, const float* bias, Y* y, long n, long left, long first, long last) {
-  const auto bias_of = [&](long j) { return bias ? bias + j * LANES : nullptr; };
-  long j = first;
-  for (; j + GROUP <= last; j += GROUP, y += GROUP * LANES, left -= GROUP * LANES)
-    tile<ADD, MR, GROUP>(x, k, read_panels<GROUP>(w, j), bias_of(j), y, n, left);
-  for (; j < last; j++, y += LANES, left -= LANES) tile<ADD, MR, 1>(x, k, read_panels<1>(w, j), bias_of(j), y, n, left);
+constexpr BlockShape WIDE = {8, 3}, TALL = {12, 2};  // of WIDE, six weights and an input stay in registers too
+constexpr long REGISTER_ROWS = 32;  // with more rows, lines are made once and kept, instead of once for each block
+
+// Where lines are made in registers, a line should serve many rows.
+template <class X, class Weight>
+constexpr BlockShape block_shape(long m) {
+  return IN_REGISTERS<X, Weight> && m > WIDE.rows && m <= REGISTER_ROWS ? TALL : WIDE;
 }
 
-// The same for `count` rows, 1 to MAX_ROWS.
+// The panels [first, last). After them, their reader presumably takes those from `next` on.
+struct PanelRange {
+  long first, last, next;
+
+  long after(long j) const { return j < last ? j : next; }
+};
+
+// The same for a range of panels, NR at a time, with the bias of all panels. y begins at the first one's outputs.
+template <bool ADD, int MR, int NR, class X, class Weight, class Y>
+void panels(InputRows<X> x, const Weight& w, const float* bias, Y* y, long n, long left, PanelRange range) {
+  const auto bias_of = [&](long j) { return bias ? bias + j * LANES : nullptr; };
+  long j = range.first;
+  for (; j + NR <= range.last; j += NR, y += NR * LANES, left -= NR * LANES)
+    tile<ADD, MR, NR>(x, read_panels<NR>(w, j, range.after(j + NR)), bias_of(j), y, n, left);
+  for (; j < range.last; j++, y += LANES, left -= LANES)
+    tile<ADD, MR, 1>(x, read_panels<1>(w, j, range.after(j + 1)), bias_of(j), y, n, left);
+}
+
+// The same for a block of `count` rows of shape TALL: at least half of them, as rows are cut evenly.
 template <bool ADD, class X, class Weight, class Y>
-void rows(long count, const X* x, long k, const Weight& w, const float* b, Y* y, long n, long left, long first,
-          long last) {
+void tall_rows(long count, InputRows<X> x, const Weight& w, const float* b, Y* y, long n, long left, PanelRange range) {
   switch (count) {
-    case 1: return panels<ADD, 1>(x, k, w, b, y, n, left, first, last);
-    case 2: return panels<ADD, 2>(x, k, w, b, y, n, left, first, last);
-    case 3: return panels<ADD, 3>(x, k, w, b, y, n, left, first, last);
-    case 4: return panels<ADD, 4>(x, k, w, b, y, n, left, first, last);
-    case 5: return panels<ADD, 5>(x, k, w, b, y, n, left, first, last);
-    case 6: return panels<ADD, 6>(x, k, w, b, y, n, left, first, last);
-    case 7: return panels<ADD, 7>(x, k, w, b, y, n, left, first, last);
-    case 8: return panels<ADD, 8>(x, k, w, b, y, n, left, first, last);
+    case 6: return panels<ADD, 6, TALL.panels>(x, w, b, y, n, left, range);
+    case 7: return panels<ADD, 7, TALL.panels>(x, w, b, y, n, left, range);
+    case 8: return panels<ADD, 8, TALL.panels>(x, w, b, y, n, left, range);
+    case 9: return panels<ADD, 9, TALL.panels>(x, w, b, y, n, left, range);
+    case 10: return panels<ADD, 10, TALL.panels>(x, w, b, y, n, left, range);
+    case 11: return panels<ADD, 11, TALL.panels>(x, w, b, y, n, left, range);
+    case 12: return panels<ADD, 12, TALL.panels>(x, w, b, y, n, left, range);
   }
 }
 
-// Calls tile(first row, number of rows) for tiles of at most MAX_ROWS that cover the rows [from, to) evenly: 9 rows are
-// 4 + 5, not 8 + 1.
+// The same for a block of `count` rows of either shape.
+template <bool ADD, class X, class Weight, class Y>
+void rows(BlockShape shape, long count, InputRows<X> x, const Weight& w, const float* b, Y* y, long n, long left,
+          PanelRange range) {
+  if constexpr (IN_REGISTERS<X, Weight>)
+    if (shape.panels == TALL.panels) return tall_rows<ADD>(count, x, w, b, y, n, left, range);
+  switch (count) {
+    case 1: return panels<ADD, 1, WIDE.panels>(x, w, b, y, n, left, range);
+    case 2: return panels<ADD, 2, WIDE.panels>(x, w, b, y, n, left, range);
+    case 3: return panels<ADD, 3, WIDE.panels>(x, w, b, y, n, left, range);
+    case 4: return panels<ADD, 4, WIDE.panels>(x, w, b, y, n, left, range);
+    case 5: return panels<ADD, 5, WIDE.panels>(x, w, b, y, n, left, range);
+    case 6: return panels<ADD, 6, WIDE.panels>(x, w, b, y, n, left, range);
+    case 7: return panels<ADD, 7, WIDE.panels>(x, w, b, y, n, left, range);
+    case 8: return panels<ADD, 8, WIDE.panels>(x, w, b, y, n, left, range);
+  }
+}
+
+// Calls block(first row, number of rows) for blocks of at most `most` rows that cover the rows [from, to) evenly: 9 rows
+// are 4 + 5, not 8 + 1.
 template <class F>
-void row_tiles(long from, long to, F&& tile) {
-  const long rows = to - from, count = (rows + MAX_ROWS - 1) / MAX_ROWS;
-  for (long t = 0; t < count; t++) tile(from + rows * t / count, rows * (t + 1) / count - rows * t / count);
+void row_tiles(long from, long to, long most, F&& block) {
+  const long rows = to - from, count = (rows + most - 1) / most;
+  for (long t = 0; t < count; t++) block(from + rows * t / count, rows * (t + 1) / count - rows * t / count);
 }
 
 // Calls product(weights, ups, from, to), for rows [from, to) that together are m, at the panels [first, last) and, unless
 // `ups` is 0, at those `ups` further on.
-template <class W, class F>
+template <class X, class W, class F>
 void with_panels(const WholePanels<W>& weight, long, long, long ups, long m, F&& product) {
   product(weight, ups, 0, m);
 }
 
-template <class F>
+template <class X, class F>
 void with_panels(const CompactWeight& weight, long first, long last, long ups, long m, F&& product) {
-  if (m <= MAX_ROWS) return product(weight, ups, 0, m);
+  if (m <= (IN_REGISTERS<X, CompactWeight> ? REGISTER_ROWS : WIDE.rows)) return product(weight, ups, 0, m);
   static thread_local Scratch scratch;
-  const long count = last - first, panel = weight.steps * TILE_SIZE, some = m / ((m + MAX_ROWS - 1) / MAX_ROWS);
+  const long count = last - first, panel = weight.steps * TILE_SIZE, some = m / ((m + WIDE.rows - 1) / WIDE.rows);
   const KeptPanels kept{weight, (bf16*)scratch.take((ups ? 2 : 1) * count * panel / 2), first, count, ups};
   product(kept, ups, 0, some);
   product(WholePanels<bf16>{kept.room, panel, first}, ups ? count : 0, some, m);
 }
 
-// y [m, n] = x W^T + bias, or += if ADD, of x [m, k] with an even k. bias: padded to whole panels, or null.
+// The first panel of the task that a thread presumably has after that of the panels [first, last): threads take turns.
+// Without such a task, it is `first`.
+inline long following(long first, long last, long panels, int threads) {
+  const long next = first + threads * (last - first);
+  return next < panels ? next : first;
+}
+
+// y [m, n] = x W^T + bias, or += if ADD, of m rows x of an even number of inputs. bias: padded to whole panels, or null.
 template <bool ADD, class X, class Weight, class Y>
-void multiply(const X* x, const Weight& weight, const float* bias, Y* y, long m, long n, long k, int threads) {
-  parallel_panels((n + LANES - 1) / LANES, GROUP, threads, [&](long first, long last, Turn& turn) {
+void multiply(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, int threads) {
+  const BlockShape shape = block_shape<X, Weight>(m);
+  const long panels = (n + LANES - 1) / LANES;
+  parallel_panels(panels, shape.panels, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const long width = (last - first) * LANES;
     float* const own = kept ? own_outputs(m * width) : nullptr;
-    with_panels(weight, first, last, 0, m, [&](const auto& w, long, long from, long to) {
-      row_tiles(from, to, [&](long row, long count) {
+    const long next_task = following(first, last, panels, threads);
+    with_panels<X>(weight, first, last, 0, m, [&](const auto& w, long, long from, long to) {
+      row_tiles(from, to, shape.rows, [&](long row, long count) {
+        const PanelRange range = {first, last, row + count < to ? first : next_task};
         if (kept)
-          rows<false>(count, x + row * k, k, w, bias, own + row * width, width, width, first, last);
+          rows<false>(shape, count, x.from(row), w, bias, own + row * width, width, width, range);
         else
-          rows<ADD>(count, x + row * k, k, w, bias, y + row * n + first * LANES, n, n - first * LANES, first, last);
+          rows<ADD>(shape, count, x.from(row), w, bias, y + row * n + first * LANES, n, n - first * LANES, range);
       });
     });
     if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
@@ -191,21 +292,25 @@ void multiply(const X* x, const Weight& weight, const float* bias, Y* y, long m,
 // y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
 // sixteen. Gates are applied tile by tile, while both factors are in the first-level cache.
 template <class X, class Weight>
-void multiply_gated(const X* x, const Weight& weight, const float* bias, float* y, long m, long n, long k, bool gelu,
+void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, float* y, long m, long n, bool gelu,
                     int threads) {
   const long count = n / LANES;
-  parallel_panels(count, GROUP, threads, [&](long first, long last, Turn& turn) {
-    alignas(64) float both[2][MAX_ROWS * MAX_PANELS * LANES];
+  const BlockShape shape = block_shape<X, Weight>(m);
+  parallel_panels(count, shape.panels, threads, [&](long first, long last, Turn& turn) {
+    alignas(64) float both[2][TALL.rows * MAX_PANELS * LANES];
     const long width = (last - first) * LANES;
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     float* const to = kept ? own_outputs(m * width) : y + first * LANES;
     const long stride = kept ? width : n;
-    with_panels(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
-      row_tiles(some, more, [&](long row, long size) {
+    const long next_task = following(first, last, count, threads);
+    with_panels<X>(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
+      row_tiles(some, more, shape.rows, [&](long row, long size) {
         for (long up = 0; up < 2; up++) {
+          const long next = up == 0 ? first + ups : row + size < more ? first : next_task;
           const float* const b = bias ? bias + up * (count - ups) * LANES : nullptr;  // by the panels of w
-          rows<false>(size, x + row * k, k, w, b, both[up], width, width, first + up * ups, last + up * ups);
+          rows<false>(shape, size, x.from(row), w, b, both[up], width, width,
+                      {first + up * ups, last + up * ups, next});
         }
         for (long r = 0; r < size; r++)
           for (long i = 0; i < width; i += LANES)
