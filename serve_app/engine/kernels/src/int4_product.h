@@ -42,15 +42,18 @@ INLINE U16 load_group(const uint8_t* p) {
 
 // MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
 template <int MR, int NR>
-void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long j, float* out, long stride) {
+void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long j, Share share, float* out,
+                  long stride) {
   const long panel = weight.panel();
   const uint8_t* w = weight.codes + j * panel;
   const int8_t* codes = x.row(row);
   I16 total[MR][NR] = {};
   for (long step = 0; step < x.steps; step++, codes += x.STRIDE, w += INT4_STEP) {
 #pragma GCC unroll 4
-    for (int c = 0; c < NR; c++)
+    for (int c = 0; c < NR; c++) {
+      for (long line = share.first; line < share.last; line++) share.fetch(w + c * panel + line * 64);
       for (long at = INT4_CODES; at < INT4_STEP; at += 64) __builtin_prefetch(w + c * panel + at + INT8_AHEAD / 2, 0, 3);
+    }
 #pragma GCC unroll 2
     for (long group = 0; group < 2; group++) {  // and group + 2, whose q are in the high halves
       I16 low[MR][NR] = {}, high[MR][NR] = {};
@@ -93,25 +96,26 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
 }
 
 template <int MR, int AT_ONCE>
-void int4_panels(const Int4Weight& weight, const QuantizedRows& x, long row, long j, long panels, float* out,
-                 long stride) {
+void int4_panels(const Int4Weight& weight, const QuantizedRows& x, long row, long j, long panels, Share share,
+                 float* out, long stride) {
   long c = 0;
   for (; c + AT_ONCE <= panels; c += AT_ONCE)
-    int4_vectors<MR, AT_ONCE>(weight, x, row, j + c, out + c * LANES, stride);
-  for (; c < panels; c++) int4_vectors<MR, 1>(weight, x, row, j + c, out + c * LANES, stride);
+    int4_vectors<MR, AT_ONCE>(weight, x, row, j + c, share, out + c * LANES, stride);
+  for (; c < panels; c++) int4_vectors<MR, 1>(weight, x, row, j + c, share, out + c * LANES, stride);
 }
 
-// `count` rows from `row` on at up to four panels, on vector registers.
+// The same as on_vectors of int8.
 inline void on_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
-                         float* out, long stride) {
-  for (long r = 0, next; r < count; r = next) {
+                       long offset, float* out, long stride) {
+  for (long r = 0, next, block = 0; r < count; r = next, block++) {
     float* const at = out + r * stride;
+    const Share share(offset, INT4_STEP / 64, block, vector_blocks(count));
     if (const long left = count - r; left >= 4)
-      int4_panels<4, 1>(weight, x, row + r, j, panels, at, stride), next = r + 4;
+      int4_panels<4, 1>(weight, x, row + r, j, panels, share, at, stride), next = r + 4;
     else if (left >= 2)
-      int4_panels<2, 2>(weight, x, row + r, j, panels, at, stride), next = r + 2;
+      int4_panels<2, 2>(weight, x, row + r, j, panels, share, at, stride), next = r + 2;
     else
-      int4_panels<1, 4>(weight, x, row + r, j, panels, at, stride), next = r + 1;
+      int4_panels<1, 4>(weight, x, row + r, j, panels, share, at, stride), next = r + 1;
   }
 }
 

@@ -12,6 +12,7 @@ namespace {
 constexpr int32_t INT8_ZERO = 128;  // what a stored code is above its value
 constexpr long INT_TILE = INT_TILE_ROWS * INT_INPUTS;
 constexpr long INT8_AHEAD = 4096;  // bytes of a panel fetched ahead
+constexpr long INT8_SHARED = 8;    // up to so many rows, memory is the slower part, and shares make nothing faster
 
 struct Int8Weight {
   const uint8_t* codes;
@@ -31,15 +32,32 @@ INLINE F16 scaled(I16 sums, const Int8Weight& weight, long j, const QuantizedRow
   return to_floats(sums - INT8_ZERO * x.sum(row)) * x.scale(row) * load(weight.scales + j * LANES);
 }
 
+// What one of several blocks of rows fetches: its share of the lines of each tile of the panels that come next, which lie
+// `offset` bytes further on. So memory is read all the time, and not only while the first block meets its panels.
+struct Share {
+  long offset, first, last;
+
+  // Of block `block` of `blocks`, in tiles of `lines` lines. One block alone reads all the time, and has no share.
+  Share(long offset, long lines, long block, long blocks)
+      : offset(offset), first(lines * block / blocks), last(offset && blocks > 1 ? lines * (block + 1) / blocks : 0) {}
+
+  INLINE_MEMBER bool has(long line) const { return first <= line && line < last; }
+  INLINE_MEMBER void fetch(const uint8_t* line) const { __builtin_prefetch(line + offset, 0, 2); }
+};
+
 // MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
 template <int MR, int NR>
-void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, float* out, long stride) {
+void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, Share share, float* out,
+                  long stride) {
   const uint8_t* w = weight.codes + j * weight.panel();
   const int8_t* codes = x.row(row);
   const long panel = weight.panel();
   I16 sums[MR][NR] = {};
   for (long step = 0; step < x.steps; step++, codes += x.STRIDE)
     for (long line = 0; line < INT_TILE_ROWS; line++, w += 64) {
+      if (share.has(line))
+#pragma GCC unroll 4
+        for (int c = 0; c < NR; c++) share.fetch(w + c * panel);
       U16 b[NR];
 #pragma GCC unroll 4
       for (int c = 0; c < NR; c++) {
@@ -117,27 +135,31 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
 #endif
 
 template <int MR>
-void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, long panels, float* out,
-                  long stride) {
+void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, long panels, Share share,
+                  float* out, long stride) {
   switch (panels) {
-    case 1: return int8_vectors<MR, 1>(weight, x, row, j, out, stride);
-    case 2: return int8_vectors<MR, 2>(weight, x, row, j, out, stride);
-    case 3: return int8_vectors<MR, 3>(weight, x, row, j, out, stride);
-    case 4: return int8_vectors<MR, 4>(weight, x, row, j, out, stride);
+    case 1: return int8_vectors<MR, 1>(weight, x, row, j, share, out, stride);
+    case 2: return int8_vectors<MR, 2>(weight, x, row, j, share, out, stride);
+    case 3: return int8_vectors<MR, 3>(weight, x, row, j, share, out, stride);
+    case 4: return int8_vectors<MR, 4>(weight, x, row, j, share, out, stride);
   }
 }
 
-// `count` rows from `row` on at up to four panels, on vector registers.
+// Blocks that `count` rows are cut into: of four rows, and of two and one for what is left.
+INLINE long vector_blocks(long count) { return count / 4 + count % 4 / 2 + count % 2; }
+
+// `count` rows from `row` on at up to four panels, on vector registers. Panels that come next are `offset` bytes further on.
 inline void on_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
-                         float* out, long stride) {
-  for (long r = 0, next; r < count; r = next) {
+                       long offset, float* out, long stride) {
+  for (long r = 0, next, block = 0; r < count; r = next, block++) {
     float* const at = out + r * stride;
+    const Share share(count > INT8_SHARED ? offset : 0, INT_TILE_ROWS, block, vector_blocks(count));
     if (const long left = count - r; left >= 4)
-      int8_vectors<4>(weight, x, row + r, j, panels, at, stride), next = r + 4;
+      int8_vectors<4>(weight, x, row + r, j, panels, share, at, stride), next = r + 4;
     else if (left >= 2)
-      int8_vectors<2>(weight, x, row + r, j, panels, at, stride), next = r + 2;
+      int8_vectors<2>(weight, x, row + r, j, panels, share, at, stride), next = r + 2;
     else
-      int8_vectors<1>(weight, x, row + r, j, panels, at, stride), next = r + 1;
+      int8_vectors<1>(weight, x, row + r, j, panels, share, at, stride), next = r + 1;
   }
 }
 

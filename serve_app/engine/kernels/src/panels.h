@@ -74,3 +74,10 @@ void hand_over(const float* outputs, long m, long width, Y* y, long n, long colu
         store_some(at, ADD ? load_some(at, some) + v : v, some);
     }
 }
+
+// The first panel of the task that a thread presumably does after that of the panels [first, last) of `panels`, as threads
+// take turns; `first` if there is none.
+inline long following(long first, long last, long panels, int threads) {
+  const long next = first + threads * (last - first);
+  return next < panels ? next : first;
+}

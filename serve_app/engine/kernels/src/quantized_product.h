@@ -32,8 +32,10 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
     uint8_t* const room = widened_panels(parts * wide);
     std::optional<TileScope> scope;
     if (tiles) scope.emplace(m);
+    const long coming = following(first, last, panels, threads);
     for (long g = 0; g < groups; g++) {
       const long j = first + g * INT_GROUP, some = std::min(INT_GROUP, last - j), width = some * LANES;
+      const long offset = ((g + 1 < groups ? j + INT_GROUP : coming) - j) * weight.panel();  // bytes to the next panels
       float* const at = own + (kept ? g * parts * part : 0);
       for (long row = 0; row < m; row += INT_BLOCK) {
         const long count = std::min(INT_BLOCK, m - row);
@@ -41,7 +43,7 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
           if (tiles)
             on_tiles(weight, x, row, count, j + p * panels, some, room + p * wide, at + p * part, width);
           else
-            on_vectors(weight, x, row, count, j + p * panels, some, at + p * part, width);
+            on_vectors(weight, x, row, count, j + p * panels, some, row ? 0 : offset, at + p * part, width);
         asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
         finish(at, at + part, count, j, some);
         if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, j * LANES);

@@ -258,13 +258,6 @@ void with_panels(const CompactWeight& weight, long first, long last, long ups, l
   product(WholePanels<bf16>{kept.room, panel, first}, ups ? count : 0, some, m);
 }
 
-// The first panel of the task that a thread presumably has after that of the panels [first, last): threads take turns.
-// Without such a task, it is `first`.
-inline long following(long first, long last, long panels, int threads) {
-  const long next = first + threads * (last - first);
-  return next < panels ? next : first;
-}
-
 // y [m, n] = x W^T + bias, or += if ADD, of m rows x of an even number of inputs. bias: padded to whole panels, or null.
 template <bool ADD, class X, class Weight, class Y>
 void multiply(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, int threads) {
