@@ -129,7 +129,7 @@ def work(model: str, dtype: str, threads: int) -> None:
         source=model,
         dtype=dtype,
         threads=threads,
-        engine=EngineConfig(max_model_len=4096, max_sequences=64, kv_cache_bytes=1 << 30),
+        engine=EngineConfig(ngram_draft=0, max_model_len=4096, max_sequences=64, kv_cache_bytes=1 << 30),
     )
     engine = load_engine(config, lambda _: None)[0]
     print(json.dumps({"ready": True}), flush=True)

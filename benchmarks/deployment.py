@@ -19,7 +19,8 @@ def model_config(model: Path, dtype: str, device: str, **settings: Any) -> Model
             "source": str(model.resolve()),
             "dtype": dtype,
             "device": device,
-            "engine": EngineConfig(max_model_len=4096, max_sequences=64),
+            # Random weights repeat themselves when greedy, so guessing would make them faster than real ones.
+            "engine": EngineConfig(max_model_len=4096, max_sequences=64, ngram_draft=0),
             **settings,
         }
     )

@@ -112,7 +112,9 @@ def main() -> None:
     config = ModelConfig(
         name="bench",
         source=str(options.model),
-        engine=EngineConfig(max_model_len=4096, max_sequences=16, kv_cache_bytes=options.cache_mib << 20),
+        engine=EngineConfig(
+            ngram_draft=0, max_model_len=4096, max_sequences=16, kv_cache_bytes=options.cache_mib << 20
+        ),
     )
     traffic = Traffic(load_engine(config, lambda _: None)[0], options.tokens)
     for _ in range(options.decodes):

@@ -47,10 +47,10 @@ class EngineConfig(ConfigModel):
         8, ge=0, le=1024, description="LoRA adapters in memory at once, of files and of clients; 0: none."
     )
     max_adapter_rank: int = Field(64, ge=1, le=1024, description="The largest rank of an adapter.")
-    ngram_draft: Literal["auto"] | Annotated[int, Field(ge=0, le=64)] = Field(
-        0,
+    ngram_draft: Literal["auto"] | Annotated[int, Field(ge=0, le=64)] | None = Field(
+        None,
         description="Most tokens to guess ahead where a text repeats itself; answers stay the same. "
-        "0: none; auto: as many as pay by the engine's own measurements.",
+        "0: none; auto: as many as pay by the engine's own measurements; none: auto, but 0 with `overlap`.",
     )
     max_model_len: int | None = Field(
         None, ge=2, description="Context window; none: the model's own, lowered to what the cache can hold."

@@ -104,7 +104,9 @@ class Engine:
         self._collected = 0.0  # when the last step was committed, in seconds of the clock
         self._arrivals = 0
         self._counters = Counters()
-        self._lookups = PromptLookupFactory(config.ngram_draft, runner.vocab_size, self.max_model_len)
+        self._lookups = PromptLookupFactory.of_engine(
+            config.ngram_draft, self._overlap, runner.vocab_size, self.max_model_len
+        )
 
     # --- requests ---------------------------------------------------------------------
 

@@ -213,7 +213,8 @@ async def second() -> AsyncIterator[ModelServer]:
 
 
 async def started(**engine: Any) -> AsyncIterator[ModelServer]:
-    server = await ModelServer.start(settings(**engine), lambda _: None)
+    """A server whose deltas hold a token each, unless told to guess: then time decides what a delta holds."""
+    server = await ModelServer.start(settings(**{"ngram_draft": 0} | engine), lambda _: None)
     yield server
     async with asyncio.timeout(60):
         while server.stats().blocks_used or server.stats().waiting:  # an aborted request ends in a step

@@ -171,9 +171,21 @@ class PromptLookupFactory:
     window: int
     chances: Chances = field(default_factory=Chances)  # of all sequences
 
+    @classmethod
+    def of_engine(
+        cls, most: int | Literal["auto"] | None, overlap: bool, vocab_size: int, window: int
+    ) -> PromptLookupFactory:
+        """Proposals of an engine. `most` None: those that pay, but none where steps `overlap`."""
+        if most is None:
+            most = 0 if overlap else "auto"
+        return cls(most, vocab_size, window)
+
     def of(self, request: EngineRequest) -> Callable[[], PromptLookup | ForecastLookup] | None:
-        """A function that makes the proposer of each sequence of a request; None: there are no proposals."""
-        if not self.most:
+        """A function that makes the proposer of each sequence of a request; None: there are no proposals.
+
+        A request with a draft of its own has none, so that what it is told of drafts is of its own.
+        """
+        if not self.most or request.draft is not None:
             return None
         wanted = request.sampling.max_tokens
         room = self.window if wanted is None else min(self.window, len(request.token_ids) + wanted)

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import random
 
-from serve_app.engine.sampling.prompt_lookup import Chances, ForecastLookup, PromptLookup
+from serve_app.engine.sampling.prompt_lookup import (
+    Chances,
+    ForecastLookup,
+    PromptLookup,
+    PromptLookupFactory,
+)
+from serve_app.types import Draft, EngineRequest
 
 
 def lookup(tokens: list[int], most: int = 8, **options: int) -> tuple[int, ...]:
@@ -96,3 +102,17 @@ def test_a_shorter_text_is_read_anew() -> None:
     made.forecast([1, 2, 8])
     assert made.forecast([1, 2, 8, 1, 2]).most > 0
     assert made.propose([1, 2, 8, 1, 2], 2) == (8, 1)
+
+
+def test_an_engine_guesses_by_itself_unless_its_steps_overlap() -> None:
+    request = EngineRequest(id="r", token_ids=(1, 2))
+    made = {
+        (most, overlap): PromptLookupFactory.of_engine(most, overlap, vocab_size=100, window=50).of(request)
+        for most in (None, 0, 3)
+        for overlap in (False, True)
+    }
+    assert isinstance((made[None, False] or list)(), ForecastLookup)
+    assert made[None, True] is made[0, False] is made[0, True] is None
+    assert all(isinstance((made[3, overlap] or list)(), PromptLookup) for overlap in (False, True))
+    drafted = EngineRequest(id="r", token_ids=(1, 2), draft=Draft(token_ids=(3,)))
+    assert PromptLookupFactory.of_engine("auto", False, vocab_size=100, window=50).of(drafted) is None
