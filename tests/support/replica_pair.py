@@ -49,7 +49,9 @@ def wide_demo(folder: Path, name: str = "demo-chat") -> Path:
 
 
 def model_config(source: Path, **engine: Any) -> ModelConfig:
-    sizes = {"max_sequences": 64, "max_waiting": 256, "block_size": 32, "num_blocks": 1024}
+    """The demo model without guesses: with them, time decides what an event of a stream holds."""
+    sizes: dict[str, Any] = {"ngram_draft": 0}
+    sizes |= {"max_sequences": 64, "max_waiting": 256, "block_size": 32, "num_blocks": 1024}
     return ModelConfig(
         name=MODEL,
         source=str(source),
