@@ -56,13 +56,15 @@ def make_runner(folder: str, path: str) -> ModelRunner:
         backend=CpuAttention(),
         dtype=torch.bfloat16,
         device=torch.device("cpu"),
-        config=EngineConfig(kv_cache_bytes=512 << 20),
+        config=EngineConfig(kv_cache_bytes=2 << 30),
     )
 
 
 def batch_of(runner: ModelRunner, count: int, tokens: int, *, decode: bool) -> Batch:
     """`count` sequences of `tokens` tokens: their last token each, or all of them."""
     blocks = -(-tokens // runner.block_size)
+    if count * blocks > runner.num_blocks:
+        raise SystemExit(f"the cache holds {runner.num_blocks} blocks of the {count * blocks} of this batch")
     chunks = []
     for index in range(count):
         sequence = Sequence(
