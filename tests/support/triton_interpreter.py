@@ -17,5 +17,5 @@ def use_interpreter() -> bool:
     if not torch.cuda.is_available():
         os.environ["TRITON_INTERPRET"] = "1"  # read when the kernels are defined
         if APART.is_dir() and str(APART) not in sys.path:
-            sys.path.append(str(APART))
+            sys.path.insert(0, str(APART))  # numpy 2.4 breaks the interpreter of torch 2.11's own, 3.6
     return importlib.util.find_spec("triton") is not None

@@ -26,8 +26,12 @@ from tests.support.without_linux import pretend
 pretend(pytest.MonkeyPatch())
 import serve_app
 for module in pkgutil.walk_packages(serve_app.__path__, "serve_app."):
-    if not module.name.endswith("__main__"):
-        importlib.import_module(module.name)
+    if not module.name.endswith(("__main__", ".migrations.env")):  # Alembic alone runs the latter
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as missing:
+            if missing.name != "triton":  # which a build of torch without CUDA does not bring
+                raise
 """
 
 
