@@ -64,9 +64,8 @@ class CompactRead {
   // products.
   template <int MR, class X>
   INLINE_MEMBER bool add_tile(F16 (&acc)[MR][NR], const X* x, long row, long left) {
-    if constexpr (!IN_REGISTERS<X, CompactWeight>) {
-      return false;
-    } else {
+#if defined(__AVX512BW__)
+    if constexpr (IN_REGISTERS<X, CompactWeight>) {
       bool plain = !step_ && left >= BF16_INPUTS;
       for (int i = 0; i < NR; i++) plain &= panels_[i].plain();
       if (!plain) return false;
@@ -89,6 +88,8 @@ class CompactRead {
       for (int i = 0; i < NR; i++) panels_[i].pass();
       return true;
     }
+#endif
+    return false;
   }
 
  private:
