@@ -26,7 +26,9 @@ class LayerSpec:
     value_dim: int  # differs from key_dim in MLA models
 
     def bytes_per_token(self, dtype: torch.dtype) -> int:
-        return self.num_kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+        """Of a cache of `dtype`; int8: codes, with a float32 scale for each key and each value."""
+        scales = 2 * torch.float32.itemsize if dtype == torch.int8 else 0
+        return self.num_kv_heads * ((self.key_dim + self.value_dim) * dtype.itemsize + scales)
 
 
 class AttentionBackend(Protocol):
@@ -44,8 +46,14 @@ class AttentionBackend(Protocol):
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        codes: bool = False,
     ) -> None:
-        """Make the cache: `num_blocks` blocks for every layer."""
+        """Make the cache: `num_blocks` blocks for every layer.
+
+        `dtype`: of keys and values. `codes`: the cache keeps them as int8 with a float32 scale for each token
+        and KV head (`kernels.quantized.cached_rows`). Raises ValueError where the backend keeps no codes.
+        """
         ...
 
     def forward(

@@ -27,7 +27,15 @@ class BlockPools:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        codes: bool = False,
     ) -> None:
+        if codes:
+            raise ValueError(
+                "engine.kv_cache_dtype int8 is for attention on a CPU (cpu, reference), not for this GPU's; "
+                "take it out, or set it to auto"
+            )
+
         def pool(heads: int, dim: int) -> torch.Tensor:
             return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
 

@@ -66,22 +66,28 @@ class CpuAttention:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        codes: bool = False,
     ) -> None:
         self._caches, self._plain, self._memory = (), None, None
-        if self._native is None or not all(
-            NativeCache.supports(block_size, spec.key_dim, dtype) for spec in layers
+        products = {} if self._native is None else self._native.products
+        cached = torch.int8 if codes else dtype
+        if (
+            self._native is None
+            or dtype not in products
+            or not all(NativeCache.supports(block_size, spec.key_dim, cached) for spec in layers)
         ):
             self._plain = ReferenceAttention()
-            self._plain.allocate(layers, num_blocks, block_size, dtype, device)
+            self._plain.allocate(layers, num_blocks, block_size, dtype, device, codes=codes)
             return
-        product = self._native.products[dtype][0]
         self._caches = tuple(
             NativeCache.allocate(
-                num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, dtype, product
+                *(num_blocks, block_size, spec.num_kv_heads, spec.key_dim, spec.value_dim, cached),
+                products[dtype][0],
             )
             for spec in layers
         )
-        pieces = [piece for cache in self._caches for piece in (cache.keys, cache.values)]
+        pieces = [piece for cache in self._caches for piece in cache.pieces]
         token_bytes = sum(piece.nbytes for piece in pieces) // max(1, num_blocks * block_size)
         touching = self._native.touch(pieces, at_once=min(AT_ONCE, TOKENS_AT_ONCE * token_bytes))
         self._memory = TouchedBlocks(touching, pieces, num_blocks)
@@ -140,6 +146,6 @@ class CpuAttention:
             self._plain.copy_blocks(pairs)
             return
         for cache in self._caches:
-            for source, target in pairs:
-                cache.keys[target] = cache.keys[source]
-                cache.values[target] = cache.values[source]
+            for piece in cache.pieces:
+                for source, target in pairs:
+                    piece[target] = piece[source]

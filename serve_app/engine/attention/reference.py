@@ -12,17 +12,39 @@ import torch
 
 from serve_app.engine.attention import LayerSpec
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.kernels.quantized import cached_rows
+
+
+class _Rows:
+    """What one layer keeps of its keys, or of its values: a row [Hkv, D] for each slot."""
+
+    def __init__(self, shape: tuple[int, int, int], dtype: torch.dtype, device: torch.device, codes: bool):
+        """`shape`: [slots, Hkv, D]. `codes`: rows are int8 with a scale for each KV head."""
+        self._rows = torch.zeros(shape, dtype=torch.int8 if codes else dtype, device=device)
+        self._scales = torch.zeros(shape[:2], device=device) if codes else None
+        self.pools = [pool for pool in (self._rows, self._scales) if pool is not None]
+
+    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        if self._scales is None:
+            self._rows[slots] = rows.to(self._rows.dtype)
+            return
+        self._rows[slots], self._scales[slots] = cached_rows(rows)
+
+    def read(self, slots: torch.Tensor) -> torch.Tensor:
+        """[slots, Hkv, D] of the type of the rows; of codes float32."""
+        rows = self._rows[slots]
+        return rows if self._scales is None else rows.float() * self._scales[slots][..., None]
 
 
 class ReferenceAttention:
-    """A cache of one row a token and layer: keys [slots, Hkv, D], values [slots, Hkv, Dv]."""
+    """A cache of one row a token and layer."""
 
     memory: Final = None  # torch writes zeros to all of it
 
     def __init__(self) -> None:
         self._block_size = 0
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
+        self._keys: list[_Rows] = []
+        self._values: list[_Rows] = []
 
     def allocate(
         self,
@@ -31,16 +53,17 @@ class ReferenceAttention:
         block_size: int,
         dtype: torch.dtype,
         device: torch.device,
+        *,
+        codes: bool = False,
     ) -> None:
         slots = num_blocks * block_size
         self._block_size = block_size
-        self._keys = [
-            torch.zeros(slots, spec.num_kv_heads, spec.key_dim, dtype=dtype, device=device) for spec in layers
-        ]
-        self._values = [
-            torch.zeros(slots, spec.num_kv_heads, spec.value_dim, dtype=dtype, device=device)
-            for spec in layers
-        ]
+
+        def rows(heads: int, dim: int) -> _Rows:
+            return _Rows((slots, heads, dim), dtype, device, codes)
+
+        self._keys = [rows(spec.num_kv_heads, spec.key_dim) for spec in layers]
+        self._values = [rows(spec.num_kv_heads, spec.value_dim) for spec in layers]
 
     def forward(
         self,
@@ -56,20 +79,20 @@ class ReferenceAttention:
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
-        keys[context.slots] = key.to(keys.dtype)
-        values[context.slots] = value.to(values.dtype)
-        offsets = torch.arange(context.block_size, device=keys.device)
+        keys.write(context.slots, key)
+        values.write(context.slots, value)
+        offsets = torch.arange(context.block_size, device=query.device)
         outputs = []
         for query_rows, table, length in zip(
             torch.split(query, list(context.query_lens)), context.block_tables, context.lens, strict=True
         ):
             slots = (table[:, None] * context.block_size + offsets).flatten()[:length]
-            visible = causal_mask(query_rows.shape[0], length, window, keys.device)
+            visible = causal_mask(query_rows.shape[0], length, window, query.device)
             outputs.append(
                 attend(
                     query_rows[None],
-                    keys[slots][None],
-                    values[slots][None],
+                    keys.read(slots)[None],
+                    values.read(slots)[None],
                     visible[None],
                     scale=scale,
                     softcap=softcap,
@@ -79,7 +102,7 @@ class ReferenceAttention:
         return torch.cat(outputs)
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        for pool in (*self._keys, *self._values):
+        for pool in (pool for rows in (*self._keys, *self._values) for pool in rows.pools):
             blocks = pool.view(-1, self._block_size, *pool.shape[1:])
             for source, target in pairs:
                 blocks[target] = blocks[source]

@@ -47,7 +47,7 @@ class _Observer:
     def __init__(self) -> None:
         self.call: AttentionCall | None = None
 
-    def allocate(self, *_: Any) -> None:
+    def allocate(self, *_: Any, **more: Any) -> None:
         raise NotImplementedError("an observer holds no cache")
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:

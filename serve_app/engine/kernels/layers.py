@@ -9,10 +9,10 @@ import torch
 
 from serve_app.engine.kernels.arena import zeros
 from serve_app.engine.kernels.structs import (
+    CACHED,
     INPUTS,
     LANES,
     POINTER,
-    TYPES,
     CacheStruct,
     LayerStruct,
     Product,
@@ -21,10 +21,14 @@ from serve_app.engine.kernels.structs import (
 
 @dataclass(frozen=True, slots=True)
 class NativeCache:
-    """One layer's cache in the native layout."""
+    """One layer's cache in the native layout. Codes have their scales behind the keys or values of a head."""
 
     keys: torch.Tensor  # [blocks, Hkv, D / g, block_size, g]: g = 2 features of bfloat16 lie together, else 1
-    values: torch.Tensor  # [blocks, Hkv, block_size, Dv rounded up to LANES]
+    values: torch.Tensor  # [blocks, Hkv, block_size, pad]: pad = Dv rounded up to LANES
+    # Of int8, behind the codes of each head: float32, in the same memory as the codes. None of other types.
+    key_scales: torch.Tensor | None  # [blocks, Hkv, block_size]
+    value_scales: torch.Tensor | None
+    pieces: tuple[torch.Tensor, ...]  # [blocks, ...]: all of its memory
     struct: CacheStruct
     address: int
 
@@ -32,7 +36,7 @@ class NativeCache:
     def supports(block_size: int, key_dim: int, dtype: torch.dtype) -> bool:
         """Whether the layout takes such blocks: keys are read sixteen at a time, and in parts of 1024, by two
         features at a time."""
-        return dtype in TYPES and block_size in (16, 32, 64, 128, 256, 512, 1024) and key_dim % 2 == 0
+        return dtype in CACHED and block_size in (16, 32, 64, 128, 256, 512, 1024) and key_dim % 2 == 0
 
     @classmethod
     def allocate(
@@ -51,11 +55,10 @@ class NativeCache:
         multiple of 32; else it multiplies in float32.
         """
         pad = -(-value_dim // LANES) * LANES
-        rows = num_blocks * kv_heads * block_size
-        together = torch.float32.itemsize // dtype.itemsize
-        columns = (num_blocks, kv_heads, key_dim // together, block_size, together)
-        keys = zeros(rows * key_dim, dtype).view(columns)
-        values = zeros(rows * pad, dtype).view(num_blocks, kv_heads, block_size, pad)
+        together = 2 if dtype == torch.bfloat16 else 1
+        shape = num_blocks, kv_heads, block_size
+        keys, key_scales, key_piece = _room(shape, key_dim, dtype)
+        values, value_scales, value_piece = _room(shape, pad, dtype)
         struct = CacheStruct(
             keys=keys.data_ptr(),
             values=values.data_ptr(),
@@ -64,10 +67,39 @@ class NativeCache:
             value_dim=value_dim,
             value_pad=pad,
             block_size=block_size,
-            wide=dtype == torch.float32,
-            product=product if key_dim % INPUTS[dtype] == 0 else Product.FLOATS,
+            element=dtype.itemsize,
+            product=product if key_dim % INPUTS[torch.bfloat16] == 0 else Product.FLOATS,
         )
-        return cls(keys, values, struct, ctypes.addressof(struct))
+        return cls(
+            keys=keys.view(num_blocks, kv_heads, key_dim // together, block_size, together),
+            values=values.view(num_blocks, kv_heads, block_size, pad),
+            key_scales=key_scales,
+            value_scales=value_scales,
+            pieces=(key_piece, value_piece),
+            struct=struct,
+            address=ctypes.addressof(struct),
+        )
+
+    def rows(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Copies of all keys [blocks, Hkv, block_size, D] and values [..., pad] in float32."""
+        keys, values = self.keys.float().movedim(3, 2).flatten(3), self.values.float()
+        if self.key_scales is None or self.value_scales is None:
+            return keys, values
+        return keys * self.key_scales[..., None], values * self.value_scales[..., None]
+
+
+def _room(
+    shape: tuple[int, int, int], dim: int, dtype: torch.dtype
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor]:
+    """Zeros for `dim` numbers a token, of `shape` [blocks, Hkv, block_size]: [blocks, Hkv, block_size * dim].
+
+    Then the scales behind the numbers of each head, None where there are none; then both as one tensor.
+    """
+    blocks, kv_heads, block_size = shape
+    numbers = block_size * dim
+    more = block_size * torch.float32.itemsize if dtype == torch.int8 else 0
+    piece = zeros(blocks * kv_heads * (numbers + more), dtype).view(blocks, kv_heads, numbers + more)
+    return piece[..., :numbers], piece[..., numbers:].view(torch.float32) if more else None, piece
 
 
 @dataclass(frozen=True, slots=True)

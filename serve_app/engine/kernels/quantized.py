@@ -117,6 +117,12 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return codes, torch.where(finite, scales, float("nan"))
 
 
+def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys or values [..., D] -> what a cache of codes keeps of them: codes int8, and scales [...]."""
+    codes, scales = quantize_rows(x.reshape(-1, x.shape[-1]).float())
+    return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])
+
+
 def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """weight [N, K] from -127 to 127 -> codes near it [N, K]; steps and leasts [N, ceil(K / 16), 2].
 

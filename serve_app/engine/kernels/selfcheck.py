@@ -20,6 +20,7 @@ from serve_app.engine.kernels.layers import Layers, NativeCache
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.quantized import Quantization, QuantizedWeight
 from serve_app.engine.kernels.structs import (
+    CACHED,
     INPUTS,
     LANES,
     LayerStruct,
@@ -139,7 +140,7 @@ def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
     rows, heads, kv_heads = 40, 6, 2
     # Neighbouring positions across three blocks, which are written together, and some others.
     slots = torch.cat([torch.arange(5, rows), torch.tensor([46, 0, 3, 1, 44])])
-    for dtype, dim, normed in itertools.product(native.products, (40, 64, 128), (True, False)):
+    for dtype, dim, normed in itertools.product(CACHED, (40, 64, 128), (True, False)):
         cache = NativeCache.allocate(3, BLOCK, kv_heads, dim, dim, dtype, Product.FLOATS)
         qkv = torch.randn(rows, heads + 2 * kv_heads, dim, generator=random)
         cos, sin = (torch.randn(rows, dim // 2, generator=random) for _ in range(2))
@@ -156,10 +157,10 @@ def _rope_and_cache(native: Native, random: torch.Generator) -> Iterator[float]:
 
 
 def _write_cache(native: Native, random: torch.Generator) -> Iterator[float]:
-    for dtype in native.products:
+    for dtype in CACHED:
         cache = NativeCache.allocate(3, BLOCK, 2, 24, 40, dtype, Product.FLOATS)
         slots = torch.randperm(3 * BLOCK, generator=random)[:19]
-        key, value = (torch.randn(19, 2, size, generator=random).to(dtype) for size in (24, 40))
+        key, value = (torch.randn(19, 2, size, generator=random) for size in (24, 40))
         native.write_cache(key, value, cache, slots)
         yield from _cache_errors(cache, slots, key, value)
 
@@ -189,12 +190,16 @@ def _attend(native: Native, random: torch.Generator) -> Iterator[float]:
     """A chunk and a decode step: float32 queries without options, and bfloat16 queries with every option."""
     length, heads, kv_heads, dim = 83, 6, 2, 32
     sinks = torch.randn(heads, generator=random)
-    for dtype, product in _products(native):
-        cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, dtype, product)
+    for (dtype, product), codes in itertools.product(_products(native), (False, True)):
+        cached = torch.int8 if codes else dtype
+        cache = NativeCache.allocate(6, BLOCK, kv_heads, dim, dim, cached, product)
         key, value = (torch.randn(length, kv_heads, dim, generator=random).to(dtype) for _ in range(2))
         context = _context(length, length)
         native.write_cache(key, value, cache, context.slots)
         exact = dtype == torch.float32
+        if codes:
+            kept = (quantized.cached_rows(rows) for rows in (key, value))
+            key, value = (codes * scales[..., None] for codes, scales in kept)
         for tokens in (21, 1):
             query = torch.randn(tokens, heads, dim, generator=random)
             context = _context(length, tokens)
@@ -351,13 +356,12 @@ def _cache_errors(
     cache: NativeCache, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 ) -> Iterator[float]:
     """The errors of a cache that holds keys and values [T, Hkv, D] at slots [T], and zeros elsewhere."""
-    keys, values = torch.zeros_like(cache.keys), torch.zeros_like(cache.values)
+    keys, values = cache.rows()
     block, offset = slots // BLOCK, slots % BLOCK
-    keys[block, :, :, offset] = key.to(keys.dtype).view(*key.shape[:2], -1, keys.shape[-1])
-    values[block, :, offset, : value.shape[-1]] = value.to(values.dtype)
-    exact = keys.dtype == torch.float32
-    yield _error(cache.keys, keys, exact=exact)
-    yield _error(cache.values, values, exact=exact)
+    for got, rows in ((keys, key), (values, value)):
+        want = torch.zeros_like(got)
+        want[block, :, offset, : rows.shape[-1]] = rows.to(want)
+        yield _error(got, want, exact=cache.keys.dtype == torch.float32)
 
 
 def _error(got: torch.Tensor, want: torch.Tensor, *, exact: bool = True) -> float:

@@ -14,7 +14,8 @@ import torch
 
 POINTER, LONG, INT, FLOAT = ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_float
 
-TYPES: Final = (torch.float32, torch.bfloat16)  # of weights that are not quantised, and of caches
+TYPES: Final = (torch.float32, torch.bfloat16)  # of weights that are not quantised
+CACHED: Final = (*TYPES, torch.int8)  # of caches; int8: codes with a float32 scale for each key and value
 LANES: Final = 16  # outputs in a panel of a packed weight; values in the cache are padded to a multiple
 # Inputs of a panel are padded to a multiple of these.
 INPUTS: Final = {torch.float32: 2, torch.bfloat16: 32, torch.int8: 64}
@@ -87,7 +88,7 @@ class CacheStruct(_Struct):
     _fields_ = (
         *((name, POINTER) for name in ("keys", "values")),
         *((name, LONG) for name in ("kv_heads", "key_dim", "value_dim", "value_pad", "block_size")),
-        *((name, LONG) for name in ("wide", "product")),
+        *((name, LONG) for name in ("element", "product")),
     )
 
 

@@ -40,7 +40,7 @@ class _Recorder:
     def __init__(self) -> None:
         self.calls: list[_Call] = []
 
-    def allocate(self, *_: Any) -> None:
+    def allocate(self, *_: Any, **more: Any) -> None:
         raise NotImplementedError("a dry run holds no cache")
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:

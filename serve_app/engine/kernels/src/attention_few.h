@@ -20,26 +20,48 @@ struct Ahead {
 // The fetching of `next` while `now` is read; null: `now` itself, which fetches nothing new.
 inline Ahead ahead(const void* now, const void* next) { return {next ? (uintptr_t)next - (uintptr_t)now : 0}; }
 
-// Sixteen keys of a block, in NP vectors that lie side by side, at two neighbouring features: acc += their products with
-// MR rows of q.
-template <int MR, int NP, class X>
-INLINE void add_features(F16 (&acc)[MR][NP], const X* q, long dim, const bf16* keys, long, Ahead after) {
+// Fetches what `after` has for NP vectors of keys at two neighbouring features.
+template <int NP, class T>
+INLINE void fetch_features(Ahead after, const T* keys, long size) {
 #pragma GCC unroll 2
-  for (int j = 0; j < NP; j++) after.fetch(keys + 2 * j * LANES);
-  add_pair(acc, q, dim, keys, 2 * LANES);
+  for (int j = 0; j < NP; j++) {
+    after.fetch(keys + j * TOGETHER<T> * LANES);
+    if (TOGETHER<T> == 1) after.fetch(keys + size + j * LANES);
+  }
 }
 
-template <int MR, int NP>
-INLINE void add_features(F16 (&acc)[MR][NP], const float* q, long dim, const float* keys, long size, Ahead after) {
+// Of codes, 64 keys at one feature are a line, or 32 at both: one half of the keys fetches the first feature, the other
+// half the second.
+template <int NP>
+INLINE void fetch_features(Ahead after, const int8_t* keys, long size) {
+  after.fetch(keys + ((uintptr_t)keys & 32 ? size : 0));
+}
+
+// Sixteen keys of a block of `size`, in NP vectors that lie side by side, at two neighbouring features: acc += their
+// products with MR rows of q.
+template <int MR, int NP, class T>
+INLINE void add_features(F16 (&acc)[MR][NP], const bf16* q, long dim, const T* keys, long size, Ahead after) {
+  U16 words[NP];
+  fetch_features<NP>(after, keys, size);
 #pragma GCC unroll 2
-  for (int d = 0; d < 2; d++, keys += size)
+  for (int j = 0; j < NP; j++) words[j] = key_words(keys + j * TOGETHER<T> * LANES, size);
+  add_words(acc, q, dim, words);
+}
+
+template <int MR, int NP, class T>
+INLINE void add_features(F16 (&acc)[MR][NP], const float* q, long dim, const T* keys, long size, Ahead after) {
+  Pair pairs[NP];
+  fetch_features<NP>(after, keys, size);
 #pragma GCC unroll 2
-    for (int j = 0; j < NP; j++) {
-      after.fetch(keys + j * LANES);
-      const F16 key = load(keys + j * LANES);
+  for (int j = 0; j < NP; j++) pairs[j] = key_pair(keys + j * TOGETHER<T> * LANES, size);
 #pragma GCC unroll 4
-      for (int i = 0; i < MR; i++) acc[i][j] += splat(q[i * dim + d]) * key;
-    }
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NP; j++) acc[i][j] += splat(q[i * dim]) * pairs[j].even;
+#pragma GCC unroll 4
+  for (int i = 0; i < MR; i++)
+#pragma GCC unroll 2
+    for (int j = 0; j < NP; j++) acc[i][j] += splat(q[i * dim + 1]) * pairs[j].odd;
 }
 
 // A way of summing has the type of the cache, that of the factors, which are queries and weights, and the rows that it
@@ -103,44 +125,46 @@ struct InFloats : OneByOne<T, float> {
   }
 };
 
-// In pairs of bfloat16.
-struct InPairs : OneByOne<bf16, bf16> {
+// In pairs of bfloat16, from a cache of T.
+template <class T>
+struct InPairs : OneByOne<T, bf16> {
   static constexpr Weights FORM = Weights::HALVES;
 
   template <int MR, int NV>
-  static void sums(const bf16* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
+  static void sums(const bf16* p, long p_row, const T* const* rows, long count, long feature, Ahead after, float* out,
                    long out_row) {
-    sum<MR, NV>(out + feature, out_row, count, [&](auto& acc, long k) __attribute__((always_inline)) {
+    InPairs::template sum<MR, NV>(out + feature, out_row, count, [&](auto& acc, long k) __attribute__((always_inline)) {
+      const T *const even = rows[k] + feature, *const odd = rows[k + 1] + feature;
+      U16 values[NV];
 #pragma GCC unroll 4
       for (int j = 0; j < NV; j++) {
-        const bf16 *const even = rows[k] + feature + j * LANES, *const odd = rows[k + 1] + feature + j * LANES;
-        if (j % 2 == 0) after.fetch(even), after.fetch(odd);
-        const U16 values = interleaved(even, odd);
-#pragma GCC unroll 4
-        for (int i = 0; i < MR; i++) acc[i][j] = add_products(acc[i][j], splat_pair(p + i * p_row + k), values);
+        if (j * LANES * sizeof(T) % 64 == 0) after.fetch(even + j * LANES), after.fetch(odd + j * LANES);
+        values[j] = interleaved(even + j * LANES, odd + j * LANES);
       }
+      add_words(acc, p + k, p_row, values);
     });
   }
 };
 
-// As tile registers do it: inputs are rounded, and of every 32 the even and the odd ones are summed apart.
+// As tile registers do it, from a cache of T: inputs are rounded, and of every 32 the even and the odd ones are summed
+// apart.
+template <class T>
 struct AsTiles {
-  using Cached = bf16;
+  using Cached = T;
   using Factor = float;
   static constexpr int AT_ONCE = 3;  // rows: with four vectors of features, 24 sums in 32 registers
   static constexpr Weights FORM = Weights::ROUNDED;
 
   template <int MR, int NP>
-  static void scores(const float* q, long dim, const bf16* keys, long size, Ahead after, float* to, long stride) {
+  static void scores(const float* q, long dim, const T* keys, long size, Ahead after, float* to, long stride) {
     F16 total[MR][NP] = {};
     for (long step = 0; step < dim; step += BF16_INPUTS) {
       F16 even[MR][NP] = {}, odd[MR][NP] = {};
       for (long d = step; d < step + BF16_INPUTS; d += 2) {
+        fetch_features<NP>(after, keys + d * size, size);
 #pragma GCC unroll 2
         for (int j = 0; j < NP; j++) {
-          const bf16* const at = keys + d * size + 2 * j * LANES;
-          after.fetch(at);
-          const Pair key = load_pair(at);
+          const Pair key = key_pair(keys + d * size + j * TOGETHER<T> * LANES, size);
 #pragma GCC unroll 4
           for (int i = 0; i < MR; i++) {
             even[i][j] += splat(q[i * dim + d]) * key.even;
@@ -160,14 +184,14 @@ struct AsTiles {
   }
 
   template <int MR, int NV>
-  static void sums(const float* p, long p_row, const bf16* const* rows, long count, long feature, Ahead after, float* out,
+  static void sums(const float* p, long p_row, const T* const* rows, long count, long feature, Ahead after, float* out,
                    long out_row) {
     F16 even[MR][NV] = {}, odd[MR][NV] = {};
     for (long k = 0; k < count; k += 2) {
-      const bf16 *const low = rows[k] + feature, *const high = rows[k + 1] + feature;
+      const T *const low = rows[k] + feature, *const high = rows[k + 1] + feature;
 #pragma GCC unroll 4
       for (int j = 0; j < NV; j++) {
-        if (j % 2 == 0) after.fetch(low + j * LANES), after.fetch(high + j * LANES);
+        if (j * LANES * sizeof(T) % 64 == 0) after.fetch(low + j * LANES), after.fetch(high + j * LANES);
         const F16 a = load(low + j * LANES), b = load(high + j * LANES);
 #pragma GCC unroll 4
         for (int i = 0; i < MR; i++) {

@@ -1,23 +1,25 @@
 // Products of attention, by tile registers or by pairs on vector registers, and the panels of keys and values that they
 // take.
 #pragma once
-#include "pairs.h"
+#include "attention_pairs.h"
 #include "tiles.h"
 
 namespace {
 
-// Sixteen pairs: a number of `even` and a number of `odd` each.
-INLINE U16 interleaved(const bf16* even, const bf16* odd) { return ((U16)load(even) >> 16) | (U16)load(odd); }
-
-// Sixteen transposed keys, whose rows of words are `row` words apart -> a panel [dim/2][16][2].
-void key_panel(const bf16* keys, long row, long dim, bf16* to) {
-  for (long d = 0; d < dim; d += 2) memcpy(to + d * LANES, keys + d * row, 2 * LANES * sizeof(bf16));
+// Sixteen transposed keys of a block of `size` -> a panel [dim/2][16][2].
+template <class T>
+void key_panel(const T* keys, long size, long dim, bf16* to) {
+  for (long d = 0; d < dim; d += 2) {
+    const U16 words = key_words(keys + d * size, size);
+    memcpy(to + d * LANES, &words, sizeof words);
+  }
 }
 
 // The values [dim] of two neighbouring positions -> pairs in panels of sixteen features, `panel` elements apart. A null
 // pointer stands for zeros.
-void value_pair(const bf16* even, const bf16* odd, long dim, bf16* to, long panel) {
-  static const bf16 zeros[LANES] = {};
+template <class T>
+void value_pair(const T* even, const T* odd, long dim, bf16* to, long panel) {
+  static const T zeros[LANES] = {};
   for (long d = 0; d < dim; d += LANES, to += panel) {
     const U16 words = interleaved(even ? even + d : zeros, odd ? odd + d : zeros);
     memcpy(to, &words, sizeof words);

@@ -28,9 +28,11 @@ class PromptWorker : protected Places {
     static thread_local Scratch scratch;
     const long panels = PART / tile * tile_size_ / 2, query = PROMPT_ROWS * c.key_dim / 2;
     const long block = BLOCK_ROWS * (score_row_ + 2);
-    float* at = scratch.take(panels + query + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
+    float* at = scratch.take(panels + query + 2 * PART + 2 * block + (PROMPT_ROWS + ROWS) * state_row(c));
     panels_ = (bf16*)at, at += panels;
     query_ = (bf16*)at, at += query;
+    key_scales_ = at, at += PART;
+    value_scales_ = at, at += PART;
     for (Buffers& b : buffers_) {
       b.scores = at, at += BLOCK_ROWS * score_row_;
       b.base = at, at += BLOCK_ROWS;
@@ -92,9 +94,9 @@ class PromptWorker : protected Places {
   void fetch_later(const Task& t, long part) {
     tiles_of(t, part, [&](long key0, long keys, long) {
       for (long k = 0; k < keys; k += c.block_size) {
-        const long block = block_of(t, key0 + k);
-        later_.add(c.key_block<bf16>(block, t.head), c.key_dim * c.block_size * sizeof(bf16));
-        later_.add(c.value_block<bf16>(block, t.head), c.value_pad * c.block_size * sizeof(bf16));
+        const long block = block_of(t, key0 + k) * c.kv_heads + t.head;
+        later_.add((const char*)c.keys + block * c.key_bytes(), c.key_bytes());
+        later_.add((const char*)c.values + block * c.value_bytes(), c.value_bytes());
       }
     });
   }
@@ -116,17 +118,31 @@ class PromptWorker : protected Places {
     tiles_of(t, part, [&](long key0, long keys, long) { pack_tile(t, key0, keys, unseen(t, key0)); });
   }
 
-  // Copies one tile of keys and values to its panels. Values that no row sees become zeros.
+  // The scales of the tile that begins at a key.
+  Scales scales_of(long key0) const {
+    return c.in_codes() ? Scales{key_scales_ + key0 % PART, value_scales_ + key0 % PART} : Scales{};
+  }
+
+  // Copies one tile of keys and values to its panels, and their scales. Values that no row sees become zeros.
+  void pack_tile(const Task& t, long key0, long keys, long seen) {
+    if (!c.in_codes()) return pack_tile<bf16>(t, key0, keys, seen);
+    const long at = key0 % PART;
+    load_scales(t, key0, keys, seen, padded_to(keys, BLOCK_KEYS), key_scales_ + at, value_scales_ + at);
+    pack_tile<int8_t>(t, key0, keys, seen);
+  }
+
+  // The panels alone, of a cache of T.
+  template <class T>
   void pack_tile(const Task& t, long key0, long keys, long seen) {
     const long size = c.block_size, dim = c.key_dim;
     bf16 *const to = panels_of(key0), *const values = to + tile * dim;
     const long end = padded_to(keys, BLOCK_KEYS);
     for (long k = 0; k < end; k += LANES) {
-      const bf16* rows = nullptr;  // the values of sixteen positions
+      const T* rows = nullptr;  // the values of sixteen positions
       if (k < keys) {
         const long block = block_of(t, key0 + k), offset = (key0 + k) % size;
-        key_panel(c.key_block<bf16>(block, t.head) + offset * TOGETHER<bf16>, size, dim, to + k * dim);
-        rows = c.value_block<bf16>(block, t.head) + offset * c.value_pad;
+        key_panel(c.key_block<T>(block, t.head) + offset * TOGETHER<T>, size, dim, to + k * dim);
+        rows = c.value_block<T>(block, t.head) + offset * c.value_pad;
       } else {
         std::fill(to + k * dim, to + (k + LANES) * dim, bf16{});
       }
@@ -204,7 +220,8 @@ class PromptWorker : protected Places {
       const Item& item = items[n];
       const Item *const before = n > 0 ? &item - 1 : nullptr, *const after = n + 1 < count ? &item + 1 : nullptr;
       const Buffers &mine = buffers_[n % 2], &other = buffers_[(n + 1) % 2];
-      const SoftmaxTile<Weights::HALVES> softmax{mine.scores, score_row_, item.padded, mine.base, mine.factor};
+      const SoftmaxTile<Weights::HALVES> softmax{mine.scores,          score_row_, item.padded,
+                                                 scales_of(item.key0), mine.base,  mine.factor};
       const State sums = s.from(item.row, c.value_pad);
       raise(item, softmax, sums);
       // Between the rows come products: of the item before, which has its weights, and then of the one after.
@@ -227,13 +244,13 @@ class PromptWorker : protected Places {
       value_product(last, nth, buffers_[(count - 1) % 2], s).multiply(tiles);
   }
 
-  // Caps and masks the scores of an item, and raises the tops of its rows.
+  // Scales, caps and masks the scores of an item, and raises the tops of its rows.
   void raise(const Item& i, const SoftmaxTile<Weights::HALVES>& softmax, State s) {
     alignas(64) float tops[BLOCK_ROWS];
     std::fill(tops, tops + BLOCK_ROWS, -INF);
     for (long r = 0; r < i.rows; r++) {
       const long at = positions_[i.row + r];
-      if (a.softcap > 0) softmax.cap(r, a.softcap);
+      softmax.finish(r, a.softcap);
       const Seen seen = i.masked ? Seen{first_visible(at) - i.key0, at + 1 - i.key0} : Seen{0, i.padded};
       tops[r] = softmax.largest_above(s.top[r] + SLACK, r, seen);
     }
@@ -242,6 +259,7 @@ class PromptWorker : protected Places {
 
   const long score_row_, value_panel_, tile_size_;
   bf16 *panels_, *query_;
+  float *key_scales_, *value_scales_;  // [PART]: of the keys and values in panels, if they are codes
   Buffers buffers_[2];
   State all_, part_;
   Fetches outputs_, later_;

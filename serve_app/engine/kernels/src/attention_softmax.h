@@ -47,17 +47,27 @@ struct Seen {
   long lo, hi;
 };
 
+// The scales of the keys and the values of one tile [padded], in a cache of codes; else null. Those of values that no row
+// sees are 0.
+struct Scales {
+  const float *keys, *values;
+};
+
 // One tile of keys for some rows, in the three steps of an online softmax.
 template <Weights FORM>
 struct SoftmaxTile {
   float* scores;  // [rows, padded], rows `stride` apart; the weights of a row replace its scores from their first byte
   long stride, padded;
+  Scales scales;
   float *base, *factor;  // [rows, a multiple of sixteen]: top as `base_of` gives it, and the factor of earlier sums
 
-  // Caps the scores of a row.
-  void cap(long row, float cap) const {
-    for (float *at = scores + row * stride, *const end = at + padded; at < end; at += LANES)
-      store(at, tanh(load(at) / cap) * cap);
+  // Multiplies the scores of a row by the scales of their keys, and caps them. cap 0: none.
+  void finish(long row, float cap) const {
+    float* const at = scores + row * stride;
+    if (scales.keys)
+      for (long k = 0; k < padded; k += LANES) store(at + k, load(at + k) * load(scales.keys + k));
+    if (cap > 0)
+      for (long k = 0; k < padded; k += LANES) store(at + k, tanh(load(at + k) / cap) * cap);
   }
 
   // Masks the scores of a row. Returns the largest one if it is above `bound`, else -INF.
@@ -109,13 +119,19 @@ struct SoftmaxTile {
     weigh(row, above, shrunk, s);
   }
 
-  // Computes the weights of a row and adds them to its total.
+  void weigh(long row, F16 above, F16 shrunk, State s) const {
+    scales.values ? weigh<true>(row, above, shrunk, s) : weigh<false>(row, above, shrunk, s);
+  }
+
+  // Computes the weights of a row and adds them to its total. The sums of values take them times the values' scales.
+  template <bool SCALED>
   void weigh(long row, F16 above, F16 shrunk, State s) const {
     float* const at = scores + row * stride;
     F16 sums = {}, others = {};
     const auto next = [&](long k, F16& to) {
-      const F16 p = weight_of<FORM>(load(at + k), above);
-      FORM == Weights::HALVES ? store((bf16*)at + k, p) : store(at + k, FORM == Weights::ROUNDED ? rounded(p) : p);
+      const F16 p = weight_of<FORM>(load(at + k), above), scaled = SCALED ? p * load(scales.values + k) : p;
+      FORM == Weights::HALVES ? store((bf16*)at + k, scaled)
+                              : store(at + k, FORM == Weights::ROUNDED ? rounded(scaled) : scaled);
       to += p;
     };
     long k = 0;

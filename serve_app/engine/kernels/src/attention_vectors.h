@@ -1,8 +1,7 @@
 // Scores and weighted sums of attention on vector registers, in float32. Rows of a matrix are lda, ldb or ldc elements
 // apart.
 #pragma once
-#include "cache.h"
-#include "pairs.h"
+#include "attention_pairs.h"
 
 namespace {
 
@@ -63,13 +62,10 @@ void widen(const T* from, long from_row, float* to, long to_row, long m, long n)
 }
 
 // Sixteen transposed keys of a block of `size` -> to [dim, 16] float32, rows to_row apart.
-INLINE void widen_keys(const float* keys, long size, float* to, long to_row, long dim) {
-  for (long d = 0; d < dim; d++) store(to + d * to_row, load(keys + d * size));
-}
-
-INLINE void widen_keys(const bf16* keys, long size, float* to, long to_row, long dim) {
+template <class T>
+void widen_keys(const T* keys, long size, float* to, long to_row, long dim) {
   for (long d = 0; d < dim; d += 2) {
-    const Pair features = load_pair(keys + d * size);
+    const Pair features = key_pair(keys + d * size, size);
     store(to + d * to_row, features.even), store(to + (d + 1) * to_row, features.odd);
   }
 }

@@ -29,10 +29,11 @@ class Worker : Places {
       : Places(a, c), shared(shared) {
     static thread_local Scratch scratch;
     const long row = whole_lines(c.key_dim) + tile + 2 * state_row(c);
-    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad));
+    query = scratch.take(ROWS * row + tile * (c.key_dim + c.value_pad + 2));
     scores = query + ROWS * whole_lines(c.key_dim);
     wide_keys = scores + ROWS * tile, wide_values = wide_keys + tile * c.key_dim;
-    state = state_at(wide_values + tile * c.value_pad, ROWS);
+    key_scales = wide_values + tile * c.value_pad, value_scales = key_scales + tile;
+    state = state_at(value_scales + tile, ROWS);
     part_state = state_at(state.top + ROWS * state_row(c), ROWS);
   }
 
@@ -48,13 +49,16 @@ class Worker : Places {
     });
   }
 
-  // Masks the scores of keys key0 .. key0 + keys - 1, replaces them by their weights, and shrinks the sums of earlier
+  // Scales, caps and masks the scores of keys key0 .. key0 + keys - 1, replaces them by their weights, and shrinks the sums of earlier
   // keys.
   template <Weights FORM>
   void softmax(const Task& t, long key0, long keys, State s) {
-    const SoftmaxTile<FORM> now{scores, tile, (keys + LANES - 1) / LANES * LANES, nullptr, nullptr};
+    const long padded = (keys + LANES - 1) / LANES * LANES;
+    if (c.in_codes()) load_scales(t, key0, keys, unseen(t, key0), padded, key_scales, value_scales);
+    const Scales scales = c.in_codes() ? Scales{key_scales, value_scales} : Scales{};
+    const SoftmaxTile<FORM> now{scores, tile, padded, scales, nullptr, nullptr};
     for (long r = 0; r < t.rows; r++) {
-      if (a.softcap > 0) now.cap(r, a.softcap);
+      now.finish(r, a.softcap);
       now.do_row(r, {first_visible(positions[r]) - key0, std::min(keys, positions[r] + 1 - key0)}, s, c.value_pad);
     }
   }
@@ -99,6 +103,7 @@ class Worker : Places {
     const auto key_block = [&](long key) { return c.key_block<T>(block_of(t, key), t.head); };
     const auto value_block = [&](long key) { return c.value_block<T>(block_of(t, key), t.head); };
     tiles_of(t, part, [&](long key0, long keys, long after) {
+      if (SCALE<T>) fetch_scales(t, key0, keys);
       for (long k = 0; k < keys; k += size) {
         const T* const next = k + size < keys ? key_block(key0 + k + size) : value_block(key0);
         const long some = (std::min(size, keys - k) + LANES - 1) / LANES * LANES;
@@ -131,20 +136,21 @@ class Worker : Places {
     const long part = std::max(t.part, first_part(t)), end = shared ? shared->end(t, part) : 0;
     const long from = std::max({part * PART, first_visible(position(t, 0)) / tile * tile, end});
     if (from > position(t, t.rows - 1)) return nullptr;
-    const long block = block_of(t, from);
-    return c.wide ? (const void*)c.key_block<float>(block, t.head) : c.key_block<bf16>(block, t.head);
+    return (const char*)c.keys + (block_of(t, from) * c.kv_heads + t.head) * c.key_bytes();
   }
 
   // The sums of a task over one part, in the fastest way for its rows. `next`: the task that this thread is likely to
   // take next, or null.
   void run_part(const Task& t, long part, State s, const Task* next) {
     const void* const later = next ? first_keys(*next) : nullptr;
-    if (c.product == TILES)
-      run_part_of_few<AsTiles>(t, part, s, later);
-    else if (c.product == PAIRS)
-      run_part_of_few<InPairs>(t, part, s, later);
-    else
-      c.wide ? run_part_in_floats<float>(t, part, s, later) : run_part_in_floats<bf16>(t, part, s, later);
+    with_type(c, [&](auto cached) {
+      using T = decltype(cached);
+      if constexpr (!std::is_same_v<T, float>) {  // float32 is not multiplied in pairs
+        if (c.product == TILES) return run_part_of_few<AsTiles<T>>(t, part, s, later);
+        if (c.product == PAIRS) return run_part_of_few<InPairs<T>>(t, part, s, later);
+      }
+      t.rows > FEW ? run_part_of_many<T>(t, part, s) : run_part_of_few<InFloats<T>>(t, part, s, later);
+    });
   }
 
   // Runs a whole task. One of few rows may be done by two threads; a longer one takes its turn before it computes.
@@ -161,13 +167,18 @@ class Worker : Places {
   }
 
  private:
-  template <class T>
-  void run_part_in_floats(const Task& t, long part, State s, const void* later) {
-    t.rows > FEW ? run_part_of_many<T>(t, part, s) : run_part_of_few<InFloats<T>>(t, part, s, later);
+  // Fetches the scales of a tile, which are read after all of its keys.
+  void fetch_scales(const Task& t, long key0, long keys) const {
+    for (long k = 0; k < keys; k += c.block_size) {
+      const long block = block_of(t, key0 + k);
+      prefetch(c.key_scales<int8_t>(block, t.head), c.block_size);
+      prefetch(c.value_scales<int8_t>(block, t.head), c.block_size);
+    }
   }
 
   const SharedStates* const shared;
   float *query, *scores, *wide_keys, *wide_values;
+  float *key_scales, *value_scales;  // [tile]: of the keys and values of a tile, if they are codes
   State state, part_state;
   long positions[ROWS];  // of each row of the task, in its sequence
 };

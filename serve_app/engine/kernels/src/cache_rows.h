@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "cache.h"
+#include "codes.h"
 
 namespace {
 
@@ -13,6 +14,34 @@ void write_columns(const T* keys, long dim, long count, T* to, long size) {
   for (long d = 0; d < dim; d += TOGETHER<T>)
     for (long i = 0; i < count; i++)
       memcpy(to + d * size + i * TOGETHER<T>, keys + i * dim + d, TOGETHER<T> * sizeof(T));
+}
+
+// The same for sixteen keys of codes; dim is a multiple of sixteen.
+inline void write_sixteen(const int8_t* keys, long dim, int8_t* to, long size) {
+  for (long d = 0; d < dim; d += LANES) {
+    C16 rows[LANES], mixed[LANES];
+    for (int i = 0; i < LANES; i++) memcpy(&rows[i], keys + i * dim + d, LANES);
+    // Rows that are half of all apart are interleaved, four times: then every row is a column.
+#pragma GCC unroll 4
+    for (int step = 0; step < 4; step++) {
+#pragma GCC unroll 8
+      for (int i = 0; i < LANES / 2; i++) {
+        const C16 a = rows[i], b = rows[i + LANES / 2];
+        mixed[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+        mixed[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+      }
+#pragma GCC unroll 16
+      for (int i = 0; i < LANES; i++) rows[i] = mixed[i];
+    }
+    for (int i = 0; i < LANES; i++) memcpy(to + (d + i) * size, &rows[i], LANES);
+  }
+}
+
+inline void write_columns(const int8_t* keys, long dim, long count, int8_t* to, long size) {
+  if (count == LANES && dim % LANES == 0)
+    write_sixteen(keys, dim, to, size);
+  else
+    write_columns<int8_t>(keys, dim, count, to, size);
 }
 
 #ifdef __AVX512F__
@@ -35,7 +64,7 @@ INLINE void transpose(__m512i (&rows)[LANES]) {
   }
 }
 
-// The same for sixteen keys; dim is a multiple of 32.
+// The same for sixteen keys of bfloat16; dim is a multiple of 32.
 inline void write_sixteen(const bf16* keys, long dim, bf16* to, long size) {
   for (long d = 0; d < dim; d += 2 * LANES, to += 2 * LANES * size) {
     __m512i words[LANES];
@@ -63,6 +92,14 @@ INLINE void round_to(const float* x, T* to, long n) {
   for (; i + LANES <= n; i += LANES) store(to + i, load(x + i));
   if (i < n) store_some(to + i, load_some(x + i, n - i), n - i);
 }
+
+// Turns a key or value x [n] into what the cache keeps of it. `scale`: the place of its scale, if it has one.
+template <class T>
+INLINE void keep_row(const float* x, T* to, long n, float*) {
+  round_to(x, to, n);
+}
+
+inline void keep_row(const float* x, int8_t* to, long n, float* scale) { *scale = put_codes(to, x, n); }
 
 // Calls run(first row, number of rows) for rows that lie side by side in a block, in pieces of at most sixteen, which
 // end where the sixteen keys of a vector of the cache end.

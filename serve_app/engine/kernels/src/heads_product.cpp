@@ -27,9 +27,9 @@ class HeadsFinish {
         head.put(heads_.qkv + row * heads_.width() + index * DIM);
       } else if (value < 0) {
         head.turn(heads_.k_norm, heads_.eps, factors);
-        keep_key(head, row, i / V, cache().template key_block<bf16>(block, key) + offset * TOGETHER<bf16>);
+        cache().in_codes() ? keep_key<int8_t>(head, row, i / V, block, key) : keep_key<bf16>(head, row, i / V, block, key);
       } else {
-        head.put(cache().template value_block<bf16>(block, value) + offset * cache().value_pad);
+        cache().in_codes() ? keep_value<int8_t>(head, block, value, offset) : keep_value<bf16>(head, block, value, offset);
       }
     }
   }
@@ -44,17 +44,26 @@ class HeadsFinish {
     return load(sums + j / 2 * apart + j % 2 * LANES) + bias_at(bias_, 2 * pair + j);
   }
 
-  // Keeps the key of a row until its run of neighbouring slots ends, and then writes the run. `to`: the row's column.
-  // A run also ends with a block of rows, as another task may have the next block.
-  void keep_key(const Head<V>& head, long row, long kept, bf16* to) {
-    bf16* const keys = keys_ + kept * LANES * DIM;
+  // Keeps the key of a row until its run of neighbouring slots ends, and then writes the run. A run also ends with a
+  // block of rows, as another task may have the next block.
+  template <class T>
+  void keep_key(const Head<V>& head, long row, long kept, long block, long index) {
+    T* const keys = (T*)keys_ + kept * LANES * DIM;
     long& count = counts_[kept];
-    head.put(keys + count++ * DIM);
     const int64_t* const slot = heads_.slots + row;
+    const long offset = *slot % cache().block_size;
+    head.keep(keys + count++ * DIM, cache().template key_scales<T>(block, index) + offset);
     const bool goes_on = row + 1 < rows_ && (row + 1) % BLOCK && (*slot + 1) % LANES && slot[1] == *slot + 1;
     if (goes_on) return;
-    write_columns(keys, DIM, count, to - (count - 1) * TOGETHER<bf16>, cache().block_size);
+    T* const to = cache().template key_block<T>(block, index) + (offset + 1 - count) * TOGETHER<T>;
+    write_columns(keys, DIM, count, to, cache().block_size);
     count = 0;
+  }
+
+  template <class T>
+  void keep_value(const Head<V>& head, long block, long index, long offset) const {
+    head.keep(cache().template value_block<T>(block, index) + offset * cache().value_pad,
+              cache().template value_scales<T>(block, index) + offset);
   }
 
   const Heads heads_;
@@ -99,7 +108,7 @@ bool multiply_heads(const Linear& l, const float* inputs, const Heads& heads, lo
 
 bool project_heads(const Linear& l, const float* inputs, const Heads& heads, long rows, int threads) {
   const bool on_tiles = l.product == TILES || (have_int_tiles() && (l.product == INT8 || l.product == INT4));
-  if (!on_tiles || rows <= BLOCK || heads.cache.wide) return false;
+  if (!on_tiles || rows <= BLOCK || heads.cache.element == sizeof(float)) return false;
   switch (heads.dim()) {
     case 32: return multiply_heads<1>(l, inputs, heads, rows, threads);
     case 64: return multiply_heads<2>(l, inputs, heads, rows, threads);

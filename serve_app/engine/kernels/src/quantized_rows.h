@@ -1,9 +1,6 @@
-// Rows of activations as int8, each with a scale of its own, for the products of quantised weights.
-//
-// A row's scale is its largest magnitude / 127. Codes are rounded to nearest, ties to even. So a row's codes do not
-// depend on the other rows, nor on the instructions that made them. A row with a number that is not finite has the scale
-// NaN, and so have all its outputs.
+// Rows of activations as codes, for the products of quantised weights.
 #pragma once
+#include "codes.h"
 #include "panels.h"
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -12,7 +9,6 @@
 constexpr long INT_INPUTS = 64;     // the inputs of a quantised panel are padded to a multiple of these
 constexpr long INT4_INPUTS = 16;    // the inputs of an int4 weight that share a step and a least
 constexpr long INT_TILE_ROWS = 16;  // rows side by side in memory
-constexpr float MAX_CODE = 127.f, LEAST_PEAK = 1e-30f;  // a row with a smaller peak is a row of zeros
 
 INLINE long int_steps(long k) { return (k + INT_INPUTS - 1) / INT_INPUTS; }
 
@@ -46,18 +42,6 @@ struct QuantizedRows {
   }
 };
 
-// The nearest integer of each lane, ties to even.
-INLINE I16 nearest(F16 v) {
-#ifdef __AVX512F__
-  return (I16)_mm512_cvtps_epi32((__m512)v);
-#else
-  I16 out;
-  for (int i = 0; i < LANES; i++) out[i] = (int32_t)__builtin_rintf(v[i]);
-  return out;
-#endif
-}
-
-typedef int8_t C16 __attribute__((vector_size(16)));
 typedef int32_t I8 __attribute__((vector_size(32)));
 typedef int32_t I4 __attribute__((vector_size(16)));
 
@@ -90,35 +74,16 @@ INLINE void store_codes(const I16 (&codes)[4], int8_t* to, uint32_t* sums) {
 #endif
 }
 
-// The largest magnitude of x [k], or infinity or NaN if a number is not finite: the bits of magnitudes have their order.
-inline float peak_of(const float* x, long k) {
-  U16 peaks = {};
-  const auto take = [&](F16 v) {
-    const U16 magnitude = (U16)v & 0x7fffffffu;
-    peaks = peaks > magnitude ? peaks : magnitude;
-  };
-  long i = 0;
-  for (; i + LANES <= k; i += LANES) take(load(x + i));
-  if (i < k) take(load_some(x + i, k - i));
-  uint32_t highest = 0;
-  for (int lane = 0; lane < LANES; lane++) highest = std::max<uint32_t>(highest, peaks[lane]);
-  float peak;
-  memcpy(&peak, &highest, sizeof peak);
-  return peak;
-}
-
 // Quantises x [k] to row `r`.
 inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to) {
-  const float peak = peak_of(x, k), fault = peak - peak;  // 0, or NaN where a number is not finite
-  const bool empty = !(peak >= LEAST_PEAK) || fault != fault;
-  to.scale(r) = (empty ? 0.f : peak / MAX_CODE) + fault;
-  const F16 inverse = splat(empty ? 0.f : MAX_CODE / peak);
+  const Codes coded(peak_of(x, k));
+  to.scale(r) = coded.scale;
   int8_t* codes = to.row(r);
   uint32_t* group_sums = to.grouped ? to.group_sums(r) : nullptr;
   I16 sums = {};
   const auto step = [&](auto&& at) {
     I16 four[4];
-    for (int i = 0; i < 4; i++) four[i] = empty ? I16{} : nearest(at(i) * inverse), sums += four[i];
+    for (int i = 0; i < 4; i++) four[i] = coded.of(at(i)), sums += four[i];
     store_codes(four, codes, group_sums);
     codes += to.STRIDE;
     if (group_sums) group_sums += INT_INPUTS / INT4_INPUTS;

@@ -10,18 +10,18 @@
 
 namespace {
 
-// Normalises and rotates the head x of a row, and rounds it to `to`, which may be x.
+// Normalises and rotates the head x of a row, and keeps it at `to`, which may be x. `scale`: as of Head::keep.
 template <int V, class T>
-INLINE void turn_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+INLINE void turn_head(const Heads& h, float* x, const float* weight, long row, T* to, float* scale) {
   Head<V> head;
   for (int i = 0; i < V; i++) head.low[i] = load(x + i * LANES), head.high[i] = load(x + (V + i) * LANES);
   head.turn(weight, h.eps, Factors<V>(h, row));
-  head.put(to);
+  head.keep(to, scale);
 }
 
 // The same for heads of any even number of features. It changes x.
 template <class T>
-void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* to) {
+void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* to, float* scale) {
   const long half = h.dim() / 2;
   if (weight) normalise(x, weight, x, 2 * half, h.eps);
   for (long i = 0; i < half; i++) {
@@ -29,7 +29,7 @@ void turn_any_head(const Heads& h, float* x, const float* weight, long row, T* t
     x[i] = a * c - b * s;
     x[i + half] = b * c + a * s;
   }
-  round_to(x, to, 2 * half);
+  keep_row(x, to, 2 * half, scale);
 }
 
 // Rows [first, last), with a cache of T. V: half the vectors of a head, or 0 for heads of any size.
@@ -37,30 +37,35 @@ template <int V, class T>
 void turn_rows(const Heads& h, long first, long last) {
   const Cache& cache = h.cache;
   const long dim = h.dim(), kv = cache.kv_heads, width = h.width();
-  const auto turn = [&h](float* x, const float* weight, long row, auto* to) {
+  const auto turn = [&h](float* x, const float* weight, long row, auto* to, float* scale) {
     if constexpr (V > 0)
-      turn_head<V>(h, x, weight, row, to);
+      turn_head<V>(h, x, weight, row, to, scale);
     else
-      turn_any_head(h, x, weight, row, to);
+      turn_any_head(h, x, weight, row, to, scale);
   };
   T* const keys = (T*)own_outputs(LANES * dim);
-  // Fetches the column of a key, to be written: each of its words lies in a cache line of its own.
+  // Fetches the column of a key, to be written: few of its words lie in the same cache line.
+  const long line = std::max(TOGETHER<T>, 64 / cache.element / cache.block_size);  // its features
   const auto fetch = [&](long block, long head, long offset) {
     const T* const to = cache.key_block<T>(block, head) + offset * TOGETHER<T>;
-    for (long d = 0; d < dim; d += TOGETHER<T>) __builtin_prefetch(to + d * cache.block_size, 1, 3);
+    for (long d = 0; d < dim; d += line) __builtin_prefetch(to + d * cache.block_size, 1, 3);
   };
   slot_runs(h.slots, first, last, [&](long from, long count) {
     const long block = h.slots[from] / cache.block_size, offset = h.slots[from] % cache.block_size;
     fetch(block, 0, offset);
     for (long row = from; row < from + count; row++)
-      for (float *q = h.qkv + row * width, *end = q + h.heads * dim; q < end; q += dim) turn(q, h.q_norm, row, q);
+      for (float *q = h.qkv + row * width, *end = q + h.heads * dim; q < end; q += dim)
+        turn(q, h.q_norm, row, q, nullptr);
     for (long head = 0; head < kv; head++) {
       if (head + 1 < kv) fetch(block, head + 1, offset);
       float* const k = h.qkv + from * width + (h.heads + head) * dim;
-      for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim);
+      float* const key_scales = cache.key_scales<T>(block, head) + offset;
+      for (long i = 0; i < count; i++) turn(k + i * width, h.k_norm, from + i, keys + i * dim, key_scales + i);
       write_columns(keys, dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
-      for (long i = 0; i < count; i++) round_to(k + i * width + kv * dim, values + i * cache.value_pad, dim);
+      float* const value_scales = cache.value_scales<T>(block, head) + offset;
+      for (long i = 0; i < count; i++)
+        keep_row(k + i * width + kv * dim, values + i * cache.value_pad, dim, value_scales + i);
     }
   });
 }
@@ -84,11 +89,14 @@ void write_rows(const float* key, const float* value, const Cache& cache, const 
   slot_runs(slots, first, last, [&](long from, long count) {
     const long block = slots[from] / cache.block_size, offset = slots[from] % cache.block_size;
     for (long head = 0; head < kv; head++) {
-      for (long i = 0; i < count; i++) round_to(key + ((from + i) * kv + head) * key_dim, keys + i * key_dim, key_dim);
+      float* const key_scales = cache.key_scales<T>(block, head) + offset;
+      for (long i = 0; i < count; i++)
+        keep_row(key + ((from + i) * kv + head) * key_dim, keys + i * key_dim, key_dim, key_scales + i);
       write_columns(keys, key_dim, count, cache.key_block<T>(block, head) + offset * TOGETHER<T>, cache.block_size);
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
+      float* const value_scales = cache.value_scales<T>(block, head) + offset;
       for (long i = 0; i < count; i++)
-        round_to(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim);
+        keep_row(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim, value_scales + i);
     }
   });
 }
@@ -108,7 +116,7 @@ void parallel_runs(long rows, int threads, F&& task) {
 
 void turn_heads(const Heads& heads, long rows, int threads) {
   parallel_runs(rows, threads, [&](long first, long last) {
-    heads.cache.wide ? turn_rows<float>(heads, first, last) : turn_rows<bf16>(heads, first, last);
+    with_type(heads.cache, [&](auto kept) { turn_rows<decltype(kept)>(heads, first, last); });
   });
 }
 
@@ -119,7 +127,6 @@ void rope_and_cache(float* qkv, const float* cos, const float* sin, const float*
 
 void write_cache(const float* key, const float* value, const Cache* cache, const int64_t* slots, long t, int threads) {
   parallel_runs(t, threads, [&](long first, long last) {
-    cache->wide ? write_rows<float>(key, value, *cache, slots, first, last)
-                : write_rows<bf16>(key, value, *cache, slots, first, last);
+    with_type(*cache, [&](auto kept) { write_rows<decltype(kept)>(key, value, *cache, slots, first, last); });
   });
 }

@@ -1,6 +1,7 @@
 // The heads of q, k and v after their product: norms, rotary positions, and where keys and values go.
 #pragma once
 #include "cache.h"
+#include "codes.h"
 #include "linear.h"
 #include "normalise.h"
 
@@ -64,6 +65,19 @@ struct Head {
   template <class T>
   __attribute__((always_inline)) void put(T* to) const {
     for (int i = 0; i < V; i++) store(to + i * LANES, low[i]), store(to + (V + i) * LANES, high[i]);
+  }
+
+  // Writes what a cache keeps of the head. `scale`: the place of its scale, if it has one.
+  template <class T>
+  __attribute__((always_inline)) void keep(T* to, float*) const {
+    put(to);
+  }
+  __attribute__((always_inline)) void keep(int8_t* to, float* scale) const {
+    Peaks peaks;
+    for (int i = 0; i < V; i++) peaks.take(low[i]), peaks.take(high[i]);
+    const Codes codes(peaks.highest());
+    for (int i = 0; i < V; i++) store(to + i * LANES, codes.of(low[i])), store(to + (V + i) * LANES, codes.of(high[i]));
+    *scale = codes.scale;
   }
 };
 

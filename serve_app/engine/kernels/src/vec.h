@@ -11,6 +11,7 @@ typedef float F16 __attribute__((vector_size(64)));
 typedef int32_t I16 __attribute__((vector_size(64)));
 typedef uint32_t U16 __attribute__((vector_size(64)));
 typedef uint16_t H16 __attribute__((vector_size(32)));
+typedef int8_t C16 __attribute__((vector_size(16)));
 
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define INLINE static INLINE_MEMBER
@@ -37,6 +38,16 @@ INLINE F16 load(const bf16* p) {
   H16 h;
   memcpy(&h, p, sizeof h);
   return (F16)(__builtin_convertvector(h, U16) << 16);
+#endif
+}
+
+INLINE F16 load(const int8_t* p) {
+#ifdef __AVX512F__
+  return (F16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#else
+  C16 c;
+  memcpy(&c, p, sizeof c);
+  return __builtin_convertvector(c, F16);
 #endif
 }
 

@@ -1,6 +1,12 @@
-"""CPU attention equals the reference, natively and in plain torch; a row depends on its sequence alone."""
+"""CPU attention equals the reference, natively and in plain torch; a row depends on its sequence alone.
+
+All of it with a cache of the model's type, and with one of codes.
+"""
 
 from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -33,18 +39,37 @@ def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     return str(request.param)
 
 
-@pytest.fixture(params=list(Product), ids=lambda product: product.name.lower())
-def dtype(kernels: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> torch.dtype:
-    """The type of a cache that is multiplied that way, the only one left to the kernels, if there are any."""
+class Cached(NamedTuple):
+    """The type of keys and values, and whether the cache keeps codes of them."""
+
+    dtype: torch.dtype
+    codes: bool
+
+    @property
+    def tolerance(self) -> dict[str, float]:
+        return dict.fromkeys(("atol", "rtol"), TOLERANCE[self.dtype])
+
+
+FLOATS = Cached(torch.float32, codes=False)
+PRODUCTS = (Product.FLOATS, Product.WIDENED, Product.PAIRS, Product.TILES)
+
+
+@pytest.fixture(
+    params=itertools.product(PRODUCTS, (False, True)),
+    ids=lambda param: param[0].name.lower() + "-codes" * param[1],
+)
+def cached(kernels: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cached:
+    """A cache that is multiplied that way, the only one left to the kernels, if there are any."""
     library = native()
-    if library is None and request.param in (Product.FLOATS, Product.WIDENED):
-        return torch.float32 if request.param is Product.FLOATS else torch.bfloat16
+    product, codes = request.param
+    if library is None and product in (Product.FLOATS, Product.WIDENED):
+        return Cached(torch.float32 if product is Product.FLOATS else torch.bfloat16, codes)
     if library is None:
         pytest.skip("only for native kernels")
     for dtype, products in library.products.items():
-        if request.param in products:
-            monkeypatch.setattr(library, "products", library.products | {dtype: (request.param,)})
-            return dtype
+        if product in products:
+            monkeypatch.setattr(library, "products", library.products | {dtype: (product,)})
+            return Cached(dtype, codes)
     pytest.skip("not on this processor")
 
 
@@ -78,10 +103,10 @@ class Sequences:
         kv_heads: int = 2,
         dims: tuple[int, int] = (32, 32),
         size: int = 16,
-        dtype: torch.dtype = torch.float32,
+        cached: Cached = FLOATS,
     ) -> None:
         random = torch.Generator().manual_seed(1)
-        self.size, self.dtype, self.heads = size, dtype, heads
+        self.size, self.cached, self.heads = size, cached, heads
         self.spec = LayerSpec(kv_heads, *dims)
         used = [-(-length // size) for length in lengths]
         order = (torch.randperm(sum(used), generator=random) + 1).tolist()
@@ -89,14 +114,15 @@ class Sequences:
         self.tables = [[order.pop() for _ in range(n)] for n in used]
 
         def tensors(heads: int, dim: int) -> list[torch.Tensor]:
-            return [torch.randn(n, heads, dim, generator=random).to(dtype) for n in lengths]
+            return [torch.randn(n, heads, dim, generator=random).to(cached.dtype) for n in lengths]
 
         self.query, self.key = tensors(heads, dims[0]), tensors(kv_heads, dims[0])
         self.value = tensors(kv_heads, dims[1])
         self.sinks = torch.randn(heads, generator=random)
 
     def cache(self, backend: AttentionBackend) -> AttentionBackend:
-        backend.allocate((self.spec,), self.blocks, self.size, self.dtype, CPU)
+        dtype, codes = self.cached
+        backend.allocate((self.spec,), self.blocks, self.size, dtype, CPU, codes=codes)
         return backend
 
     def run(
@@ -116,17 +142,15 @@ class Sequences:
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda o: "+".join(o) or "plain")
-def test_a_mixed_batch_equals_the_reference(
-    kernels: str, options: dict[str, object], dtype: torch.dtype
-) -> None:
-    sequences = Sequences([70, 33, 50, 1], dtype=dtype)
+def test_a_mixed_batch_equals_the_reference(kernels: str, options: dict[str, object], cached: Cached) -> None:
+    sequences = Sequences([70, 33, 50, 1], cached=cached)
     backends = [sequences.cache(backend) for backend in (CpuAttention(), ReferenceAttention())]
     past = {0: (0, 30), 1: (0, 32), 2: (0, 49)}
     step = {0: (30, 70), 1: (32, 33), 2: (49, 50), 3: (0, 1)}
     for spans in (past, step):
         got, want = (sequences.run(backend, spans, **options) for backend in backends)
         for name in spans:
-            torch.testing.assert_close(got[name], want[name], atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+            torch.testing.assert_close(got[name], want[name], **cached.tolerance)
 
 
 @pytest.mark.parametrize(
@@ -138,25 +162,27 @@ def test_a_mixed_batch_equals_the_reference(
         (4, 4, (48, 20), 32),
         (3, 3, (96, 40), 128),
         (2, 1, (8, 8), 5),
+        (4, 2, (80, 80), 32),
+        (4, 2, (256, 256), 16),
     ],
 )
 def test_every_shape_equals_the_reference(
-    kernels: str, heads: int, kv_heads: int, dims: tuple[int, int], size: int, dtype: torch.dtype
+    kernels: str, heads: int, kv_heads: int, dims: tuple[int, int], size: int, cached: Cached
 ) -> None:
-    sequences = Sequences([41, 90], heads=heads, kv_heads=kv_heads, dims=dims, size=size, dtype=dtype)
+    sequences = Sequences([41, 90], heads=heads, kv_heads=kv_heads, dims=dims, size=size, cached=cached)
     spans = {0: (0, 41), 1: (0, 90)}
     got, want = (sequences.run(sequences.cache(b), spans) for b in (CpuAttention(), ReferenceAttention()))
     for name in spans:
-        torch.testing.assert_close(got[name], want[name], atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+        torch.testing.assert_close(got[name], want[name], **cached.tolerance)
 
 
 @pytest.mark.parametrize("options", [{}, {"window": 700}], ids=["full", "window"])
 def test_a_row_is_the_same_bit_for_bit_in_any_chunk_batch_and_number_of_threads(
-    options: dict[str, object], kernels: str, dtype: torch.dtype
+    options: dict[str, object], kernels: str, cached: Cached
 ) -> None:
     if kernels == "off":
         pytest.skip("plain torch may round differently")
-    sequences = Sequences([2100, 300, 37], heads=4, dtype=dtype)  # more than two parts of 1024 keys
+    sequences = Sequences([2100, 300, 37], heads=4, cached=cached)  # more than two parts of 1024 keys
     whole = sequences.run(sequences.cache(CpuAttention()), {0: (0, 2100)}, **options)[0]
     backend = sequences.cache(CpuAttention())
     chunks = [
@@ -186,12 +212,12 @@ def test_decoding_gives_the_bits_of_a_prefill_for_any_number_of_rows(
     size: int,
     options: dict[str, object],
     kernels: str,
-    dtype: torch.dtype,
+    cached: Cached,
 ) -> None:
     """A decode has one row for each query head of a group and has a path of its own where there are tiles."""
     if kernels == "off":
         pytest.skip("plain torch may round differently")
-    sequences = Sequences([150, 150], heads=heads, dims=dims, size=size, dtype=dtype)
+    sequences = Sequences([150, 150], heads=heads, dims=dims, size=size, cached=cached)
     whole = sequences.run(sequences.cache(CpuAttention()), {0: (0, 150)}, **options)[0]
     backend = sequences.cache(CpuAttention())
     sequences.run(backend, {0: (0, 1), 1: (0, 149)}, **options)
@@ -213,13 +239,13 @@ SHARED = {  # sequence: (the one whose first blocks it has, tokens in them)
 @pytest.mark.parametrize("options", [{}, {"softcap": 3.0, "sinks": True}, {"window": 700}], ids=str)
 @pytest.mark.parametrize(("heads", "size"), [(8, 16), (6, 128), (10, 64)])
 def test_decodes_that_share_keys_have_the_bits_of_one_alone(
-    heads: int, size: int, options: dict[str, object], kernels: str, dtype: torch.dtype
+    heads: int, size: int, options: dict[str, object], kernels: str, cached: Cached
 ) -> None:
     """Some share more than a part of keys, some less, and some share it with a few of the others only."""
     if kernels == "off":
         pytest.skip("plain torch may round differently")
     lengths = [2300, 1300, 1440, 700, 1500, 131, 300, 290, 2049, 40]
-    sequences = Sequences(lengths, heads=heads, dims=(64, 48), size=size, dtype=dtype)
+    sequences = Sequences(lengths, heads=heads, dims=(64, 48), size=size, cached=cached)
     backend = sequences.cache(CpuAttention())
     for name in range(len(lengths)):
         source, tokens = SHARED.get(name, (name, 0))
@@ -237,23 +263,23 @@ def test_decodes_that_share_keys_have_the_bits_of_one_alone(
 
 
 def test_scores_that_rise_with_the_position_equal_the_reference_in_prefill_and_decode(
-    kernels: str, dtype: torch.dtype
+    kernels: str, cached: Cached
 ) -> None:
     """Sums keep their top while scores rise a little, and shrink when they rise more: both happen here."""
-    sequences = Sequences([450], heads=4, dims=(64, 64), dtype=dtype)
+    sequences = Sequences([450], heads=4, dims=(64, 64), cached=cached)
     steps = torch.arange(450) // 64  # scores rise by 5 with every 64 keys, exactly in bfloat16 too
     sequences.query[0].fill_(1.0)
-    sequences.key[0][:] = (steps * 5 / 8).to(dtype)[:, None, None]
+    sequences.key[0][:] = (steps * 5 / 8).to(cached.dtype)[:, None, None]
     backends = [sequences.cache(backend) for backend in (CpuAttention(), ReferenceAttention())]
     got, want = (sequences.run(backend, {0: (0, 450)})[0] for backend in backends)
-    torch.testing.assert_close(got, want, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    torch.testing.assert_close(got, want, **cached.tolerance)
     if kernels == "on":
         decodes = [sequences.run(backends[0], {0: (at, at + 1)})[0] for at in range(63, 450, 43)]
         assert torch.equal(torch.cat(decodes), got[63::43])
 
 
-def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, dtype: torch.dtype) -> None:
-    sequences = Sequences([40, 40], kv_heads=6, dtype=dtype)
+def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, cached: Cached) -> None:
+    sequences = Sequences([40, 40], kv_heads=6, cached=cached)
     backend = sequences.cache(CpuAttention())
     sequences.tables[1] = list(sequences.tables[0])  # the same blocks, one after the other
     clean = [rows[0].clone() for rows in (sequences.key, sequences.value)]
@@ -264,8 +290,8 @@ def test_what_lies_behind_the_end_of_a_sequence_is_never_read(kernels: str, dtyp
     assert all(torch.isfinite(rows).all() for rows in clean)
 
 
-def test_a_copied_block_holds_the_same(kernels: str) -> None:
-    sequences = Sequences([30])
+def test_a_copied_block_holds_the_same(kernels: str, cached: Cached) -> None:
+    sequences = Sequences([30], cached=cached)
     backend = sequences.cache(CpuAttention())
     sequences.run(backend, {0: (0, 30)})
     before = sequences.run(backend, {0: (29, 30)})[

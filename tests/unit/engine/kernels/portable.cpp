@@ -41,6 +41,20 @@ float narrow(float x, bool wide) {
   return wide ? x : to_float(b);
 }
 
+// Bytes of a number in a cache of codes, or of one that is multiplied by `product`.
+long element(long product, bool codes) { return codes ? 1 : product == FLOATS ? 4 : 2; }
+
+// What a cache keeps of rows of DIM numbers.
+Floats kept(Floats x, long element) {
+  for (float* row = x.data(); row < x.data() + x.size(); row += DIM) {
+    float peak = 0;
+    for (long d = 0; d < DIM; d++) peak = std::fmax(peak, std::fabs(row[d]));
+    for (long d = 0; d < DIM; d++)
+      row[d] = element == 1 ? std::nearbyint(row[d] * (127 / peak)) * (peak / 127) : narrow(row[d], element == 4);
+  }
+  return x;
+}
+
 // A random weight [n, k] of the type that `product` takes, as floats and packed.
 struct Weight {
   long n, k;
@@ -147,19 +161,19 @@ struct Blocks {
   Floats keys, values;
   Cache cache;
 
-  explicit Blocks(long product)
+  Blocks(long product, bool codes)
       : keys(COUNT * BLOCK * KV_HEADS * DIM), values(keys), cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM,
-                                                                 BLOCK, product == FLOATS, product} {
+                                                                 BLOCK, element(product, codes), product} {
     for (long b = 0; b < COUNT; b++) table.push_back((b * 2 + 1) % COUNT);
     for (long p = 0; p < LENGTH; p++) slots.push_back(table[p / BLOCK] * BLOCK + p % BLOCK);
   }
 };
 
-void check_attention(long product, long tokens, long window) {
-  Blocks blocks(product);
-  const bool wide = product == FLOATS;
-  const Floats key = randoms(LENGTH * KV_HEADS * DIM), value = randoms(key.size()), q = randoms(tokens * HEADS * DIM);
+void check_attention(long product, bool codes, long tokens, long window) {
+  Blocks blocks(product, codes);
+  Floats key = randoms(LENGTH * KV_HEADS * DIM), value = randoms(key.size()), q = randoms(tokens * HEADS * DIM);
   write_cache(key.data(), value.data(), &blocks.cache, blocks.slots.data(), LENGTH, THREADS);
+  key = kept(key, blocks.cache.element), value = kept(value, blocks.cache.element);
   const std::vector<int32_t> start{0, (int32_t)tokens}, length{(int32_t)LENGTH};
   Floats out(q.size());
   const Attention a{q.data(), out.data(), start.data(), length.data(), blocks.table.data(), nullptr, 1, blocks.COUNT,
@@ -173,10 +187,10 @@ void check_attention(long product, long tokens, long window) {
       for (long p = window ? std::max(0L, last - window + 1) : 0; p <= last; p++) {
         double score = 0;
         for (long d = 0; d < DIM; d++)
-          score += (double)q[(t * HEADS + h) * DIM + d] * narrow(key[(p * KV_HEADS + kv) * DIM + d], wide);
+          score += (double)q[(t * HEADS + h) * DIM + d] * key[(p * KV_HEADS + kv) * DIM + d];
         const double weight = std::exp(score * 0.2);
         total += weight;
-        for (long d = 0; d < DIM; d++) sums[d] += weight * narrow(value[(p * KV_HEADS + kv) * DIM + d], wide);
+        for (long d = 0; d < DIM; d++) sums[d] += weight * value[(p * KV_HEADS + kv) * DIM + d];
       }
       for (long d = 0; d < DIM; d++)
         expect("attend", out[(t * HEADS + h) * DIM + d], sums[d] / total, blocks.cache.in_pairs() ? ROUNDED : EXACT);
@@ -184,10 +198,10 @@ void check_attention(long product, long tokens, long window) {
 }
 
 // Decodes that share the blocks of one long sequence, up to different positions: each gets the bits of one alone.
-void check_shared(long product) {
+void check_shared(long product, bool codes) {
   constexpr long SEQUENCES = 6, COUNT = 20, TOKENS = COUNT * BLOCK;
   Floats keys(TOKENS * KV_HEADS * DIM), values(keys);
-  const Cache cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM, BLOCK, product == FLOATS, product};
+  const Cache cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM, BLOCK, element(product, codes), product};
   const Floats key = randoms(keys.size()), value = randoms(keys.size()), q = randoms(SEQUENCES * HEADS * DIM);
   std::vector<int64_t> slots(TOKENS);
   std::vector<int32_t> tables(SEQUENCES * COUNT), start(SEQUENCES + 1), length(SEQUENCES);
@@ -208,7 +222,7 @@ void check_shared(long product) {
 }
 
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in calls for each part of a layer.
-void check_layers(long product) {
+void check_layers(long product, bool codes) {
   std::deque<Weight> weights;
   const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
   std::vector<Layer> layers;
@@ -220,7 +234,7 @@ void check_layers(long product) {
                       norm.data(), norm.data(), head_norm.data(), head_norm.data(), HEADS, 0, 0,
                       1e-6f, 1e-6f, 1e-6f, 0.2f, 0.f});
   }
-  std::vector<Blocks> one(LAYERS, Blocks(product)), many(LAYERS, Blocks(product));
+  std::vector<Blocks> one(LAYERS, Blocks(product, codes)), many(LAYERS, Blocks(product, codes));
   std::vector<const Cache*> caches;
   for (auto* set : {&one, &many})
     for (Blocks& b : *set) b.cache.keys = b.keys.data(), b.cache.values = b.values.data();
@@ -282,9 +296,12 @@ int main() {
       check_linear(product, 150, 40, 650);
       if (product != FLOATS)
         for (const long rows : {1, 9, 17, 35, 70}) check_compact(product, rows, 50, 38), check_compact(product, rows, 100, 640);
-      for (const long tokens : {1L, 21L, LENGTH}) check_attention(product, tokens, 0), check_attention(product, tokens, 40);
-      check_shared(product);
-      check_layers(product);
+      for (const bool codes : {false, true}) {
+        for (const long tokens : {1L, 21L, LENGTH})
+          check_attention(product, codes, tokens, 0), check_attention(product, codes, tokens, 40);
+        check_shared(product, codes);
+        check_layers(product, codes);
+      }
     }
     held += simulate_preemption(NOBODY);
   }

@@ -13,7 +13,8 @@ import torch
 from serve_app.engine import kernels
 from serve_app.engine.kernels import build, native
 from serve_app.engine.kernels.layers import NativeCache
-from serve_app.engine.kernels.structs import Product
+from serve_app.engine.kernels.quantized import cached_rows
+from serve_app.engine.kernels.structs import CACHED, Product
 
 pytestmark = pytest.mark.skipif(native() is None, reason="no native kernels on this machine")
 
@@ -115,7 +116,7 @@ def test_rows_shared_between_threads_equal_rows_of_one_thread() -> None:
     assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", CACHED)
 @pytest.mark.parametrize("dim", [24, 32, 64, 96, 128])
 def test_a_prompts_heads_and_cache_are_those_of_its_rows_one_by_one(dtype: torch.dtype, dim: int) -> None:
     loaded = native()
@@ -134,8 +135,43 @@ def test_a_prompts_heads_and_cache_are_those_of_its_rows_one_by_one(dtype: torch
             loaded.rope_and_cache(
                 *(turned[part], cos[part], sin[part], norms, 1e-5, cache, slots[part], heads)
             )
-        results.append((turned[:, : heads * dim], cache.keys, cache.values))
+        results.append((turned[:, : heads * dim], *cache.pieces))
     assert all(torch.equal(one, many) for one, many in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("dims", [(24, 40), (64, 64), (80, 80), (128, 256)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_cached_codes_and_scales_are_those_of_plain_torch(dtype: torch.dtype, dims: tuple[int, int]) -> None:
+    loaded = native()
+    assert loaded is not None
+    random = torch.Generator().manual_seed(2)
+    rows, kv_heads, size = 70, 3, 32
+    key, value = (torch.randn(rows, kv_heads, dim, generator=random) for dim in dims)
+    for tensor in (key, value):
+        tensor *= torch.logspace(-33, 30, rows, base=10)[:, None, None]  # the first rows are as good as zeros
+        tensor[5], tensor[7, 1, 3], tensor[8, 0, -1] = 0.0, float("nan"), float("-inf")
+        tensor[9, :, :4] = torch.tensor([127.0, 0.5, -1.5, 2.5])  # ties
+        tensor[9, :, 4:] = 0.0
+    key, value = key.to(dtype), value.to(dtype)
+    slots = torch.arange(11, 11 + rows)
+    cache = NativeCache.allocate(3, size, kv_heads, *dims, torch.int8, Product.FLOATS)
+    loaded.write_cache(key, value, cache, slots)
+    block, offset = slots // size, slots % size
+    assert cache.key_scales is not None
+    assert cache.value_scales is not None
+    stored = (
+        (key, cache.keys[block, :, :, offset, 0], cache.key_scales[block, :, offset]),
+        (value, cache.values[block, :, offset, : dims[1]], cache.value_scales[block, :, offset]),
+    )
+    for wanted, codes, scales in stored:
+        want_codes, want_scales = cached_rows(wanted)
+        assert torch.equal(codes, want_codes)
+        torch.testing.assert_close(scales, want_scales, atol=0, rtol=0, equal_nan=True)
+        assert scales[7, 1].isnan()
+        assert scales[8, 0].isnan()
+        assert scales.isnan().sum() == 2
+        assert not codes[7, 1].any()
+    assert cached_rows(key)[0][9, 0, :4].tolist() == [127, 0, -2, 2]
 
 
 def test_arguments_that_do_not_fit_are_refused_before_the_native_call() -> None:
