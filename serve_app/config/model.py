@@ -26,6 +26,11 @@ class EngineConfig(ConfigModel):
         256, ge=0, le=100_000, description="Requests waiting for their first step; more are refused."
     )
     block_size: int = Field(32, ge=1, le=1024, description="Tokens in one block of the KV cache.")
+    kv_cache_dtype: Literal["auto", "int8"] = Field(
+        "auto",
+        description="How the KV cache keeps keys and values. auto: in the type of the weights; int8: in a "
+        "little more than half the bytes of bfloat16, on a CPU, with answers near those.",
+    )
     kv_cache_bytes: int | None = Field(
         None, ge=2**16, description="Memory of the KV cache; none: chosen from what is free."
     )
@@ -229,6 +234,22 @@ class ModelConfig(ConfigModel):
                 raise ValueError(
                     f"quantization {self.quantization} is for models that generate on a CPU, not with "
                     f"{field}: {value}; take one of the two out"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _cached_where_it_can_be(self) -> ModelConfig:
+        if self.engine.kv_cache_dtype == "auto":
+            return self
+        for field, wrong in (
+            ("device", ("cuda",)),
+            ("attention", ("cuda", "triton")),
+            ("task", ("embed",)),
+        ):
+            if (value := getattr(self, field)) in wrong:
+                raise ValueError(
+                    f"engine.kv_cache_dtype {self.engine.kv_cache_dtype} is for models that generate on a "
+                    f"CPU, not with {field}: {value}; take one of the two out"
                 )
         return self
 

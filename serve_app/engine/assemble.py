@@ -128,9 +128,10 @@ def assemble(
         context_window=context_window,
     )
     plan = runner.plan
+    in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
     progress(
         f"KV cache of {plan.cache_bytes / 2**20:,.0f} MiB: {plan.num_blocks} blocks of "
-        f"{plan.block_size} tokens, context window {plan.max_model_len}, "
+        f"{plan.block_size} tokens{in_codes}, context window {plan.max_model_len}, "
         f"in {time.monotonic() - began:.1f} s"
     )
     if attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs:

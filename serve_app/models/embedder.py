@@ -66,6 +66,11 @@ def load_embedder(config: ModelConfig, progress: Callable[[str], None]) -> Loade
             f"{config.name}: quantization {config.quantization} is not for models that embed. "
             "Take the setting out"
         )
+    if config.engine.kv_cache_dtype != "auto":
+        raise ModelLoadError(
+            f"{config.name}: engine.kv_cache_dtype {config.engine.kv_cache_dtype} is not for models that "
+            "embed: they have no cache. Take the setting out"
+        )
     folder, _ = locate(config.source, config.revision, progress)
     check_files(folder)
     hf_config = read_config(folder)

@@ -52,6 +52,7 @@ def _settings(config: ModelConfig, dtype: str) -> Iterator[bytes]:
         "reasoning_format": config.reasoning_format,
         "compact_json": config.compact_json,
         "max_output_tokens": config.max_output_tokens,
+        "kv_cache_dtype": engine.kv_cache_dtype,
         "max_model_len": engine.max_model_len,
         "watermark_key": engine.watermark_key,
         "logits_processors": engine.logits_processors,

@@ -20,6 +20,7 @@ from serve_app.models.files import read_json
 from serve_app.models.stored import StoredTensor, stored_tensors
 
 _FLOATS: Final[Mapping[str, int]] = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes by safetensors' names
+_SCALE_BYTES: Final = 4  # of a key or value that is kept as codes
 _WANTED: Final[Mapping[str, int]] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -55,7 +56,8 @@ def cache_bytes(shape: Mapping[str, Any], engine: EngineConfig, item_bytes: int)
         return 0
     kv_heads = found.get("num_key_value_heads") or heads
     head_dim = found.get("head_dim") or found["hidden_size"] // heads
-    token_bytes: int = 2 * found["num_hidden_layers"] * kv_heads * head_dim * item_bytes
+    row_bytes = head_dim + _SCALE_BYTES if engine.kv_cache_dtype == "int8" else head_dim * item_bytes
+    token_bytes: int = 2 * found["num_hidden_layers"] * kv_heads * row_bytes
     if engine.num_blocks is not None:
         return engine.num_blocks * engine.block_size * token_bytes
     return max(2 * engine.block_size, engine.max_model_len or 0) * token_bytes

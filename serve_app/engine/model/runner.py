@@ -29,9 +29,10 @@ class ModelRunner:
     """Runs one causal language model on packed batches.
 
     `module` is a transformers causal LM in eval mode on `device`; its attention is
-    switched to ours. `dtype` is the type of the cache. `context_window` is the
-    model's own in tokens; None: `max_position_embeddings`. Raises UnsupportedModel
-    and `memory.CacheTooSmall`.
+    switched to ours. `dtype` is the type of its keys and values, and of the cache unless
+    `config.kv_cache_dtype` says otherwise. `context_window` is the model's own in tokens;
+    None: `max_position_embeddings`. Raises UnsupportedModel, `memory.CacheTooSmall`, and ValueError
+    for a cache that `backend` does not have.
     """
 
     def __init__(
@@ -59,9 +60,10 @@ class ModelRunner:
         self.table_width = self._rows.width
         self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
         window = context_window or int(text_config.max_position_embeddings)
+        self._codes = config.kv_cache_dtype == "int8"
         self.plan: CachePlan = plan_for_device(
             self.layers,
-            dtype=dtype,
+            dtype=torch.int8 if self._codes else dtype,
             device=device,
             config=config,
             context_window=window,
@@ -72,7 +74,7 @@ class ModelRunner:
         self.num_blocks = self.plan.num_blocks
         self.max_model_len = self.plan.max_model_len
         try:
-            backend.allocate(self.layers, self.num_blocks, self.block_size, dtype, device)
+            self._allocate(self.num_blocks, self.block_size, dtype)
         except OSError as error:
             raise CacheTooSmall(
                 f"the system does not give the {self.plan.cache_bytes:,} bytes of the KV cache "
@@ -115,7 +117,7 @@ class ModelRunner:
             return 0
         blocks = peak.blocks_of_steps(config, window)
         try:
-            self._backend.allocate(self.layers, blocks, config.block_size, dtype, self.device)
+            self._allocate(blocks, config.block_size, dtype)
             steps = peak.largest_steps(config, window, self.vocab_size, self.device)
             return peak.step_bytes(self.run, steps, self.device)
         except torch.OutOfMemoryError as error:
@@ -124,8 +126,11 @@ class ModelRunner:
                 "lower max_step_tokens, or choose a smaller model or dtype"
             ) from error
         finally:
-            self._backend.allocate(self.layers, 0, config.block_size, dtype, self.device)
+            self._allocate(0, config.block_size, dtype)
             torch.cuda.empty_cache()
+
+    def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
+        self._backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
 
     def _adapter_bytes(self, config: EngineConfig) -> int:
         """The memory of all slots when every adapter has the largest rank."""

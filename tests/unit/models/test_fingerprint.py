@@ -166,6 +166,11 @@ def test_the_operators_adapters_count_by_name_and_content(
     assert of(folder, adapters={"x": str(copy)}) != same
 
 
+def test_a_model_with_a_cache_of_codes_is_another_one(folder: Path) -> None:
+    assert of(folder, engine=EngineConfig(kv_cache_dtype="auto")) == of(folder)
+    assert of(folder, engine=EngineConfig(kv_cache_dtype="int8")) != of(folder)
+
+
 def test_a_quantised_model_is_another_one(folder: Path) -> None:
     assert of(folder, quantization="none") == of(folder)
     assert len({of(folder), of(folder, quantization="int8"), of(folder, quantization="int4")}) == 3

@@ -21,6 +21,7 @@ from serve_app.models.loader import load_model
 
 SHAPE = {"num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
 TOKEN = 2 * 2 * 4 * 16  # keys and values, layers, heads, numbers of a head
+CODES = 2 * 2 * 4 * (16 + 4)  # the same in bytes, with scales
 
 
 def folder_of(path: Path, **tensors: torch.Tensor) -> ModelConfig:
@@ -56,6 +57,7 @@ def test_it_is_nearly_what_the_loaded_model_takes(dtype: str) -> None:
         ({"max_model_len": 1000}, 1000 * TOKEN * 2),
         ({"num_blocks": 10, "block_size": 16}, 160 * TOKEN * 2),
         ({"kv_cache_bytes": 2**20, "max_model_len": 10**6}, 2**20),
+        ({"kv_cache_dtype": "int8", "num_blocks": 10, "block_size": 16}, 160 * CODES),
     ],
 )
 def test_the_cache_is_what_the_settings_insist_on(settings: dict[str, int], size: int) -> None:

@@ -27,11 +27,13 @@ LAYERS = (LayerSpec(2, 64, 64),) * 4  # 2 heads x 128 numbers x 4 layers = 2048 
 BLOCK_BYTES = 32 * 2048
 
 
-def plan(free: int = 2**30, window: int = 1024, **settings: Any) -> CachePlan:
+def plan(
+    free: int = 2**30, window: int = 1024, dtype: torch.dtype = torch.bfloat16, **settings: Any
+) -> CachePlan:
     config = EngineConfig(**{"max_sequences": 8, "block_size": 32, **settings})
     return plan_cache(
         LAYERS,
-        dtype=torch.bfloat16,
+        dtype=dtype,
         config=config,
         context_window=window,
         free_bytes=free,
@@ -42,6 +44,12 @@ def plan(free: int = 2**30, window: int = 1024, **settings: Any) -> CachePlan:
 
 def test_a_block_holds_keys_and_values_of_all_layers() -> None:
     assert plan().block_bytes == BLOCK_BYTES
+
+
+def test_a_block_of_codes_has_a_scale_for_each_key_and_each_value() -> None:
+    made = plan(dtype=torch.int8)
+    assert made.block_bytes == 32 * 4 * 2 * (128 + 2 * 4)
+    assert made.num_blocks / plan(free=2**40, kv_cache_bytes=made.cache_bytes).num_blocks > 1.88
 
 
 def test_no_more_is_taken_than_all_sequences_can_fill() -> None:

@@ -47,8 +47,8 @@ class Caches(CudaAttention):
         super().__init__()
         self.blocks: list[int] = []
 
-    def allocate(self, layers: tuple[LayerSpec, ...], num_blocks: int, *others: Any) -> None:
-        super().allocate(layers, num_blocks, *others)
+    def allocate(self, layers: tuple[LayerSpec, ...], num_blocks: int, *others: Any, **more: Any) -> None:
+        super().allocate(layers, num_blocks, *others, **more)
         self.blocks.append(num_blocks)
 
 
