@@ -1,8 +1,9 @@
-"""Two kinds of the CPU kernels against each other, step by step in one process.
+"""Two kinds of the CPU kernels, or of the KV cache, against each other, step by step in one process.
 
     python benchmarks/kernels_ab.py MODEL --sources OTHER/serve_app/engine/kernels/src [--disturb 6]
-        [--decodes 1 4 16 32] [--prompts 512]
+        [--decodes 1 4 16 32] [--context 192] [--prompts 512]
     python benchmarks/kernels_ab.py MODEL --products widened pairs
+    python benchmarks/kernels_ab.py MODEL --caches auto int8
 
 Steps alternate in random order, so that a slow minute of the machine hits both; the other build, of
 `--sources`, must have the same functions as ours. Prints a Markdown table of medians and their
@@ -29,6 +30,7 @@ from step import CONTEXT, DECODES, batch_of, disturbed, make_runner
 from serve_app.engine.kernels import build, native
 from serve_app.engine.kernels.native import Native
 from serve_app.engine.kernels.structs import Product
+from serve_app.engine.model.runner import ModelRunner
 
 Variant = Callable[[], None]  # runs the step of the moment
 
@@ -73,6 +75,16 @@ def products(model: str, names: list[str]) -> Callable[[int, int, bool], dict[st
     for name in names:
         kernels.products = kernels.products | {torch.bfloat16: (Product[name.upper()],)}
         runners[name] = make_runner(model, "fused")
+    return taking_turns(runners)
+
+
+def caches(model: str, names: list[str]) -> Callable[[int, int, bool], dict[str, Variant]]:
+    """Steps of one model with these KV caches."""
+    return taking_turns({name: make_runner(model, "fused", name) for name in names})
+
+
+def taking_turns(runners: dict[str, ModelRunner]) -> Callable[[int, int, bool], dict[str, Variant]]:
+    """Steps of several runners."""
 
     def steps(count: int, tokens: int, decode: bool) -> dict[str, Variant]:
         batches = {name: batch_of(runner, count, tokens, decode=decode) for name, runner in runners.items()}
@@ -96,10 +108,11 @@ def compare(variants: dict[str, Variant], repeats: int) -> dict[str, float]:
 def measure(
     steps: Callable[[int, int, bool], dict[str, Variant]],
     decodes: list[int],
+    context: int,
     prompts: list[int],
     repeats: int,
 ) -> None:
-    rows = [(f"decode B={b}", b, CONTEXT, True, repeats) for b in decodes]
+    rows = [(f"decode B={b}", b, context, True, repeats) for b in decodes]
     rows += [(f"prefill {tokens}", 1, tokens, False, max(2, repeats // 8)) for tokens in prompts]
     for index, (name, count, tokens, decode, times) in enumerate(rows):
         medians = compare(steps(count, tokens, decode), times)
@@ -117,8 +130,10 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--sources", type=Path, help="folder of another version's kernels")
     what.add_argument("--products", nargs=2, choices=[p.name.lower() for p in Product])
+    what.add_argument("--caches", nargs=2, choices=["auto", "int8"], help="engine.kv_cache_dtype of each")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     parser.add_argument("--decodes", type=int, nargs="*", default=list(DECODES), metavar="SEQUENCES")
+    parser.add_argument("--context", type=int, default=CONTEXT, help="tokens of each decoding sequence")
     parser.add_argument("--prompts", type=int, nargs="*", default=[512], metavar="TOKENS")
     parser.add_argument("--repeats", type=int, default=100, help="decoding steps; an eighth as many prompts")
     parser.add_argument("--disturb", type=int, default=0, metavar="PROCESSES", help="see step.py")
@@ -127,12 +142,13 @@ def main() -> None:
     with disturbed(options.disturb):  # before torch has threads
         torch.set_num_threads(options.threads)
         torch.manual_seed(0)
-        if options.products:
-            variants = products(options.model, options.products)
-            measure(variants, options.decodes, options.prompts, options.repeats)
+        sizes = options.decodes, options.context, options.prompts, options.repeats
+        if options.products or options.caches:
+            runners = products if options.products else caches
+            measure(runners(options.model, options.products or options.caches), *sizes)
             return
         with compiled(options.sources) as other:
-            measure(builds(options.model, other), options.decodes, options.prompts, options.repeats)
+            measure(builds(options.model, other), *sizes)
 
 
 if __name__ == "__main__":

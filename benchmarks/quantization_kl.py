@@ -1,11 +1,12 @@
-"""How far quantised weights move a model from itself in float32: Kullback-Leibler divergence, in nats.
+"""How far quantised weights and a KV cache of codes move a model from itself in float32, without a cache:
+Kullback-Leibler divergence, in nats.
 
     python benchmarks/quantization_kl.py [MODEL] [--tokens 40] [--prompts TEXT ...]
 
 MODEL is a local folder with a chat template; by default demo-chat. The model in float32 answers each prompt
-greedily. Then prompt and answer are computed in bfloat16, int8 and int4. Prints a Markdown table: the
-mean and the largest divergence over all tokens, and for how many of them the most likely next token is
-the same.
+greedily. Then prompt and answer are computed with weights of float32, bfloat16, int8 and int4, and with each
+`engine.kv_cache_dtype`. Prints a Markdown table: the mean and the largest divergence over all tokens, and for
+how many of them the most likely next token is the same.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ PROMPTS: Final = (
 )
 
 
-def log_probabilities(model: PreTrainedModel, ids: list[int]) -> torch.Tensor:
-    """Of the next token after each of `ids`: [T, V]."""
+def log_probabilities(model: PreTrainedModel, ids: list[int], *, codes: bool) -> torch.Tensor:
+    """Of the next token after each of `ids`: [T, V]. `codes`: with a cache of codes."""
     config, count = model.config, len(ids)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     blocks = -(-count // BLOCK)
     backend = CpuAttention()
     layers = (LayerSpec(config.num_key_value_heads, size, size),) * config.num_hidden_layers
-    backend.allocate(layers, blocks, BLOCK, model.dtype, torch.device("cpu"))
+    backend.allocate(layers, blocks, BLOCK, model.dtype, torch.device("cpu"), codes=codes)
     context = ForwardContext(
         query_start=torch.tensor([0, count], dtype=torch.int32),
         context_lens=torch.tensor([count], dtype=torch.int32),
@@ -78,19 +79,21 @@ def main() -> None:
         answers.append(answer[0].tolist())
         with torch.inference_mode():
             wanted.append(wide(answer).logits[0].log_softmax(-1))
-    print("| weights | mean KL | largest KL | same token |\n|---|---|---|---|")
-    for kind in (None, *Quantization):
-        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.bfloat16).eval()
-        accelerate_cpu(model, torch.bfloat16, quantization=kind)
-        found = [log_probabilities(model, ids) for ids in answers]
-        pairs = list(zip(wanted, found, strict=True))
-        divergence = torch.cat([(want.exp() * (want - got)).sum(-1) for want, got in pairs])
-        same = torch.cat([want.argmax(-1) == got.argmax(-1) for want, got in pairs])
-        print(
-            f"| {kind or 'bfloat16'} | {divergence.mean():.5f} | {divergence.max():.3f} "
-            f"| {int(same.sum())} of {len(same)} |",
-            flush=True,
-        )
+    print("| weights | cache | mean KL | largest KL | same token |\n|---|---|---|---|---|")
+    for name in ("float32", "bfloat16", *Quantization):
+        dtype = torch.float32 if name == "float32" else torch.bfloat16
+        model = AutoModelForCausalLM.from_pretrained(options.model, dtype=dtype).eval()
+        accelerate_cpu(model, dtype, quantization=Quantization(name) if name in set(Quantization) else None)
+        for cache in ("auto", "int8"):
+            found = [log_probabilities(model, ids, codes=cache == "int8") for ids in answers]
+            pairs = list(zip(wanted, found, strict=True))
+            divergence = torch.cat([(want.exp() * (want - got)).sum(-1) for want, got in pairs])
+            same = torch.cat([want.argmax(-1) == got.argmax(-1) for want, got in pairs])
+            print(
+                f"| {name} | {cache} | {divergence.mean():.5f} | {divergence.max():.3f} "
+                f"| {int(same.sum())} of {len(same)} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -46,7 +46,8 @@ PATHS: Final = ("fused", "packed", "hf", *Quantization)
 NOTABLE: Final = ("avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16", "amx_int8")
 
 
-def make_runner(folder: str, path: str) -> ModelRunner:
+def make_runner(folder: str, path: str, cache: str = "auto") -> ModelRunner:
+    """`cache`: as `engine.kv_cache_dtype`."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).eval()
     if path != "hf":
         kind = Quantization(path) if path in set(Quantization) else None
@@ -56,7 +57,7 @@ def make_runner(folder: str, path: str) -> ModelRunner:
         backend=CpuAttention(),
         dtype=torch.bfloat16,
         device=torch.device("cpu"),
-        config=EngineConfig(kv_cache_bytes=2 << 30),
+        config=EngineConfig(kv_cache_bytes=2 << 30, kv_cache_dtype=cache),  # type: ignore[arg-type]
     )
 
 
