@@ -47,8 +47,8 @@ struct Seen {
   long lo, hi;
 };
 
-// The scales of the keys and the values of one tile [padded], in a cache of codes; else null. Those of values that no row
-// sees are 0.
+// The scales of the keys and the values of one tile [padded], in a cache of codes; else null. Those of values that no
+// row sees are 0.
 struct Scales {
   const float *keys, *values;
 };

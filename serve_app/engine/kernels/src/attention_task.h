@@ -59,16 +59,17 @@ struct Places {
   // another sequence.
   long unseen(const Task& t, long key0) const { return std::max(0L, first_visible(position(t, 0)) - key0); }
 
-  // Copies the scales of one tile of a cache of codes to keys_to and values_to [padded, a multiple of sixteen]. Those of
-  // the first `seen` values, and of all behind the last one of `keys`, become 0.
-  void load_scales(const Task& t, long key0, long keys, long seen, long padded, float* keys_to, float* values_to) const {
+  // Copies the scales of one tile of a cache of codes to keys_to and values_to [padded, a multiple of sixteen]. Those
+  // of the first `unseen` values, and of all behind the last one of `keys`, become 0.
+  void load_scales(const Task& t, long key0, long keys, long unseen, long padded, float* keys_to,
+                   float* values_to) const {
     for (long k = 0; k < keys; k += LANES) {
       const long block = block_of(t, key0 + k), offset = (key0 + k) % c.block_size;
       store(keys_to + k, load(c.key_scales<int8_t>(block, t.head) + offset));
       store(values_to + k, load(c.value_scales<int8_t>(block, t.head) + offset));
     }
     std::fill(keys_to + keys, keys_to + padded, 0.f);
-    std::fill(values_to, values_to + std::min(seen, padded), 0.f);
+    std::fill(values_to, values_to + std::min(unseen, padded), 0.f);
     std::fill(values_to + keys, values_to + padded, 0.f);
   }
 

@@ -49,8 +49,8 @@ class Worker : Places {
     });
   }
 
-  // Scales, caps and masks the scores of keys key0 .. key0 + keys - 1, replaces them by their weights, and shrinks the sums of earlier
-  // keys.
+  // Scales, caps and masks the scores of keys key0 .. key0 + keys - 1, replaces them by their weights, and shrinks the
+  // sums of earlier keys.
   template <Weights FORM>
   void softmax(const Task& t, long key0, long keys, State s) {
     const long padded = (keys + LANES - 1) / LANES * LANES;

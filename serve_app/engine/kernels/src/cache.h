@@ -19,8 +19,8 @@ template <>
 constexpr long SCALE<int8_t> = sizeof(float);
 
 struct Cache {
-  void* keys;    // [blocks, kv_heads, key_dim / TOGETHER, block_size, TOGETHER], scales behind each head; key_dim is even
-  void* values;  // [blocks, kv_heads, block_size, value_pad], scales behind each head
+  void* keys;    // [blocks, kv_heads, key_dim / TOGETHER, block_size, TOGETHER], then scales; key_dim is even
+  void* values;  // [blocks, kv_heads, block_size, value_pad], then scales
   long kv_heads, key_dim, value_dim, value_pad, block_size;
   long element;  // bytes of a number: 4 of float32, 2 of bfloat16, 1 of a code
   long product;  // how attention multiplies: TILES or PAIRS, for a key_dim that is a multiple of 32, else in float32

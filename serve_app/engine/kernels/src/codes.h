@@ -1,6 +1,7 @@
 // Rows of numbers as int8 codes with one scale each. A code is the nearest integer, ties to even, of a number times
-// 127 / the largest magnitude of its row; the scale is that magnitude / 127. So a row's codes depend on no other row, nor
-// on the instructions that made them. Activations of quantised products, and keys and values of a cache, are such rows.
+// 127 / the largest magnitude of its row; the scale is that magnitude / 127. So a row's codes depend on no other row,
+// nor on the instructions that made them. Activations of quantised products are such rows; so are the keys and values
+// of a cache.
 #pragma once
 #include <algorithm>
 
@@ -19,8 +20,8 @@ INLINE I16 nearest(F16 v) {
 #endif
 }
 
-// The largest magnitudes of some numbers, lane by lane. As bits they have their order, in which infinity and NaN are the
-// last.
+// The largest magnitudes of some numbers, lane by lane. As bits they have their order, in which infinity and NaN are
+// the last.
 class Peaks {
  public:
   INLINE_MEMBER void take(F16 v) {
@@ -40,8 +41,8 @@ class Peaks {
   U16 peaks_ = {};
 };
 
-// How the numbers of a row with this peak become codes. A row with a number that is not finite has codes 0 and the scale
-// NaN, so that all that is computed of it is NaN too.
+// How the numbers of a row with this peak become codes. A row with a number that is not finite has codes 0 and the
+// scale NaN, so that all that is computed of it is NaN too.
 struct Codes {
   float scale, inverse;  // inverse 0: all codes are 0
   bool empty;

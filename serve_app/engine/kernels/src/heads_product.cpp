@@ -27,9 +27,11 @@ class HeadsFinish {
         head.put(heads_.qkv + row * heads_.width() + index * DIM);
       } else if (value < 0) {
         head.turn(heads_.k_norm, heads_.eps, factors);
-        cache().in_codes() ? keep_key<int8_t>(head, row, i / V, block, key) : keep_key<bf16>(head, row, i / V, block, key);
+        cache().in_codes() ? keep_key<int8_t>(head, row, i / V, block, key)
+                           : keep_key<bf16>(head, row, i / V, block, key);
       } else {
-        cache().in_codes() ? keep_value<int8_t>(head, block, value, offset) : keep_value<bf16>(head, block, value, offset);
+        cache().in_codes() ? keep_value<int8_t>(head, block, value, offset)
+                           : keep_value<bf16>(head, block, value, offset);
       }
     }
   }

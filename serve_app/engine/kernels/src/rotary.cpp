@@ -96,7 +96,8 @@ void write_rows(const float* key, const float* value, const Cache& cache, const 
       T* const values = cache.value_block<T>(block, head) + offset * cache.value_pad;
       float* const value_scales = cache.value_scales<T>(block, head) + offset;
       for (long i = 0; i < count; i++)
-        keep_row(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim, value_scales + i);
+        keep_row(value + ((from + i) * kv + head) * value_dim, values + i * cache.value_pad, value_dim,
+                 value_scales + i);
     }
   });
 }
