@@ -29,7 +29,7 @@ class EngineConfig(ConfigModel):
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         "auto",
         description="How the KV cache keeps keys and values. auto: in the type of the weights; int8: in a "
-        "little more than half the bytes of bfloat16, on a CPU, with answers near those.",
+        "little more than half the bytes of bfloat16, with answers near those. No GPU has run it yet.",
     )
     kv_cache_bytes: int | None = Field(
         None, ge=2**16, description="Memory of the KV cache; none: chosen from what is free."
@@ -238,19 +238,12 @@ class ModelConfig(ConfigModel):
         return self
 
     @model_validator(mode="after")
-    def _cached_where_it_can_be(self) -> ModelConfig:
-        if self.engine.kv_cache_dtype == "auto":
-            return self
-        for field, wrong in (
-            ("device", ("cuda",)),
-            ("attention", ("cuda", "triton")),
-            ("task", ("embed",)),
-        ):
-            if (value := getattr(self, field)) in wrong:
-                raise ValueError(
-                    f"engine.kv_cache_dtype {self.engine.kv_cache_dtype} is for models that generate on a "
-                    f"CPU, not with {field}: {value}; take one of the two out"
-                )
+    def _cached_where_there_is_a_cache(self) -> ModelConfig:
+        if self.task == "embed" and self.engine.kv_cache_dtype != "auto":
+            raise ValueError(
+                f"engine.kv_cache_dtype {self.engine.kv_cache_dtype} is for models that generate, not with "
+                "task: embed, which has no cache; take one of the two out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -52,7 +52,7 @@ class AttentionBackend(Protocol):
         """Make the cache: `num_blocks` blocks for every layer.
 
         `dtype`: of keys and values. `codes`: the cache keeps them as int8 with a float32 scale for each token
-        and KV head (`kernels.quantized.cached_rows`). Raises ValueError where the backend keeps no codes.
+        and KV head (`kernels.quantized.cached_rows`).
         """
         ...
 

@@ -1,24 +1,50 @@
-"""The cache of a GPU's backends: blocks of [block_size, Hkv, D] a layer, on any device."""
+"""The cache of a GPU's backends: blocks of [block_size, Hkv, D] a layer, on any device.
+
+Of int8 codes, each key and each value has a scale in a pool of its own.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 import torch
 
 from serve_app.engine.attention import LayerSpec
+from serve_app.engine.kernels.quantized import cached_rows
 from serve_app.engine.transfer import send
 
 
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Keys or values of one layer."""
+
+    rows: torch.Tensor  # [blocks, block_size, Hkv, D]
+    scales: torch.Tensor | None  # [blocks, block_size, Hkv] float32, if rows are codes
+
+    def write(self, slots: torch.Tensor, rows: torch.Tensor) -> None:
+        """Rows [T, Hkv, D] to slots [T]."""
+        scales = None
+        if self.scales is not None:
+            rows, scales = cached_rows(rows)
+            self.scales.flatten(0, 1).index_copy_(0, slots, scales)
+        self.rows.flatten(0, 1).index_copy_(0, slots, rows.to(self.rows.dtype))
+
+    def read(self, tables: torch.Tensor) -> torch.Tensor:
+        """[S, blocks * block_size, Hkv, D]: the blocks of tables [S, blocks]; of codes in float32."""
+        rows = self.rows[tables].flatten(1, 2)
+        return rows if self.scales is None else rows.float() * self.scales[tables].flatten(1, 2)[..., None]
+
+
 class BlockPools:
-    """Keys [blocks, block_size, Hkv, D] and values [blocks, block_size, Hkv, Dv] of every layer."""
+    """Keys and values of every layer."""
 
     memory: Final = None  # torch writes zeros to all of it
 
     def __init__(self) -> None:
-        self._keys: list[torch.Tensor] = []
-        self._values: list[torch.Tensor] = []
+        self._keys: list[Pools] = []
+        self._values: list[Pools] = []
 
     def allocate(
         self,
@@ -30,25 +56,24 @@ class BlockPools:
         *,
         codes: bool = False,
     ) -> None:
-        if codes:
-            raise ValueError(
-                "engine.kv_cache_dtype int8 is for attention on a CPU (cpu, reference), not for this GPU's; "
-                "take it out, or set it to auto"
-            )
-
-        def pool(heads: int, dim: int) -> torch.Tensor:
-            return torch.zeros(num_blocks, block_size, heads, dim, dtype=dtype, device=device)
+        def pool(heads: int, dim: int) -> Pools:
+            size = num_blocks, block_size, heads
+            scales = torch.zeros(*size, device=device) if codes else None
+            kept = torch.int8 if codes else dtype
+            return Pools(torch.zeros(*size, dim, dtype=kept, device=device), scales)
 
         self._keys = [pool(spec.num_kv_heads, spec.key_dim) for spec in layers]
         self._values = [pool(spec.num_kv_heads, spec.value_dim) for spec in layers]
 
-    def pools(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def pools(self, layer: int) -> tuple[Pools, Pools]:
         """Keys and values of a layer, for kernels that write to them."""
         return self._keys[layer], self._values[layer]
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         sources, targets = send(
-            self._keys[0].device, *(np.array(ids, dtype=np.int64) for ids in zip(*pairs, strict=True))
+            self._keys[0].rows.device, *(np.array(ids, dtype=np.int64) for ids in zip(*pairs, strict=True))
         )
-        for pool in (*self._keys, *self._values):
-            pool[targets] = pool[sources]
+        for pools in (*self._keys, *self._values):
+            for pool in (pools.rows, pools.scales):
+                if pool is not None:
+                    pool[targets] = pool[sources]

@@ -1,9 +1,10 @@
 """Paged attention in device-agnostic torch: no work per token in Python, made for a GPU.
 
-The cache is [blocks, block_size, Hkv, D] a layer. All sequences that compute one
-token share one padded gather and one call; each longer chunk is a call of its own.
-How the step is divided is the same in every layer and computed once a step.
-Softcap and sinks, which the fused kernels lack, go through plain matrix products.
+The cache is [blocks, block_size, Hkv, D] a layer; codes are widened as they are gathered.
+All sequences that compute one token share one padded gather and one call; each longer
+chunk is a call of its own. How the step is divided is the same in every layer and
+computed once a step. Softcap and sinks, which the fused kernels lack, go through plain
+matrix products.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from serve_app.engine.attention.block_pools import BlockPools
+from serve_app.engine.attention.block_pools import BlockPools, Pools
 from serve_app.engine.attention.reference import attend
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.transfer import send
@@ -52,8 +53,8 @@ class CudaAttention(BlockPools):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         keys, values = self._keys[layer], self._values[layer]
-        keys.flatten(0, 1).index_copy_(0, context.slots, key.to(keys.dtype))
-        values.flatten(0, 1).index_copy_(0, context.slots, value.to(values.dtype))
+        keys.write(context.slots, key)
+        values.write(context.slots, value)
         if context is not self._context:
             self._groups, self._context = _divide(context), context
         out = query.new_empty(*query.shape[:2], value.shape[-1])
@@ -99,14 +100,14 @@ def _divide(context: ForwardContext) -> tuple[_Group, ...]:
     return tuple(groups)
 
 
-def _gather(pool: torch.Tensor, group: _Group) -> torch.Tensor:
+def _gather(pools: Pools, group: _Group) -> torch.Tensor:
     """[S, L, Hkv, D]: each sequence's cache, zeros behind its end.
 
     A block keeps what its last owner wrote. A mask alone would not keep that out: a weight
     of zero times a NaN is a NaN, and one broken request would break another.
     """
-    cached = pool[group.tables].flatten(1, 2)
-    beyond = torch.arange(cached.shape[1], device=pool.device) >= group.lens[:, 0]
+    cached = pools.read(group.tables)
+    beyond = torch.arange(cached.shape[1], device=cached.device) >= group.lens[:, 0]
     return cached.masked_fill_(beyond[..., None, None], 0)
 
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from serve_app.engine.attention.triton.codes import codes_of, peaks_of, scales_of
+
 
 @triton.jit
 def add_rmsnorm(
@@ -66,6 +68,8 @@ def rope_and_cache(
     query,  # [T, HEADS, 2 HALF]
     keys,  # [slots, KV_HEADS, 2 HALF]
     values,
+    key_scales,  # [slots, KV_HEADS] float32, if CODES
+    value_scales,
     slots,  # [T] int64; below 0: the row is none, and nothing is written to the cache
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
@@ -73,8 +77,9 @@ def rope_and_cache(
     HALF_PAD: tl.constexpr,
     AT_ONCE: tl.constexpr,
     NORMS: tl.constexpr,
+    CODES: tl.constexpr,
 ):
-    """AT_ONCE heads of one row: queries go out, keys and values into the row's slot."""
+    """AT_ONCE heads of one row: queries go out, keys and values into the row's slot, or codes of them."""
     ALL: tl.constexpr = HEADS + 2 * KV_HEADS
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -86,10 +91,10 @@ def rope_and_cache(
     high = tl.load(source + HALF, mask=there, other=0.0)
     slot = tl.load(slots + row)
 
-    is_value = (heads >= HEADS + KV_HEADS)[:, None] & there & (slot >= 0)
-    place = values + (slot * KV_HEADS + heads - HEADS - KV_HEADS)[:, None] * 2 * HALF + half[None, :]
-    tl.store(place, low.to(values.dtype.element_ty), mask=is_value)
-    tl.store(place + HALF, high.to(values.dtype.element_ty), mask=is_value)
+    kept = (heads >= HEADS + KV_HEADS) & (heads < ALL) & (slot >= 0)
+    _keep(
+        values, value_scales, slot * KV_HEADS + heads - HEADS - KV_HEADS, low, high, half, kept, HALF, CODES
+    )
 
     low = low.to(tl.float32)
     high = high.to(tl.float32)
@@ -110,7 +115,31 @@ def rope_and_cache(
     place = query + (row * HEADS + heads)[:, None] * 2 * HALF + half[None, :]
     tl.store(place, turned_low.to(query.dtype.element_ty), mask=is_query)
     tl.store(place + HALF, turned_high.to(query.dtype.element_ty), mask=is_query)
-    is_key = ((heads >= HEADS) & (heads < HEADS + KV_HEADS))[:, None] & there & (slot >= 0)
-    place = keys + (slot * KV_HEADS + heads - HEADS)[:, None] * 2 * HALF + half[None, :]
-    tl.store(place, turned_low.to(keys.dtype.element_ty), mask=is_key)
-    tl.store(place + HALF, turned_high.to(keys.dtype.element_ty), mask=is_key)
+    kept = (heads >= HEADS) & (heads < HEADS + KV_HEADS) & (slot >= 0)
+    _keep(keys, key_scales, slot * KV_HEADS + heads - HEADS, turned_low, turned_high, half, kept, HALF, CODES)
+
+
+@triton.jit
+def _keep(
+    pool,
+    scales,
+    rows,  # [AT_ONCE]: of the pool
+    low,  # [AT_ONCE, HALF_PAD]
+    high,
+    half,  # [HALF_PAD]
+    kept,  # [AT_ONCE]: whether the row is written
+    HALF: tl.constexpr,
+    CODES: tl.constexpr,
+):
+    """The two halves of some heads into rows of a pool."""
+    place = pool + rows[:, None] * 2 * HALF + half[None, :]
+    there = kept[:, None] & (half < HALF)[None, :]
+    if CODES:
+        low = low.to(tl.float32)
+        high = high.to(tl.float32)
+        found, inverse = scales_of(tl.maximum(peaks_of(low), peaks_of(high)))
+        tl.store(scales + rows, found, mask=kept)
+        low = codes_of(low, inverse)
+        high = codes_of(high, inverse)
+    tl.store(place, low.to(pool.dtype.element_ty), mask=there)
+    tl.store(place + HALF, high.to(pool.dtype.element_ty), mask=there)

@@ -6,6 +6,7 @@ from typing import Final
 
 import torch
 
+from serve_app.engine.attention.block_pools import Pools
 from serve_app.engine.cuda import kernels
 
 GATED_AT_ONCE: Final = 1024  # numbers of a program
@@ -61,14 +62,15 @@ class TritonKernels:
         sin: torch.Tensor,
         norms: tuple[torch.Tensor, torch.Tensor] | None,  # of query and key heads, [D] float32
         eps: float,
-        pools: tuple[torch.Tensor, torch.Tensor],  # keys and values, [blocks, block_size, Hkv, D] of any type
+        pools: tuple[Pools, Pools],  # keys and values, of any type
         slots: torch.Tensor,  # [T] int64; below 0: nothing is written
     ) -> torch.Tensor:
         """Normalise (if `norms`) and rotate queries and keys; write keys and values to the pools.
 
         Returns the queries [T, H, D].
         """
-        keys, values = pools
+        keys, values = (each.rows for each in pools)
+        scales = [cos if each.scales is None else each.scales for each in pools]  # cos: nobody reads it
         rows, kv_heads, size = qkv.shape[0], keys.shape[2], keys.shape[3]
         heads = qkv.shape[1] // size - 2 * kv_heads
         if values.shape != keys.shape or cos.shape != (rows, size // 2):
@@ -77,13 +79,14 @@ class TritonKernels:
         query_norm, key_norm = norms or (cos, cos)  # pointers that nobody reads
         if rows:
             kernels.rope_and_cache[(rows, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE))](
-                *(qkv, cos, sin, query_norm, key_norm, eps, query, keys, values, slots),
+                *(qkv, cos, sin, query_norm, key_norm, eps, query, keys, values, *scales, slots),
                 HEADS=heads,
                 KV_HEADS=kv_heads,
                 HALF=size // 2,
                 HALF_PAD=_power_of_two(size // 2),
                 AT_ONCE=HEADS_AT_ONCE,
                 NORMS=norms is not None,
+                CODES=pools[0].scales is not None,
             )
         return query
 

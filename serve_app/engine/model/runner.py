@@ -31,8 +31,7 @@ class ModelRunner:
     `module` is a transformers causal LM in eval mode on `device`; its attention is
     switched to ours. `dtype` is the type of its keys and values, and of the cache unless
     `config.kv_cache_dtype` says otherwise. `context_window` is the model's own in tokens;
-    None: `max_position_embeddings`. Raises UnsupportedModel, `memory.CacheTooSmall`, and ValueError
-    for a cache that `backend` does not have.
+    None: `max_position_embeddings`. Raises UnsupportedModel and `memory.CacheTooSmall`.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from typing import Final
 import torch
 
 from serve_app.engine.attention.block_pools import BlockPools
-from serve_app.engine.attention.triton import kernels
+from serve_app.engine.attention.triton import kernels, writing
 from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
 from serve_app.engine.forward_context import ForwardContext
 
@@ -20,7 +20,7 @@ PROGRAMS: Final = 2048  # that decode side by side; each takes one part after th
 
 
 class TritonAttention(BlockPools):
-    """Keys and values in blocks of [block_size, Hkv, D]."""
+    """Keys and values in blocks of [block_size, Hkv, D], or codes of them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +42,7 @@ class TritonAttention(BlockPools):
         softcap: float | None = None,
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        keys, values = self.pools(layer)
-        self._write(key, value, keys, values, context)
+        self._write(layer, key, value, context)
         return self.attend(layer, query, context, scale=scale, window=window, softcap=softcap, sinks=sinks)
 
     def attend(
@@ -58,7 +57,11 @@ class TritonAttention(BlockPools):
         sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """As `forward`, with the step's keys and values in the cache already."""
-        keys, values = self.pools(layer)
+        key_pools, value_pools = self.pools(layer)
+        keys, values = key_pools.rows, value_pools.rows
+        scales = key_pools.scales, value_pools.scales
+        # Pointers that nobody reads, if there are none.
+        cached = keys, values, *(query if pool is None else pool for pool in scales)
         heads, kv_heads = query.shape[1], keys.shape[2]
         group_pad = _power_of_two(heads // kv_heads)
         rows = max(ROWS, group_pad)
@@ -79,12 +82,13 @@ class TritonAttention(BlockPools):
             "N": keys_at_once,
             "WINDOW": window is not None,
             "SOFTCAP": softcap is not None,
+            "CODES": scales[0] is not None,
         }
         options = (scale, softcap or 0.0, window or 0)
         sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that nobody reads, if None
         if (tiles := self._tiles[rows // group_pad]) is not None:
             kernels.prompts[(tiles.shape[0], kv_heads)](
-                *(query, keys, values, out, tables, tables.stride(0)),
+                *(query, *cached, out, tables, tables.stride(0)),
                 *(context.query_start, context.context_lens, tiles, sink_logits, *options),
                 GROUP_PAD=group_pad,
                 M=rows,
@@ -97,7 +101,7 @@ class TritonAttention(BlockPools):
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
             count = decodes.rows.shape[0]
             kernels.decode_parts[(min(decodes.most_parts, max(1, PROGRAMS // kv_heads)), kv_heads)](
-                *(query, keys, values, tops, totals, partial),
+                *(query, *cached, tops, totals, partial),
                 *(decodes.rows, decodes.part_start, decodes.owners, count),
                 *(tables, tables.stride(0), context.context_lens, *options),
                 PART=PART,
@@ -125,16 +129,23 @@ class TritonAttention(BlockPools):
         self._context, self._tiles = context, {}
         self._decodes = lasting_decodes(context, most_parts)
 
-    def _write(
-        self,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        keys: torch.Tensor,
-        values: torch.Tensor,
-        context: ForwardContext,
-    ) -> None:
+    def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, context: ForwardContext) -> None:
+        key_pools, value_pools = self.pools(layer)
+        keys, values = key_pools.rows, value_pools.rows
+        if key_pools.scales is not None:
+            writing.write_codes[(key.shape[0],)](
+                *(key.contiguous(), value.contiguous(), keys, values, key_pools.scales, value_pools.scales),
+                context.slots,
+                KV_HEADS=keys.shape[2],
+                HEADS_PAD=_power_of_two(keys.shape[2]),
+                KEY_DIM=keys.shape[3],
+                VALUE_DIM=values.shape[3],
+                KEY_PAD=_power_of_two(keys.shape[3]),
+                VALUE_PAD=_power_of_two(values.shape[3]),
+            )
+            return
         sizes = keys.shape[2] * keys.shape[3], values.shape[2] * values.shape[3]
-        kernels.write_rows[(key.shape[0],)](
+        writing.write_rows[(key.shape[0],)](
             *(key.contiguous(), value.contiguous(), keys, values, context.slots),
             KEY_SIZE=sizes[0],
             VALUE_SIZE=sizes[1],

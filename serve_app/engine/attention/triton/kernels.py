@@ -4,6 +4,9 @@ The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows
 keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
 keeps behind its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
+With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
+multiplied by the scales of keys, and weights by the scales of values.
+
 Knows tensors alone. `backend.py` calls these functions, on a device or, for tests, in Triton's interpreter.
 """
 
@@ -29,9 +32,8 @@ def _product(left, right):
 
 
 @triton.jit
-def _scores(query, keys, scale, softcap, SOFTCAP: tl.constexpr):
-    """[M, N] float32: scaled products of rows and keys, bent by `softcap`."""
-    scores = _product(query, tl.trans(keys)) * scale
+def _bent(scores, softcap, SOFTCAP: tl.constexpr):
+    """Scores [M, N] float32, bent by `softcap`."""
     if SOFTCAP:
         scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
     return scores
@@ -46,6 +48,8 @@ def _attend(
     table,  # pointer to the sequence's blocks
     keys,
     values,
+    key_scales,
+    value_scales,
     kv_head,
     scale,
     softcap,
@@ -60,6 +64,7 @@ def _attend(
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    CODES: tl.constexpr,
 ):
     """Keys `first` to `end`: each row's top score, sum of weights, and weighted values [VALUE_PAD]."""
     key_dims = tl.arange(0, KEY_PAD)
@@ -77,7 +82,12 @@ def _attend(
             mask=there[:, None] & (key_dims[None, :] < KEY_DIM),
             other=0.0,
         )
-        scores = _scores(query, key.to(query.dtype), scale, softcap, SOFTCAP)
+        if CODES:  # exact; the interpreter makes a bfloat16 of a float32 alone
+            key = key.to(tl.float32)
+        scores = _product(query, tl.trans(key.to(query.dtype))) * scale
+        if CODES:
+            scores = scores * tl.load(key_scales + slots, mask=there, other=0.0)[None, :]
+        scores = _bent(scores, softcap, SOFTCAP)
         visible = there[None, :] & (tokens[None, :] <= positions[:, None])
         if WINDOW:
             visible = visible & (tokens[None, :] > positions[:, None] - window)
@@ -93,6 +103,9 @@ def _attend(
             other=0.0,
         )
         total = total * kept + tl.sum(weights, 1)
+        if CODES:
+            value = value.to(tl.float32)
+            weights = weights * tl.load(value_scales + slots, mask=there, other=0.0)[None, :]
         sums = sums * kept[:, None] + _product(weights.to(query.dtype), value.to(query.dtype))
         top = new_top
     return top, total, sums
@@ -104,6 +117,8 @@ def prompts(
     query,  # [T, H, KEY_DIM]
     keys,
     values,
+    key_scales,  # [blocks, block_size, Hkv] float32, if CODES
+    value_scales,
     out,  # [T, H, VALUE_DIM]
     tables,  # [S, width]
     width,
@@ -127,6 +142,7 @@ def prompts(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
+    CODES: tl.constexpr,
 ):
     """One tile: M / GROUP_PAD rows of one sequence, with all query heads of one KV head."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
@@ -155,9 +171,10 @@ def prompts(
     if WINDOW:
         first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1)
     top, total, sums = _attend(
-        row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values, kv_head,
-        scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
-        WINDOW, SOFTCAP,
+        row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values,
+        key_scales, value_scales, kv_head, scale, softcap, window,
+        KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
+        WINDOW, SOFTCAP, CODES,
     )  # fmt: skip
     top = tl.where(used, top, 0.0)
     if SINKS:
@@ -179,6 +196,8 @@ def decode_parts(
     query,  # [T, H, KEY_DIM]
     keys,
     values,
+    key_scales,  # [blocks, block_size, Hkv] float32, if CODES
+    value_scales,
     tops,  # [parts, H] float32
     totals,  # [parts, H] float32
     partial,  # [parts, H, VALUE_DIM] float32
@@ -204,6 +223,7 @@ def decode_parts(
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
+    CODES: tl.constexpr,
 ):
     """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
 
@@ -233,9 +253,10 @@ def decode_parts(
             )
             positions = tl.zeros([M], tl.int32) + (length - 1)
             top, total, sums = _attend(
-                row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values, kv_head,
-                scale, softcap, window, KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
-                WINDOW, SOFTCAP,
+                row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values,
+                key_scales, value_scales, kv_head, scale, softcap, window,
+                KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
+                WINDOW, SOFTCAP, CODES,
             )  # fmt: skip
             at = (tl.zeros([M], tl.int64) + part) * HEADS + heads
             tl.store(tops + at, top, mask=used)
@@ -295,29 +316,3 @@ def decode_join(
         total = total * tl.exp(top - with_sink) + tl.exp(sink - with_sink)
     place = (tl.load(decodes + 2 * decode + 1) * HEADS + head).to(tl.int64)
     tl.store(out + place * VALUE_DIM + dims, (sums / total).to(out.dtype.element_ty), mask=dims < VALUE_DIM)
-
-
-@triton.jit
-def write_rows(
-    key,  # [T, KV_HEADS * KEY_DIM]
-    value,  # [T, KV_HEADS * VALUE_DIM]
-    keys,
-    values,
-    slots,  # [T] int64
-    KEY_SIZE: tl.constexpr,
-    VALUE_SIZE: tl.constexpr,
-    STEP: tl.constexpr,
-):
-    """One row's keys and values into the slot that is theirs."""
-    row = tl.program_id(0).to(tl.int64)
-    slot = tl.load(slots + row)
-    for start in range(0, KEY_SIZE, STEP):
-        dims = start + tl.arange(0, STEP)
-        numbers = tl.load(key + row * KEY_SIZE + dims, mask=dims < KEY_SIZE)
-        tl.store(keys + slot * KEY_SIZE + dims, numbers.to(keys.dtype.element_ty), mask=dims < KEY_SIZE)
-    for start in range(0, VALUE_SIZE, STEP):
-        dims = start + tl.arange(0, STEP)
-        numbers = tl.load(value + row * VALUE_SIZE + dims, mask=dims < VALUE_SIZE)
-        tl.store(
-            values + slot * VALUE_SIZE + dims, numbers.to(values.dtype.element_ty), mask=dims < VALUE_SIZE
-        )

@@ -53,14 +53,15 @@ def sequences() -> list[Sequence]:
 
 @pytest.mark.parametrize("shape", [(4, 8, 8), (2, 8, 8), (1, 8, 8), (4, 24, 16)], ids=str)
 @pytest.mark.parametrize("option", sorted(OPTIONS))
+@pytest.mark.parametrize("codes", [False, True])
 def test_every_mix_of_chunks_and_decodes_equals_the_reference(
-    option: str, shape: tuple[int, int, int]
+    option: str, shape: tuple[int, int, int], codes: bool
 ) -> None:
     torch.manual_seed(0)
     spec = LayerSpec(*shape)
     backends: list[AttentionBackend] = [ReferenceAttention(), CudaAttention()]
     for one in backends:
-        one.allocate((spec, spec), BLOCKS, BLOCK, torch.float32, CPU)
+        one.allocate((spec, spec), BLOCKS, BLOCK, torch.float32, CPU, codes=codes)
     running = sequences()
     for step in STEPS:
         chunks = []
@@ -85,12 +86,13 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
 
 @pytest.mark.parametrize("option", ["plain", "all"])
 @pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
+@pytest.mark.parametrize("codes", [False, True])
 def test_what_a_broken_request_left_in_a_block_reaches_nobody(
-    kind: type[AttentionBackend], option: str
+    kind: type[AttentionBackend], option: str, codes: bool
 ) -> None:
     broken, healthy, longer = sequences()
     backend = kind()
-    backend.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, CPU)
+    backend.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, CPU, codes=codes)
 
     def step(*chunks: Chunk, fill: float | None = None) -> torch.Tensor:
         context = build_batch(chunks, BLOCK, CPU).context

@@ -17,6 +17,7 @@ from serve_app.engine.attention.triton import backend as triton_backend
 from serve_app.engine.attention.triton import plan as triton_plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
+from serve_app.engine.kernels.quantized import cached_rows
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 from tests.support.tiny_models import ARCHITECTURES, check_parity, tiny_model
@@ -67,13 +68,14 @@ def compare(
     dtype: torch.dtype = torch.float32,
     block_size: int = BLOCK,
     blocks: int = 10,
+    codes: bool = False,
 ) -> None:
     """Both backends compute `steps`, and every output is the same but for rounding."""
     torch.manual_seed(0)
     running = scattered(1 + max(index for step in steps for index, _ in step), blocks)
     backends: list[AttentionBackend] = [ReferenceAttention(), TritonAttention()]
     for one in backends:
-        one.allocate((spec,), len(running) * blocks, block_size, dtype, DEVICE)
+        one.allocate((spec,), len(running) * blocks, block_size, dtype, DEVICE, codes=codes)
     for step in steps:
         chunks = []
         for index, length in step:
@@ -95,8 +97,9 @@ def compare(
     [{}, {"window": 5}, {"softcap": 1.5}, {"sinks": True}, ALL],
     ids=["plain", "window", "softcap", "sinks", "all"],
 )
-def test_every_option_equals_the_reference(chosen: dict[str, Any]) -> None:
-    compare(4, LayerSpec(2, 8, 8), STEPS, chosen)
+@pytest.mark.parametrize("codes", [False, True])
+def test_every_option_equals_the_reference(chosen: dict[str, Any], codes: bool) -> None:
+    compare(4, LayerSpec(2, 8, 8), STEPS, chosen, codes=codes)
 
 
 @pytest.mark.parametrize(
@@ -109,10 +112,11 @@ def test_every_option_equals_the_reference(chosen: dict[str, Any]) -> None:
     ],
     ids=str,
 )
+@pytest.mark.parametrize("codes", [False, True])
 def test_every_shape_equals_the_reference(
-    heads: int, shape: tuple[int, int, int], dtype: torch.dtype
+    heads: int, shape: tuple[int, int, int], dtype: torch.dtype, codes: bool
 ) -> None:
-    compare(heads, LayerSpec(*shape), STEPS[:2], {}, dtype)
+    compare(heads, LayerSpec(*shape), STEPS[:2], {}, dtype, codes=codes)
 
 
 def test_a_prompt_of_many_tiles_after_a_prefix_equals_the_reference() -> None:
@@ -186,9 +190,31 @@ def test_what_is_decoded_beside_a_sequence_changes_no_bit_of_it() -> None:
     assert torch.equal(last(0), last(2))
 
 
-def test_what_a_broken_request_left_in_a_block_reaches_nobody() -> None:
+@pytest.mark.parametrize("codes", [False, True])
+def test_codes_and_scales_are_those_of_plain_torch(codes: bool) -> None:
+    made, spec = TritonAttention(), LayerSpec(3, 24, 8)
+    made.allocate((spec,), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
+    k, v = (torch.randn(9, 3, size, device=DEVICE) * 5 for size in (24, 8))
+    k[2], k[3, 1, 5], v[4, 0, 7] = 0.0, float("nan"), float("inf")
+    k[5, :, :4] = torch.tensor([127.0, 0.5, -1.5, 2.5], device=DEVICE)  # ties
+    k[5, :, 4:] = 0.0
+    context = build_batch([Chunk(sequence([0, 1, 2]), 0, 9, 9)], BLOCK, DEVICE).context
+    made.forward(0, torch.randn(9, 3, 24, device=DEVICE), k, v, context, scale=0.3)
+    for pools, rows in zip(made.pools(0), (k, v), strict=True):
+        kept = pools.rows.flatten(0, 1)[context.slots]
+        if pools.scales is None:
+            assert torch.equal(kept.nan_to_num(), rows.nan_to_num())
+            continue
+        want = cached_rows(rows)
+        assert torch.equal(kept, want[0])
+        scales = pools.scales.flatten(0, 1)[context.slots]
+        torch.testing.assert_close(scales, want[1], atol=0, rtol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+def test_what_a_broken_request_left_in_a_block_reaches_nobody(codes: bool) -> None:
     made = TritonAttention()
-    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE)
+    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
 
     def step(*chunks: Chunk, fill: float | None = None) -> torch.Tensor:
         context = build_batch(chunks, BLOCK, DEVICE).context
@@ -203,9 +229,10 @@ def test_what_a_broken_request_left_in_a_block_reaches_nobody() -> None:
     assert step(Chunk(healthy, 5, 1, 6), Chunk(longer, 17, 1, 18)).isfinite().all()
 
 
-def test_copied_blocks_are_read_like_their_sources() -> None:
+@pytest.mark.parametrize("codes", [False, True])
+def test_copied_blocks_are_read_like_their_sources(codes: bool) -> None:
     made = TritonAttention()
-    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE)
+    made.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, DEVICE, codes=codes)
     source, target = sequence([0, 1, 2]), sequence([10, 11, 12])
     q, k, v = (torch.randn(9, heads, 8, device=DEVICE) for heads in (4, 2, 2))
     made.forward(0, q, k, v, build_batch([Chunk(source, 0, 9, 9)], BLOCK, DEVICE).context, scale=0.3)
@@ -247,8 +274,9 @@ def test_the_kernels_compile_for_a_gpu(sizes: tuple[int, ...]) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     shared = {name: int(size) for name, size in map(str.split, done.stdout.splitlines())}
     attention, layers = (
-        {"write_rows", "decode_parts", "decode_join", "prompts"},
-        {"add_rmsnorm", "gated", "rope_and_cache"},
+        {"write_rows", "decode_parts", "decode_join", "prompts"}
+        | {"write_codes/codes", "decode_parts/codes", "prompts/codes"},
+        {"add_rmsnorm", "gated", "rope_and_cache", "rope_and_cache/codes"},
     )
     assert set(shared) == attention | layers
     assert max(shared.values()) <= 227 * 1024

@@ -95,7 +95,7 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without()
     recorder, said = Recorder(), list[str]()
     assert graph_decodes(graphed.module, backend, graphed.plan, 4, said.append, recorder)
     assert len(said) == 4  # of 4, 2 and 1 sequences, and of all
-    pools = [pool.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
+    pools = [pool.rows.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
     got = logits(graphed, steps())
     assert recorder.replayed == 6
     for one, other in zip(got, want, strict=True):
@@ -114,7 +114,7 @@ def test_what_null_sequences_hold_reaches_nobody() -> None:
     for layer in range(LAYERS):
         for pool in backend.pools(layer):
             for block in set(range(SEQUENCES * BLOCKS_EACH)) - used:
-                pool[block] = float("nan")
+                pool.rows[block] = float("nan")
     broken.block_table = sorted(set(range(SEQUENCES * BLOCKS_EACH)) - used)
     tables = [Chunk(broken, 2, 1, 2)] * 4
     assert logits(graphed, [tables])[0].isnan().any()

@@ -6,7 +6,9 @@ import pytest
 import torch
 from torch.nn import functional
 
+from serve_app.engine.attention.block_pools import Pools
 from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.kernels.quantized import cached_rows
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 2e-3}
@@ -44,14 +46,22 @@ def test_the_activation_of_one_half_times_the_other(dtype: torch.dtype, gelu: bo
 
 @KINDS
 @pytest.mark.parametrize("normed", [False, True])
+@pytest.mark.parametrize("codes", [False, True])
 def test_heads_are_normalised_and_rotated_and_keys_and_values_find_their_slots(
-    dtype: torch.dtype, normed: bool
+    dtype: torch.dtype, normed: bool, codes: bool
 ) -> None:
     heads, kv_heads, size, eps = 6, 2, 24, 1e-5
     qkv = numbers(3, (heads + 2 * kv_heads) * size, dtype=dtype)
     angles = numbers(3, size // 2)
     norms = (numbers(size), numbers(size) + 1) if normed else None
-    pools = tuple(torch.full((4, 5, kv_heads, size), 9.0, dtype=dtype, device=DEVICE) for _ in range(2))
+    shape, kept = (4, 5, kv_heads, size), torch.int8 if codes else dtype
+    pools = [
+        Pools(
+            torch.full(shape, 9.0, device=DEVICE).to(kept),
+            torch.ones(shape[:3], device=DEVICE) if codes else None,
+        )
+        for _ in range(2)
+    ]
     slots = torch.tensor([7, -1, 19], device=DEVICE)  # the second row is none
     query = TritonKernels(dtype).rope_and_cache(
         qkv, angles.cos(), angles.sin(), norms, eps, (pools[0], pools[1]), slots
@@ -64,10 +74,17 @@ def test_heads_are_normalised_and_rotated_and_keys_and_values_find_their_slots(
         return torch.cat([low * cos - high * sin, high * cos + low * sin], dim=-1)
 
     close(query, turned(split[0], norms and norms[0]), dtype)
-    for pool, rows in zip(pools, (turned(split[1], norms and norms[1]), split[2]), strict=True):
+    for pool, found in zip(pools, (turned(split[1], norms and norms[1]), split[2]), strict=True):
         want = torch.full((20, kv_heads, size), 9.0, device=DEVICE)
-        want[[7, 19]] = rows[[0, 2]]
-        close(pool.flatten(0, 1), want, dtype)
+        want[[7, 19]] = found[[0, 2]]
+        if pool.scales is None:
+            close(pool.rows.flatten(0, 1), want, dtype)
+            continue
+        got = pool.rows.flatten(0, 1) * pool.scales.flatten(0, 1)[..., None]
+        torch.testing.assert_close(got, want, rtol=0, atol=float(want.abs().max()) / 100)
+        exact, scales = cached_rows(want)
+        assert torch.equal(pool.scales.flatten(0, 1)[[7, 19]].isfinite(), scales[[7, 19]].isfinite())
+        assert (pool.rows.flatten(0, 1)[[7, 19]] - exact[[7, 19]]).abs().max() <= 1
 
 
 def test_no_rows_are_no_work() -> None:
