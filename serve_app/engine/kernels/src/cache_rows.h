@@ -16,6 +16,18 @@ void write_columns(const T* keys, long dim, long count, T* to, long size) {
       memcpy(to + d * size + i * TOGETHER<T>, keys + i * dim + d, TOGETHER<T> * sizeof(T));
 }
 
+// Eight codes of a and of b from `I` on, in turn.
+template <int I>
+INLINE C16 in_turn(C16 a, C16 b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, I, I + 16, I + 1, I + 17, I + 2, I + 18, I + 3, I + 19, I + 4, I + 20, I + 5, I + 21,
+                                 I + 6, I + 22, I + 7, I + 23);
+#else  // GCC before 12
+  return __builtin_shuffle(a, b, C16{I, I + 16, I + 1, I + 17, I + 2, I + 18, I + 3, I + 19, I + 4, I + 20, I + 5, I + 21,
+                                     I + 6, I + 22, I + 7, I + 23});
+#endif
+}
+
 // The same for sixteen keys of codes; dim is a multiple of sixteen.
 inline void write_sixteen(const int8_t* keys, long dim, int8_t* to, long size) {
   for (long d = 0; d < dim; d += LANES) {
@@ -27,8 +39,8 @@ inline void write_sixteen(const int8_t* keys, long dim, int8_t* to, long size) {
 #pragma GCC unroll 8
       for (int i = 0; i < LANES / 2; i++) {
         const C16 a = rows[i], b = rows[i + LANES / 2];
-        mixed[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-        mixed[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+        mixed[2 * i] = in_turn<0>(a, b);
+        mixed[2 * i + 1] = in_turn<LANES / 2>(a, b);
       }
 #pragma GCC unroll 16
       for (int i = 0; i < LANES; i++) rows[i] = mixed[i];

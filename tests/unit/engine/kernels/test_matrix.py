@@ -1,8 +1,26 @@
-"""What `make kernels-check` names exists: the command is too slow for these tests to run."""
+"""What `make kernels-check` names exists, and compiles: the command is too slow for these tests to run."""
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
+import pytest
+
+from serve_app.engine.kernels import build
 from tests.support import kernels_matrix as matrix
+
+# A processor without and one with everything: what one of them leaves out by the preprocessor, the other has.
+QUICK = ("x86-64", "amx")
+LEVELS = [variant for variant in matrix.variants() if variant.flags and variant.flags[0].startswith("-march")]
+COMPILERS = [name for name in ("clang++", "g++-11") if shutil.which(name)]
+
+
+def complaints(compiler: str, flags: tuple[str, ...]) -> str:
+    """What a compiler says of the sources, none of which it translates."""
+    command = (compiler, *build.flags(flags), "-fsyntax-only")
+    sources = map(str, sorted(build.SOURCES.glob("*.cpp")))
+    return subprocess.run([*command, *sources], capture_output=True, text=True, timeout=600).stderr
 
 
 def test_the_files_that_every_variant_runs_exist() -> None:
@@ -14,3 +32,27 @@ def test_every_variant_has_a_name_of_its_own_and_another_way_to_compile() -> Non
     variants = list(matrix.variants())
     assert len({variant.name for variant in variants}) == len(variants)
     assert len({(variant.compiler, variant.flags) for variant in variants}) == len(variants)
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(variant, id=variant.name, marks=[] if variant.name in QUICK else pytest.mark.full)
+        for variant in LEVELS
+    ],
+)
+def test_a_compiler_takes_the_sources_for_every_processor(variant: matrix.Variant) -> None:
+    if shutil.which(variant.compiler) is None:
+        pytest.skip(f"needs {variant.compiler}")
+    said = complaints(variant.compiler, variant.flags)
+    assert "error" not in said, said
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("variant", LEVELS, ids=lambda variant: variant.name)
+@pytest.mark.parametrize("compiler", COMPILERS)
+def test_other_compilers_take_them_too(compiler: str, variant: matrix.Variant) -> None:
+    if variant.compiler != "g++":
+        pytest.skip("another compiler's processor")
+    said = complaints(compiler, variant.flags)
+    assert "error" not in said, said
