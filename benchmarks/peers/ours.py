@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
 import yaml
 
@@ -28,6 +28,7 @@ class Ours(Peer):
     formats: ClassVar[Mapping[str, str]] = formats()
     ready_path = "/readyz"
     notes = "`serve-app serve` with HAProxy; 64 sequences and contexts of 4,096 tokens, defaults otherwise."
+    engine: ClassVar[Mapping[str, Any]] = {}  # further settings of the engine
 
     def missing(self) -> str:
         return ""
@@ -38,6 +39,7 @@ class Ours(Peer):
     def command(self, served: Path, precision: str, place: Place) -> Command:
         settings = {"quantization": self.formats[precision]} if precision != BF16 else {}
         config = model_config(served, "bfloat16", "cpu", **settings)
+        config = config.model_copy(update={"engine": config.engine.model_copy(update=self.engine)})
         self.home.mkdir(parents=True, exist_ok=True)
         file = self.home / f"{served.name}-{precision}.yaml"
         file.write_text(yaml.safe_dump(deploy_file(config, place.port)), "utf-8")
@@ -46,3 +48,11 @@ class Ours(Peer):
 
     def model_name(self, served: Path) -> str:
         return NAME
+
+
+class OursInCodes(Ours):
+    """With the KV cache in int8, which OpenVINO's is without a setting."""
+
+    name = "ours-int8-cache"
+    notes = "As ours, with `engine.kv_cache_dtype: int8`."
+    engine: ClassVar[Mapping[str, Any]] = {"kv_cache_dtype": "int8"}

@@ -7,13 +7,21 @@ from typing import Final, NamedTuple
 
 from benchmarks.peers.llama_cpp import LlamaCpp
 from benchmarks.peers.openvino_genai import OpenVino
-from benchmarks.peers.ours import Ours
+from benchmarks.peers.ours import Ours, OursInCodes
 from benchmarks.peers.peer import Peer
 from benchmarks.peers.ray_llm import RayLlm
 from benchmarks.peers.transformers_serve import TransformersServe
 from benchmarks.peers.vllm_cpu import Vllm
 
-KINDS: Final[tuple[type[Peer], ...]] = (Ours, Vllm, OpenVino, LlamaCpp, TransformersServe, RayLlm)
+KINDS: Final[tuple[type[Peer], ...]] = (
+    Ours,
+    OursInCodes,
+    Vllm,
+    OpenVino,
+    LlamaCpp,
+    TransformersServe,
+    RayLlm,
+)
 
 
 class Server(NamedTuple):

@@ -115,7 +115,8 @@ class Results:
 
 
 def is_ours(label: str) -> bool:
-    return label.split(" ", 1)[0] == OURS
+    """Whether a label is of this server, in whichever setting."""
+    return label.split(" ", 1)[0].split("-", 1)[0] == OURS
 
 
 def short(value: float | None) -> str:
@@ -143,11 +144,10 @@ def markdown(titles: Iterable[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows))
 
 
-def ratios(results: Results, cell: Cell, measure: Measure, mixes: Sequence[str]) -> list[str]:
-    """One row: ours over the best peer in each mix, with its interval, its rounds and its name."""
+def ratios(results: Results, cell: Cell, mine: str, measure: Measure, mixes: Sequence[str]) -> list[str]:
+    """One row: `mine` over the best peer in each mix, with its interval, its rounds and its name."""
     row = []
     labels = results.servers(cell)
-    mine = [label for label in labels if is_ours(label)]
     for mix in mixes:
         peers = {
             label: figures
@@ -157,8 +157,11 @@ def ratios(results: Results, cell: Cell, measure: Measure, mixes: Sequence[str])
         rival = best(
             {label: list(figures.values()) for label, figures in peers.items()}, highest=measure.highest
         )
-        ours = results.figures(cell.model, mine[0], mix, measure.field) if mine else {}
-        ratio = paired_ratio(ours, peers[rival]) if rival else None
+        ratio = (
+            paired_ratio(results.figures(cell.model, mine, mix, measure.field), peers[rival])
+            if rival
+            else None
+        )
         row.append(
             f"**{ratio.mean:.2f}** ({ratio.low:.2f} to {ratio.high:.2f}, {ratio.pairs}) {rival}"
             if ratio
@@ -176,7 +179,9 @@ def section(results: Results, cell: Cell) -> str:
             [label, *(spread(results.figures(cell.model, label, mix, measure.field)) for mix in mixes)]
             for label in labels
         ]
-        rows.append(["ours / best peer", *ratios(results, cell, measure, mixes)])
+        for mine in filter(is_ours, labels):
+            name = mine.split(" ", 1)[0]
+            rows.append([f"{name} / best peer", *ratios(results, cell, mine, measure, mixes)])
         parts.append(f"### {measure.title}\n\n{markdown(['server', *mixes], rows)}")
     plain = [mix for mix in mixes if mix != ARRIVALS]
     rows = [

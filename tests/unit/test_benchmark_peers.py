@@ -182,6 +182,14 @@ def test_a_page_has_ratios_to_the_best_peer_shares_and_what_was_left_out(journal
     assert "* **a**: as it is" in text
 
 
+def test_each_setting_of_ours_has_its_ratio_and_is_no_peer(journal: Journal) -> None:
+    for number in range(3):
+        journal.append(BATCH, **batch("ours-int8-cache bf16", number, 40.0 + number * 4 / 3))
+    text = page(journal.records, {}, {"c1": mix_of("c1", None)}, "a command")
+    assert "| ours / best peer | **1.50** (1.50 to 1.50, 3) a bf16 |" in text
+    assert "| ours-int8-cache / best peer | **2.00** (2.00 to 2.00, 3) a bf16 |" in text
+
+
 def test_the_share_of_the_limit_is_the_least_time_over_the_wall_time(journal: Journal) -> None:
     results = Results(journal.records)
     [cell] = results.cells()
