@@ -45,13 +45,15 @@ def guard(launcher: int, folder: Path, server: Callable[[], int]) -> int:
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
+    guardian = os.getpid()
+
     def run() -> int:
         signal.set_wakeup_fd(-1)
         for fd in (launcher, woken, wake):
             os.close(fd)
         for each in (*_KEPT, signal.SIGCHLD):
             signal.signal(each, signal.SIG_DFL)
-        die_with_parent()
+        die_with_parent(guardian)
         return server()
 
     child = fork(run)

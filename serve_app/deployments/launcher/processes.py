@@ -29,9 +29,15 @@ def adopt_orphans() -> None:
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies (Linux; nothing elsewhere)."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel end this process when its parent dies (Linux; elsewhere only if it is dead already).
+
+    `parent`: the parent's process id, as it was before this process began. The kernel tells of no death
+    that came before it was asked, so this process looks for itself once.
+    """
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def fork(work: Callable[[], int]) -> int:

@@ -64,7 +64,7 @@ def start(folder: Path) -> None:
 
 def _serve(listener: socket.socket, server: int) -> int:
     """Copy this process for everyone who asks, until the process `server` ends."""
-    die_with_parent()
+    die_with_parent(server)
     _keep_only(listener)
     # Ray's library reads its variables when it is loaded. These two are each worker's own, and missing here.
     os.environ["RAY_JOB_ID"] = NO_JOB

@@ -21,6 +21,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final, Self
@@ -135,7 +136,7 @@ class Supervisor:
     def _start(self, *options: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             [self._binary, "-f", str(self._config), *self._command.options, *options],
-            preexec_fn=_die_with_parent,  # one thread: nothing else can hold a lock
+            preexec_fn=partial(_die_with, os.getpid()),  # one thread: nothing else can hold a lock
         )
 
     def _sockets_of_the_one_before(self) -> list[str]:
@@ -178,8 +179,11 @@ def _text_of(path: Path) -> str:
         return ""
 
 
-def _die_with_parent() -> None:
+def _die_with(parent: int) -> None:
+    """Have the kernel end this process when `parent` dies. It tells of no death before it was asked."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(argv: Sequence[str]) -> int:

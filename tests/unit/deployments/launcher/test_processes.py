@@ -29,6 +29,18 @@ while True:
         time.sleep(600)
     time.sleep(0.05)
 """
+# A child that looks for its parent's end only when that has come. It says so if it lives on.
+LATE = """
+import os, sys, time
+from importlib import import_module
+die = getattr(import_module(sys.argv[1]), sys.argv[2])
+parent = os.getpid()
+if os.fork(): os._exit(0)
+while os.getppid() == parent:
+    time.sleep(0.01)
+die(parent)
+print("lives", flush=True)
+"""
 
 # As the launcher does it: a lifeline, a guardian, and a server that starts the daemon.
 LAUNCHER = """
@@ -120,3 +132,17 @@ def test_bytes_that_clients_have_not_taken_are_counted_by_port() -> None:
     assert unsent(table, {8000}) == 16
     assert unsent(table, {8000, 8001}) == 48
     assert unsent(table, {80}) == 0
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("serve_app.deployments.launcher.processes", "die_with_parent"),
+        ("serve_app.deployments.proxy.supervisor", "_die_with"),
+    ],
+)
+def test_a_child_dies_with_a_parent_that_died_before_it_asked_for_that(module: str, name: str) -> None:
+    # The pipe ends when nobody holds it any more, so the child has ended too.
+    command = [sys.executable, "-c", LATE, module, name]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120)
+    assert done.stdout == b""
