@@ -33,6 +33,7 @@ import aiohttp
 from load import Seen, one, percentile
 from timeline import svg
 
+from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
 
@@ -193,6 +194,7 @@ async def cluster(key: str) -> AsyncIterator[str]:
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
         }
     )
+    environment.listen(folder, environment.LOOPBACK, Family.OPENAI)
     import ray
     from ray import serve
     from ray.cluster_utils import Cluster
