@@ -128,7 +128,9 @@ def chat(name: str, path: str = CHAT, *, is_exact: bool = True, done: bool = Tru
                 _check_json(arguments, SEND)
         if "response_format" in body:
             for choice, text in answer.texts.items():
-                if answer.ends[choice] != "length":  # white space may take all that an answer has
+                if answer.ends[choice] == "length":  # white space may take all that an answer has
+                    _check_beginning(text)
+                else:
                     _check_json(text, LIST)
         if "tools" in body and not answer.calls:
             raise Wrong(f"no call: {answer.texts}")
@@ -241,6 +243,17 @@ def _check_json(text: str, schema: dict[str, Any]) -> None:
         jsonschema.validate(json.loads(text), schema)
     except (ValueError, jsonschema.ValidationError) as error:
         raise Wrong(f"not of the schema: {text!r}") from error
+
+
+def _check_beginning(text: str) -> None:
+    """Whether a text is the beginning of a list in JSON: it is wrong nowhere but at its end."""
+    try:
+        whole = isinstance(json.loads(text), list)
+    except json.JSONDecodeError as error:
+        at_the_end = error.pos >= len(text.rstrip()) or error.msg.startswith("Unterminated string")
+        whole = text.startswith("[") and at_the_end
+    if not whole:
+        raise Wrong(f"no beginning of a list: {text!r}")
 
 
 def _prompts(body: dict[str, Any]) -> int:

@@ -16,11 +16,12 @@ LEVELS = [variant for variant in matrix.variants() if variant.flags and variant.
 COMPILERS = [name for name in ("clang++", "g++-11") if shutil.which(name)]
 
 
-def complaints(compiler: str, flags: tuple[str, ...]) -> str:
-    """What a compiler says of the sources, none of which it translates."""
+def check_sources(compiler: str, flags: tuple[str, ...]) -> None:
+    """Have a compiler read the sources, none of which it translates."""
     command = (compiler, *build.flags(flags), "-fsyntax-only")
     sources = map(str, sorted(build.SOURCES.glob("*.cpp")))
-    return subprocess.run([*command, *sources], capture_output=True, text=True, timeout=600).stderr
+    done = subprocess.run([*command, *sources], capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_files_that_every_variant_runs_exist() -> None:
@@ -44,8 +45,7 @@ def test_every_variant_has_a_name_of_its_own_and_another_way_to_compile() -> Non
 def test_a_compiler_takes_the_sources_for_every_processor(variant: matrix.Variant) -> None:
     if shutil.which(variant.compiler) is None:
         pytest.skip(f"needs {variant.compiler}")
-    said = complaints(variant.compiler, variant.flags)
-    assert "error" not in said, said
+    check_sources(variant.compiler, variant.flags)
 
 
 @pytest.mark.full
@@ -54,5 +54,4 @@ def test_a_compiler_takes_the_sources_for_every_processor(variant: matrix.Varian
 def test_other_compilers_take_them_too(compiler: str, variant: matrix.Variant) -> None:
     if variant.compiler != "g++":
         pytest.skip("another compiler's processor")
-    said = complaints(compiler, variant.flags)
-    assert "error" not in said, said
+    check_sources(compiler, variant.flags)
