@@ -13,6 +13,7 @@
 // one line and eight to the other, as the instructions that interleave bytes want.
 #pragma once
 #include "tiles.h"
+#include "weight_fetches.h"
 #ifdef __AVX2__
 #include <immintrin.h>
 #endif
@@ -100,7 +101,7 @@ class CompactPanel {
   // Goes past a plain tile, and fetches one that comes later.
   INLINE_MEMBER void pass() {
     const uint8_t* const ahead = tile_ahead(PLAIN_AHEAD);
-    for (long line = 0; line < COMPACT_TILE; line += 64) __builtin_prefetch(ahead + line, 0, 3);
+    for (long line = 0; line < COMPACT_TILE; line += 64) fetch_weights(ahead + line);
     advance();
   }
 #endif

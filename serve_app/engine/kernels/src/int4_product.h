@@ -12,6 +12,7 @@ namespace {
 
 constexpr long INT4_LINES = 8, INT4_QUADS = 4;  // lines of a step, and lines that a group of inputs takes
 constexpr long INT4_CODES = INT4_LINES * 64, INT4_STEP = INT4_CODES + INT_INPUTS / INT4_INPUTS * 2 * LANES;
+constexpr long TILES_AHEAD = 4096;  // bytes of a panel fetched ahead of tile registers
 constexpr uint32_t LOW_HALVES = 0x0f0f0f0fu;
 
 class Int4Panel;
@@ -52,7 +53,7 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
 #pragma GCC unroll 4
     for (int c = 0; c < NR; c++) {
       for (long line = share.first; line < share.last; line++) share.fetch(w + c * panel + line * 64);
-      for (long at = INT4_CODES; at < INT4_STEP; at += 64) __builtin_prefetch(w + c * panel + at + INT8_AHEAD / 2, 0, 3);
+      for (long at = INT4_CODES; at < INT4_STEP; at += 64) fetch_weights(w + c * panel + at + QUANTIZED_AHEAD);
     }
 #pragma GCC unroll 2
     for (long group = 0; group < 2; group++) {  // and group + 2, whose q are in the high halves
@@ -63,7 +64,7 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
 #pragma GCC unroll 4
         for (int c = 0; c < NR; c++) {
           b[c] = load_line(w + c * panel + line * 64);
-          __builtin_prefetch(w + c * panel + line * 64 + INT8_AHEAD / 2, 0, 3);
+          fetch_weights(w + c * panel + line * 64 + QUANTIZED_AHEAD);
         }
 #pragma GCC unroll 4
         for (int r = 0; r < MR; r++) {
@@ -179,7 +180,7 @@ inline void on_tiles([[maybe_unused]] const Int4Weight& weight, [[maybe_unused]]
       if (row > 0 || step >= weight.steps) return;
       for (long p = c; p < last; p++) {
         const uint8_t* const from = weight.codes + (j + p) * weight.panel() + step * INT4_STEP;
-        for (long at = 0; at < INT4_STEP; at += 64) __builtin_prefetch(from + at + INT8_AHEAD, 0, 2);
+        for (long at = 0; at < INT4_STEP; at += 64) __builtin_prefetch(from + at + TILES_AHEAD, 0, 2);
         widen_tile(from, room + p * wide.panel() + step * INT_TILE);
       }
     };

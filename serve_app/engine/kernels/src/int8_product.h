@@ -6,13 +6,12 @@
 #pragma once
 #include "quantized_rows.h"
 #include "tiles.h"
+#include "weight_fetches.h"
 
 namespace {
 
 constexpr int32_t INT8_ZERO = 128;  // what a stored code is above its value
 constexpr long INT_TILE = INT_TILE_ROWS * INT_INPUTS;
-constexpr long INT8_AHEAD = 4096;  // bytes of a panel fetched ahead
-constexpr long INT8_SHARED = 8;    // up to so many rows, memory is the slower part, and shares make nothing faster
 
 struct Int8Weight {
   const uint8_t* codes;
@@ -62,7 +61,7 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
 #pragma GCC unroll 4
       for (int c = 0; c < NR; c++) {
         b[c] = load_line(w + c * panel);
-        __builtin_prefetch(w + c * panel + INT8_AHEAD / 2, 0, 3);
+        fetch_weights(w + c * panel + QUANTIZED_AHEAD);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < MR; r++) {
@@ -153,7 +152,7 @@ inline void on_vectors(const Int8Weight& weight, const QuantizedRows& x, long ro
                        long offset, float* out, long stride) {
   for (long r = 0, next, block = 0; r < count; r = next, block++) {
     float* const at = out + r * stride;
-    const Share share(count > INT8_SHARED ? offset : 0, INT_TILE_ROWS, block, vector_blocks(count));
+    const Share share(offset, INT_TILE_ROWS, block, vector_blocks(count));
     if (const long left = count - r; left >= 4)
       int8_vectors<4>(weight, x, row + r, j, panels, share, at, stride), next = r + 4;
     else if (left >= 2)

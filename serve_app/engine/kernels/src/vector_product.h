@@ -34,7 +34,7 @@ struct WholeRead {
 
   static long inputs(long k) { return k; }
   Lines<W> next() const { return {w, apart}; }
-  INLINE void fetch(const W* at) { __builtin_prefetch((const char*)at + AHEAD, 0, 3); }
+  INLINE void fetch(const W* at) { fetch_weights((const char*)at + AHEAD); }
   template <class Sums, class X>
   bool add_tile(Sums&, const X*, long, long) { return false; }
 };
