@@ -166,6 +166,14 @@ class Int4Panel {
   const uint8_t* at_ = nullptr;
 };
 
+// Writes the panels [j, j + panels) as int8 to `room`.
+inline void widen_panels(const Int4Weight& weight, long j, long panels, uint8_t* room) {
+  for (long last = j + panels; j < last; j++) {
+    Int4Panel panel(weight, j);
+    for (long step = 0; step < weight.steps; step++, room += INT_TILE) panel.next(room);
+  }
+}
+
 // The same as on_vectors, on tiles. At most 32 rows, from a multiple of 32 on. The first of them widen the panels to
 // `room`, for all rows.
 inline void on_tiles([[maybe_unused]] const Int4Weight& weight, [[maybe_unused]] const QuantizedRows& x,

@@ -9,11 +9,17 @@
 namespace {
 
 constexpr long INT_FEW = 4;                    // up to so many rows, vectors are as fast as tiles
+constexpr long INT4_FEW = 16;                  // up to so many rows, vectors are faster with int4 as it is
 constexpr long INT_GROUP = 4;                  // panels that a product takes at once
 constexpr long INT_BLOCK = 2 * INT_TILE_ROWS;  // rows
 
 INLINE long widened_bytes(const Int8Weight&, long) { return 0; }
 INLINE long widened_bytes(const Int4Weight& weight, long panels) { return panels * weight.steps * INT_TILE; }
+
+// Whether a product of m rows on vector registers widens its panels to int8 first, once for all rows.
+INLINE bool widens(const Int8Weight&, long) { return false; }
+INLINE bool widens(const Int4Weight&, long m) { return m > INT4_FEW; }
+INLINE void widen_panels(const Int8Weight&, long, long, uint8_t*) {}
 
 // Computes all rows of x at the panels [0, panels), by tasks of some panels each. With two `parts`, also at the panels
 // [panels, 2 * panels). finish(outputs, of the second part, rows, first panel, number of panels) changes the outputs
@@ -22,13 +28,13 @@ template <bool ADD, class Weight, class Y, class Finish>
 void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panels, long parts, Y* y, long n,
                         int threads, Finish&& finish) {
   const long m = x.rows;
-  const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS;
+  const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS, widened = !tiles && widens(weight, m);
   parallel_panels(panels, INT_GROUP, threads, [&](long first, long last, Turn& turn) {
     if (!kept && !turn.mine()) return;
     const long part = (kept ? m : INT_BLOCK) * INT_GROUP * LANES;  // floats
     const long groups = (last - first + INT_GROUP - 1) / INT_GROUP;
     float* const own = own_outputs(parts * part * (kept ? groups : 1));
-    const long wide = tiles ? widened_bytes(weight, INT_GROUP) : 0;
+    const long wide = tiles || widened ? widened_bytes(weight, INT_GROUP) : 0;
     uint8_t* const room = widened_panels(parts * wide);
     std::optional<TileScope> scope;
     if (tiles) scope.emplace(m);
@@ -37,13 +43,19 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
       const long j = first + g * INT_GROUP, some = std::min(INT_GROUP, last - j), width = some * LANES;
       const long offset = ((g + 1 < groups ? j + INT_GROUP : coming) - j) * weight.panel();  // bytes to the next panels
       float* const at = own + (kept ? g * parts * part : 0);
+      for (long p = 0; widened && p < parts; p++) widen_panels(weight, j + p * panels, some, room + p * wide);
       for (long row = 0; row < m; row += INT_BLOCK) {
         const long count = std::min(INT_BLOCK, m - row);
-        for (long p = 0; p < parts; p++)
+        for (long p = 0; p < parts; p++) {
+          const long here = j + p * panels;
           if (tiles)
-            on_tiles(weight, x, row, count, j + p * panels, some, room + p * wide, at + p * part, width);
+            on_tiles(weight, x, row, count, here, some, room + p * wide, at + p * part, width);
+          else if (widened)
+            on_vectors(Int8Weight(room + p * wide, weight.scales + here * LANES, weight.steps), x, row, count, 0, some,
+                       0, at + p * part, width);
           else
-            on_vectors(weight, x, row, count, j + p * panels, some, row ? 0 : offset, at + p * part, width);
+            on_vectors(weight, x, row, count, here, some, row ? 0 : offset, at + p * part, width);
+        }
         asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
         finish(at, at + part, count, j, some);
         if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, j * LANES);
