@@ -25,11 +25,9 @@ TELLING: Final = 16
 # prompts of many would get their first tokens later.
 CPU_PIECE: Final = 512
 
-# Measurements are smoothed: the weights of a new one, below the present figure and above it. Other work on
-# the machine makes decodes slower only, so a faster step tells more. A prompt token takes longer the more
-# tokens are before it, and too low a figure holds decodes, so there a slower step tells more.
-DECODE_WEIGHTS: Final = (0.5, 0.1)
-TOKEN_WEIGHTS: Final = (0.2, 0.5)
+# Measurements are smoothed by the weight of a new one. It weighs the same below the present figure and above
+# it: else, where steps vary, decodes would seem too fast and prompts too slow, and prompts be cut to crumbs.
+WEIGHT: Final = 0.25
 OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of this size
 
 
@@ -40,6 +38,7 @@ class Pace:
         """`alone`: the prompt tokens of a step in which nothing decodes; no step has more."""
         self._alone = alone
         self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
+        self._most: dict[int, int] = {}  # decodes of these steps at most
         self._token_s: float | None = None  # that a prompt token adds to a step
         self._mixed = False  # whether `_token_s` was measured beside decodes
 
@@ -72,24 +71,30 @@ class Pace:
             return
         if not prompt_tokens:
             size = decodes.bit_length()
-            self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds, DECODE_WEIGHTS)
+            self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds)
+            self._most[size] = max(self._most.get(size, 0), decodes)
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
-            self._token_s = _smoothed(self._token_s, seconds / prompt_tokens, TOKEN_WEIGHTS)
+            self._token_s = _smoothed(self._token_s, seconds / prompt_tokens)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
             # Never nothing: a step that is no slower than one without prompts still has rows to compute.
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
-            self._token_s = _smoothed(self._token_s, added / prompt_tokens, TOKEN_WEIGHTS)
+            self._token_s = _smoothed(self._token_s, added / prompt_tokens)
             self._mixed = True
 
     def _of_decodes(self, decodes: int) -> float:
-        """Seconds of a step of so many decodes: no more than what larger steps took."""
+        """Seconds of a step of so many decodes: no more than what larger steps took.
+
+        Larger steps than any so far: each decode more takes at least what a prompt token takes.
+        """
         size = decodes.bit_length()
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
-        return min(larger) if larger else self._decode_s[max(self._decode_s)]
+        if larger:
+            return min(larger)
+        largest = max(self._decode_s)
+        return self._decode_s[largest] + (decodes - self._most[largest]) * (self._token_s or 0.0)
 
 
-def _smoothed(known: float | None, new: float, weights: tuple[float, float]) -> float:
+def _smoothed(known: float | None, new: float) -> float:
     if known is None:
         return new
-    new = min(new, OUTLIER * known)
-    return known + weights[new >= known] * (new - known)
+    return known + WEIGHT * (min(new, OUTLIER * known) - known)

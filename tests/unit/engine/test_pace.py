@@ -105,3 +105,26 @@ def test_a_small_step_stays_small() -> None:
     assert Pace(8).prompt_tokens(0) == Pace(8).prompt_tokens(5) == 8
     assert Pace.on("cpu", 8192).prompt_tokens(0) == ALONE
     assert Pace.on("cuda", 8192).prompt_tokens(0) == 8192
+
+
+def test_steps_that_vary_cut_prompts_no_smaller_than_steady_ones() -> None:
+    def learnt(decode_ms: tuple[float, float], token_ms: tuple[float, float]) -> Pace:
+        pace = Pace(alone=512)
+        pace.observe(0, 512, 0.512)
+        for i in range(40):
+            pace.observe(8, 0, decode_ms[i % 2] / 1e3)
+            pace.observe(8, 32, (200.0 + 32 * token_ms[i % 2]) / 1e3)
+        return pace
+
+    steady = learnt((200.0, 200.0), (1.0, 1.0)).prompt_tokens(8)
+    varying = learnt((140.0, 260.0), (0.6, 1.4)).prompt_tokens(8)  # the same means
+    assert 0.75 * steady <= varying <= 1.25 * steady
+
+
+def test_more_decodes_than_any_step_had_take_longer_by_prompt_tokens() -> None:
+    pace = Pace(alone=512)
+    pace.observe(0, 512, 0.512)
+    pace.observe(16, 0, 0.020)
+    # 32 decodes take 36 ms, 2.1 times that is 75.6, and 16 of them take 20.
+    assert pace.prompt_tokens(16, sequences=32) == (16 + 55) // 16 * 16 - 16
+    assert pace.prompt_tokens(16) == (16 + 22) // 16 * 16 - 16
