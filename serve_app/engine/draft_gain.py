@@ -12,6 +12,7 @@ import heapq
 from typing import Final
 
 from serve_app.engine.sequence import Forecast
+from serve_app.engine.smoothing import smoothed
 
 # A step with drafts must promise so many times the tokens a second of one without: costs are estimates.
 MARGIN: Final = 1.06
@@ -68,12 +69,12 @@ class DraftGain:
         plain = self._plain_s.get(size)
         if not drafted:
             self._with_drafts = 0
-            self._plain_s[size] = _smoothed(plain, seconds)
+            self._plain_s[size] = smoothed(plain, seconds, weight=WEIGHT, outlier=OUTLIER)
         elif plain is not None:
             self._with_drafts += 1
             self._refused = 0
             key = size, _size(decodes + drafted)
-            self._ratio[key] = _smoothed(self._ratio.get(key), seconds / plain)
+            self._ratio[key] = smoothed(self._ratio.get(key), seconds / plain, weight=WEIGHT, outlier=OUTLIER)
 
     def _cost(self, decodes: int, drafted: int, *, retry: bool) -> float:
         """The time of a step with drafts, as a multiple of one without; never less than 1."""
@@ -94,7 +95,3 @@ def _chances(forecast: Forecast, index: int) -> list[tuple[float, int]]:
 def _size(rows: int) -> int:
     """1, 2, 3 to 4, 5 to 8, ... rows: the steps of the stairs."""
     return (rows - 1).bit_length()
-
-
-def _smoothed(known: float | None, new: float) -> float:
-    return new if known is None else known + WEIGHT * (min(new, OUTLIER * known) - known)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from serve_app.engine.smoothing import smoothed
+
 # Prompt tokens add at most this many times what the decodes of a step take alone. Where more sequences are
 # about to decode, a step may already take as long as it will with all of them ...
 HELD: Final = 1.1
@@ -38,7 +40,7 @@ class Pace:
         """`alone`: the prompt tokens of a step in which nothing decodes; no step has more."""
         self._alone = alone
         self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
-        self._most: dict[int, int] = {}  # decodes of these steps at most
+        self._most = 0  # decodes of these steps at most
         self._token_s: float | None = None  # that a prompt token adds to a step
         self._mixed = False  # whether `_token_s` was measured beside decodes
 
@@ -72,7 +74,7 @@ class Pace:
         if not prompt_tokens:
             size = decodes.bit_length()
             self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds)
-            self._most[size] = max(self._most.get(size, 0), decodes)
+            self._most = max(self._most, decodes)
         elif prompt_tokens >= TELLING and not decodes and not self._mixed:
             self._token_s = _smoothed(self._token_s, seconds / prompt_tokens)
         elif prompt_tokens >= TELLING and decodes and self._decode_s:
@@ -84,17 +86,14 @@ class Pace:
     def _of_decodes(self, decodes: int) -> float:
         """Seconds of a step of so many decodes: no more than what larger steps took.
 
-        Larger steps than any so far: each decode more takes at least what a prompt token takes.
+        A step of more decodes than any so far takes longer by what a prompt token adds, for each of them.
         """
         size = decodes.bit_length()
         larger = [seconds for known, seconds in self._decode_s.items() if known >= size]
         if larger:
             return min(larger)
-        largest = max(self._decode_s)
-        return self._decode_s[largest] + (decodes - self._most[largest]) * (self._token_s or 0.0)
+        return self._decode_s[max(self._decode_s)] + (decodes - self._most) * (self._token_s or 0.0)
 
 
 def _smoothed(known: float | None, new: float) -> float:
-    if known is None:
-        return new
-    return known + WEIGHT * (min(new, OUTLIER * known) - known)
+    return smoothed(known, new, weight=WEIGHT, outlier=OUTLIER)
