@@ -21,6 +21,7 @@ import json
 import random
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -284,6 +285,13 @@ def bytes_of_a_weight(engine: Engine) -> float:
     return sum(linear.num_bytes for linear in packed) / weights
 
 
+def wait_for_memory(engine: Engine) -> None:
+    """Wait until the cache has all its memory: steps would share a core with the thread that asks for it."""
+    while (stats := engine.stats()).blocks_ready < stats.blocks_total:
+        print(f"{stats.blocks_ready} of {stats.blocks_total} blocks of the cache are ready", file=sys.stderr)
+        time.sleep(1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("model", type=Path, help="model folder, see make_model.py")
@@ -299,6 +307,7 @@ def main() -> None:
     # Before there is an engine: a cache gets its memory while the engine rests.
     machine = Machine(matrix_rate(threads), read_bandwidth(threads))
     engine, _ = load_engine(config, lambda text: print(text, file=sys.stderr))
+    wait_for_memory(engine)
     print(f"`python {' '.join(sys.argv)}`\n\n{datetime.date.today()}, {threads} threads.")
     limits = {"flops": machine.flops, "bandwidth": machine.bandwidth}
     print(f"Limits: {machine.flops / 1e12:.2f} TFLOP/s of products, {machine.bandwidth / 1e9:.1f} GB/s.")
