@@ -1,15 +1,21 @@
 """The Triton kernels compiled for a GPU, on a machine without one: types, layouts and shared memory.
 
-    python -m tests.support.triton_compiled sm_90 bf16 HEADS KV_HEADS KEY_DIM VALUE_DIM
+    python -m tests.support.triton_compiled sm_90 bf16 plain|all HEADS KV_HEADS KEY_DIM VALUE_DIM
 
-Prints a line for each kernel: its name, and the bytes of shared memory that a program takes. Those that know
+Prints a line for each kernel: its name, the bytes of shared memory that a program takes, and the bytes of
+stack that a thread takes, where registers are spilled. Pointers are aligned as they are where the engine
+launches the kernels: the compiler then loads 16 bytes at once, and through shared memory. Kernels that know
 the cache come a second time, with a cache of codes, as NAME/codes. What Triton's interpreter takes and its
 compiler refuses fails here.
 """
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import triton
@@ -17,8 +23,15 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from serve_app.engine.attention.triton import kernels, writing
-from serve_app.engine.attention.triton.backend import KEYS, KEYS_OF_WIDE_HEADS, LEAST, ROWS, WRITTEN
+from serve_app.engine.attention.triton.backend import JOINED, WRITTEN
 from serve_app.engine.attention.triton.plan import PART
+from serve_app.engine.attention.triton.tiles import (
+    LARGE_SHARED,
+    LEAST,
+    Tile,
+    tile_of_decodes,
+    tile_of_prompts,
+)
 from serve_app.engine.cuda import kernels as layer_kernels
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 
@@ -34,18 +47,39 @@ POINTERS = {
 }
 
 
-def compiled(kernel: Any, target: GPUTarget, dtype: str, constants: dict[str, Any]) -> int:
-    """Bytes of shared memory of a program."""
+ALIGNED = [["tt.divisibility", 16]]
+ITEMSIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
+
+
+def compiled(
+    kernel: Any, target: GPUTarget, dtype: str, constants: dict[str, Any], tile: Tile | None = None
+) -> str:
+    """Bytes of shared memory of a program, and of the stack of a thread."""
     names = kernel.arg_names
+    if tile is not None:
+        constants = constants | {"M": tile.rows, "N": tile.keys}
     chosen = {name: value for name, value in constants.items() if name in names}
     pointers = POINTERS | (dict.fromkeys(("keys", "values"), "*i8") if constants.get("CODES") else {})
     signature = {name: "constexpr" if name in chosen else pointers.get(name, f"*{dtype}") for name in names}
     places = {(names.index(name),): value for name, value in chosen.items()}
-    made = triton.compile(ASTSource(kernel, signature=signature, constexprs=places), target=target)
-    return int(made.metadata.shared)
+    aligned = {(place,): ALIGNED for place, name in enumerate(names) if signature[name].startswith("*")}
+    source = ASTSource(kernel, signature=signature, constexprs=places, attrs=aligned)
+    made = triton.compile(source, target=target, options=tile.options if tile is not None else {})
+    return f"{made.metadata.shared} {stack(made.asm['cubin'])}"
 
 
-def main(level: str, dtype: str, *sizes: str) -> None:
+def stack(program: bytes) -> int:
+    """Bytes of the stack of a thread."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(program)
+        file.flush()
+        command = [str(tool), "-res-usage", file.name]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return sum(map(int, re.findall(r"STACK:(\d+)", said)))
+
+
+def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     heads, kv_heads, key_dim, value_dim = map(int, sizes)
     key_pad, value_pad, group_pad = (
         1 << (n - 1).bit_length() for n in (key_dim, value_dim, heads // kv_heads)
@@ -54,6 +88,7 @@ def main(level: str, dtype: str, *sizes: str) -> None:
         "HEADS": heads,
         "KV_HEADS": kv_heads,
         "GROUP_PAD": group_pad,
+        "AT_ONCE": JOINED,
         "BLOCK_SIZE": 32,
         "KEY_DIM": key_dim,
         "VALUE_DIM": value_dim,
@@ -62,22 +97,24 @@ def main(level: str, dtype: str, *sizes: str) -> None:
         "HEADS_PAD": 1 << (kv_heads - 1).bit_length(),
         "KEY_SIZE": kv_heads * key_dim,
         "VALUE_SIZE": kv_heads * value_dim,
-        "N": KEYS if max(key_pad, value_pad) <= 128 else KEYS_OF_WIDE_HEADS,
         "PART": PART,
         "STEP": WRITTEN,
-        **dict.fromkeys(("WINDOW", "SOFTCAP", "SINKS"), True),
+        **dict.fromkeys(("WINDOW", "SOFTCAP", "SINKS"), options == "all"),
     }
     target = GPUTarget("cuda", int(level.removeprefix("sm_")), 32)
-    rows = {"prompts": max(ROWS, group_pad), "decode_parts": max(LEAST, group_pad)}
+    width, itemsize = max(LEAST, key_pad, value_pad), ITEMSIZES[dtype]
     for codes, names in (
         (False, ("write_rows", "decode_parts", "decode_join", "prompts")),
         (True, ("write_codes", "decode_parts", "prompts")),
     ):
+        tiles = {
+            "prompts": tile_of_prompts(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
+            "decode_parts": tile_of_decodes(group_pad, width, itemsize),
+        }
         for name in names:
-            more = {"M": rows.get(name), "CODES": codes}
             kernel = getattr(writing if name.startswith("write") else kernels, name)
-            shared = compiled(kernel, target, dtype, {**constants, **more})
-            print(name + "/codes" * codes, shared, flush=True)
+            taken = compiled(kernel, target, dtype, constants | {"CODES": codes}, tiles.get(name))
+            print(name + "/codes" * codes, taken, flush=True)
     constants = {
         "HEADS": heads,
         "KV_HEADS": kv_heads,
@@ -95,8 +132,8 @@ def main(level: str, dtype: str, *sizes: str) -> None:
         ("rope_and_cache", False),
         ("rope_and_cache", True),
     ):
-        shared = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
-        print(name + "/codes" * codes, shared, flush=True)
+        taken = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
+        print(name + "/codes" * codes, taken, flush=True)
 
 
 if __name__ == "__main__":

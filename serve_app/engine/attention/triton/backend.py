@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 import torch
+from triton.runtime import driver
 
 from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.triton import kernels, writing
 from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
+from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
 from serve_app.engine.forward_context import ForwardContext
 
-ROWS: Final = 64  # of a tile: rows of the batch times query heads of a group
-KEYS: Final = 64  # read at once, of heads of up to 128 numbers
-KEYS_OF_WIDE_HEADS: Final = 32
-LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WRITTEN: Final = 1024  # numbers that are copied to the cache at once
 PROGRAMS: Final = 2048  # that decode side by side; each takes one part after the other
+JOINED: Final = 16  # parts at once
 
 
 class TritonAttention(BlockPools):
@@ -63,14 +63,15 @@ class TritonAttention(BlockPools):
         # Pointers that nobody reads, if there are none.
         cached = keys, values, *(query if pool is None else pool for pool in scales)
         heads, kv_heads = query.shape[1], keys.shape[2]
-        group_pad = _power_of_two(heads // kv_heads)
-        rows = max(ROWS, group_pad)
-        self._divide(context, rows // group_pad)
+        key_pad, value_pad = (max(LEAST, _power_of_two(pool.shape[3])) for pool in (keys, values))
+        group, width, codes = _power_of_two(heads // kv_heads), max(key_pad, value_pad), scales[0] is not None
+        shared = _shared_memory(query.device)
+        of_prompts = tile_of_prompts(group, width, query.element_size(), codes=codes, shared=shared)
+        rows_a_tile = of_prompts.rows // group
+        self._divide(context, rows_a_tile)
         query = query.contiguous()
         out = query.new_empty(*query.shape[:2], values.shape[3])
         tables = context.block_tables
-        key_pad, value_pad = (max(LEAST, _power_of_two(pool.shape[3])) for pool in (keys, values))
-        keys_at_once = KEYS if max(key_pad, value_pad) <= 128 else KEYS_OF_WIDE_HEADS
         shape = {
             "HEADS": heads,
             "KV_HEADS": kv_heads,
@@ -79,34 +80,38 @@ class TritonAttention(BlockPools):
             "VALUE_DIM": values.shape[3],
             "KEY_PAD": key_pad,
             "VALUE_PAD": value_pad,
-            "N": keys_at_once,
             "WINDOW": window is not None,
             "SOFTCAP": softcap is not None,
-            "CODES": scales[0] is not None,
+            "CODES": codes,
         }
-        options = (scale, softcap or 0.0, window or 0)
+        options = (scale * kernels.LOG2_E.value, (softcap or 0.0) * kernels.LOG2_E.value, window or 0)
         sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that nobody reads, if None
-        if (tiles := self._tiles[rows // group_pad]) is not None:
+        if (tiles := self._tiles[rows_a_tile]) is not None:
             kernels.prompts[(tiles.shape[0], kv_heads)](
                 *(query, *cached, out, tables, tables.stride(0)),
                 *(context.query_start, context.context_lens, tiles, sink_logits, *options),
-                GROUP_PAD=group_pad,
-                M=rows,
+                GROUP_PAD=group,
+                M=of_prompts.rows,
+                N=of_prompts.keys,
                 SINKS=sinks is not None,
                 **shape,
+                **of_prompts.options,
             )
         if (decodes := self._decodes) is not None:
             size = (decodes.most_parts, heads)
             tops, totals = (query.new_empty(size, dtype=torch.float32) for _ in range(2))
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
             count = decodes.rows.shape[0]
+            of_decodes = tile_of_decodes(group, width, query.element_size())
             kernels.decode_parts[(min(decodes.most_parts, max(1, PROGRAMS // kv_heads)), kv_heads)](
                 *(query, *cached, tops, totals, partial),
                 *(decodes.rows, decodes.part_start, decodes.owners, count),
                 *(tables, tables.stride(0), context.context_lens, *options),
                 PART=PART,
-                M=max(LEAST, group_pad),
+                M=of_decodes.rows,
+                N=of_decodes.keys,
                 **shape,
+                **of_decodes.options,
             )
             kernels.decode_join[(count, heads)](
                 *(tops, totals, partial, out, decodes.rows, decodes.part_start, context.context_lens),
@@ -115,6 +120,7 @@ class TritonAttention(BlockPools):
                 VALUE_DIM=values.shape[3],
                 VALUE_PAD=value_pad,
                 PART=PART,
+                AT_ONCE=JOINED,
                 WINDOW=window is not None,
                 SINKS=sinks is not None,
             )
@@ -157,6 +163,15 @@ class TritonAttention(BlockPools):
             self._context, self._decodes, self._tiles = context, decodes_of(context), {}
         if rows_a_tile not in self._tiles:
             self._tiles[rows_a_tile] = tiles_of(context, rows_a_tile)
+
+
+@cache
+def _shared_memory(device: torch.device) -> int:
+    """Bytes that a program may take; in Triton's interpreter, those of a large device."""
+    if device.type != "cuda":
+        return LARGE_SHARED
+    index = torch.cuda.current_device() if device.index is None else device.index
+    return int(driver.active.utils.get_device_properties(index)["max_shared_mem"])
 
 
 def _power_of_two(number: int) -> int:

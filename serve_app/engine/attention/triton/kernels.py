@@ -4,6 +4,9 @@ The cache is [blocks, block_size, Hkv, D] a layer. One program computes the rows
 keys and values are read once for all query heads of the group. Scores and sums are float32. What a block
 keeps behind its sequence's end is never read: a weight of zero times a NaN would be a NaN.
 
+Weights are powers of two, which a device computes in one instruction: `scale`, `softcap` and what sinks
+are multiplied by have the factor LOG2_E.
+
 With CODES, keys and values are int8 codes with a float32 scale for each slot and KV head: scores are
 multiplied by the scales of keys, and weights by the scales of values.
 
@@ -12,12 +15,14 @@ Knows tensors alone. `backend.py` calls these functions, on a device or, for tes
 
 from __future__ import annotations
 
+import math
 import os
 
 import triton
 import triton.language as tl
 
 NEVER = tl.constexpr(-float("inf"))
+LOG2_E = tl.constexpr(math.log2(math.e))
 # The interpreter keeps bfloat16 as sixteen bits, whose products mean nothing.
 WIDENED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
@@ -32,11 +37,8 @@ def _product(left, right):
 
 
 @triton.jit
-def _bent(scores, softcap, SOFTCAP: tl.constexpr):
-    """Scores [M, N] float32, bent by `softcap`."""
-    if SOFTCAP:
-        scores = softcap * (2 * tl.sigmoid(2 * scores / softcap) - 1)  # tanh
-    return scores
+def _tanh(x):
+    return 2 / (1 + tl.exp2(x * (-2 * LOG2_E))) - 1
 
 
 @triton.jit
@@ -45,6 +47,9 @@ def _attend(
     positions,  # [M]: of each row in its sequence
     first,  # the first key that is read
     end,  # one after the last
+    top,  # [M] float32: each row's highest score so far
+    total,  # [M] float32: its sum of weights
+    sums,  # [M, VALUE_PAD] float32: its weighted values
     table,  # pointer to the sequence's blocks
     keys,
     values,
@@ -60,46 +65,48 @@ def _attend(
     VALUE_DIM: tl.constexpr,
     KEY_PAD: tl.constexpr,
     VALUE_PAD: tl.constexpr,
-    M: tl.constexpr,
     N: tl.constexpr,
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     CODES: tl.constexpr,
+    MASKED: tl.constexpr,
 ):
-    """Keys `first` to `end`: each row's top score, sum of weights, and weighted values [VALUE_PAD]."""
-    key_dims = tl.arange(0, KEY_PAD)
-    value_dims = tl.arange(0, VALUE_PAD)
-    top = tl.full([M], NEVER, tl.float32)
-    total = tl.zeros([M], tl.float32)
-    sums = tl.zeros([M, VALUE_PAD], tl.float32)
+    """Keys `first` to `end` more. Without MASKED every row sees all of them, and they are a multiple of N.
+
+    MASKED changes no bit of what a row sees: that hangs on the tile, and the tile on the pieces of a prompt.
+    """
+    factor = softcap if SOFTCAP else scale
+    key_dims = tl.arange(0, KEY_PAD)[None, :]
+    value_dims = tl.arange(0, VALUE_PAD)[None, :]
     for start in range(first, end, N):
         tokens = start + tl.arange(0, N)
-        there = tokens < end
+        there = (tokens < end) | (not MASKED)
         blocks = tl.load(table + tokens // BLOCK_SIZE, mask=there, other=0).to(tl.int64)
         slots = (blocks * BLOCK_SIZE + tokens % BLOCK_SIZE) * KV_HEADS + kv_head
         key = tl.load(
-            keys + slots[:, None] * KEY_DIM + key_dims[None, :],
-            mask=there[:, None] & (key_dims[None, :] < KEY_DIM),
-            other=0.0,
+            keys + slots[:, None] * KEY_DIM + key_dims, mask=there[:, None] & (key_dims < KEY_DIM), other=0.0
         )
         if CODES:  # exact; the interpreter makes a bfloat16 of a float32 alone
             key = key.to(tl.float32)
-        scores = _product(query, tl.trans(key.to(query.dtype))) * scale
+        scores = _product(query, tl.trans(key.to(query.dtype)))
         if CODES:
             scores = scores * tl.load(key_scales + slots, mask=there, other=0.0)[None, :]
-        scores = _bent(scores, softcap, SOFTCAP)
-        visible = there[None, :] & (tokens[None, :] <= positions[:, None])
-        if WINDOW:
-            visible = visible & (tokens[None, :] > positions[:, None] - window)
-        scores = tl.where(visible, scores, NEVER)
-        new_top = tl.maximum(top, tl.max(scores, 1))
-        # A row that has seen no key yet has no top: subtracting it would give a NaN.
-        base = tl.where(new_top == NEVER, 0.0, new_top)
-        weights = tl.exp(scores - base[:, None])
-        kept = tl.exp(top - base)
+        if SOFTCAP:
+            scores = _tanh(scores * (scale / softcap))
+        if MASKED:
+            visible = there[None, :] & (tokens[None, :] <= positions[:, None])
+            if WINDOW:
+                visible = visible & (tokens[None, :] > positions[:, None] - window)
+            scores = tl.where(visible, scores, NEVER)
+        new_top = tl.maximum(top, tl.max(scores, 1) * factor)
+        base = new_top
+        if WINDOW:  # a row that has seen no key yet has no top: subtracting it would give a NaN
+            base = tl.where(new_top == NEVER, 0.0, new_top)
+        weights = tl.exp2(tl.fma(scores, factor, -base[:, None]))
+        kept = tl.exp2(top - base)
         value = tl.load(
-            values + slots[:, None] * VALUE_DIM + value_dims[None, :],
-            mask=there[:, None] & (value_dims[None, :] < VALUE_DIM),
+            values + slots[:, None] * VALUE_DIM + value_dims,
+            mask=there[:, None] & (value_dims < VALUE_DIM),
             other=0.0,
         )
         total = total * kept + tl.sum(weights, 1)
@@ -167,21 +174,33 @@ def prompts(
     )
     last_row = tl.minimum(first_row + M // GROUP_PAD, rows_of_sequence) - 1
     end = length - rows_of_sequence + last_row + 1  # later keys are seen by no row of the tile
-    first = 0
+    top = tl.full([M], NEVER, tl.float32)
+    total = tl.zeros([M], tl.float32)
+    sums = tl.zeros([M, VALUE_PAD], tl.float32)
+    table = tables + sequence.to(tl.int64) * width
+    # From multiples of N: in which pieces a prompt is computed changes no sum.
     if WINDOW:
-        first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1)
+        first = tl.maximum(0, length - rows_of_sequence + first_row - window + 1) // N * N
+    else:  # all rows see these
+        first = (length - rows_of_sequence + first_row + 1) // N * N
+        top, total, sums = _attend(
+            row, positions, 0, first, top, total, sums, table, keys, values,
+            key_scales, value_scales, kv_head, scale, softcap, window,
+            KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
+            WINDOW, SOFTCAP, CODES, False,
+        )  # fmt: skip
     top, total, sums = _attend(
-        row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values,
+        row, positions, first, end, top, total, sums, table, keys, values,
         key_scales, value_scales, kv_head, scale, softcap, window,
-        KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
-        WINDOW, SOFTCAP, CODES,
+        KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
+        WINDOW, SOFTCAP, CODES, True,
     )  # fmt: skip
     top = tl.where(used, top, 0.0)
     if SINKS:
-        sink = tl.load(sinks + heads, mask=used, other=0.0).to(tl.float32)
+        sink = tl.load(sinks + heads, mask=used, other=0.0).to(tl.float32) * LOG2_E
         with_sink = tl.maximum(top, sink)
-        sums = sums * tl.exp(top - with_sink)[:, None]
-        total = total * tl.exp(top - with_sink) + tl.exp(sink - with_sink)
+        sums = sums * tl.exp2(top - with_sink)[:, None]
+        total = total * tl.exp2(top - with_sink) + tl.exp2(sink - with_sink)
     total = tl.where(used, total, 1.0)
     value_dims = tl.arange(0, VALUE_PAD)
     tl.store(
@@ -252,11 +271,14 @@ def decode_parts(
                 other=0.0,
             )
             positions = tl.zeros([M], tl.int32) + (length - 1)
+            top = tl.full([M], NEVER, tl.float32)
+            total = tl.zeros([M], tl.float32)
+            sums = tl.zeros([M, VALUE_PAD], tl.float32)
             top, total, sums = _attend(
-                row, positions, first, end, tables + sequence.to(tl.int64) * width, keys, values,
-                key_scales, value_scales, kv_head, scale, softcap, window,
-                KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, M, N,
-                WINDOW, SOFTCAP, CODES,
+                row, positions, first, end, top, total, sums, tables + sequence.to(tl.int64) * width,
+                keys, values, key_scales, value_scales, kv_head, scale, softcap, window,
+                KV_HEADS, BLOCK_SIZE, KEY_DIM, VALUE_DIM, KEY_PAD, VALUE_PAD, N,
+                WINDOW, SOFTCAP, CODES, True,
             )  # fmt: skip
             at = (tl.zeros([M], tl.int64) + part) * HEADS + heads
             tl.store(tops + at, top, mask=used)
@@ -283,36 +305,42 @@ def decode_join(
     VALUE_DIM: tl.constexpr,
     VALUE_PAD: tl.constexpr,
     PART: tl.constexpr,
+    AT_ONCE: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
 ):
     """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0."""
     decode, head = tl.program_id(0), tl.program_id(1)
     length = tl.load(context_lens + tl.load(decodes + 2 * decode))
-    there = length > 0
     dims = tl.arange(0, VALUE_PAD)
     at = tl.load(part_start + decode).to(tl.int64) * HEADS + head
     first = 0
     if WINDOW:
         first = tl.maximum(0, length - window) // PART
     last = (length + PART - 1) // PART
-    top = tl.load(tops + at + first * HEADS, mask=there, other=0.0)
-    total = tl.load(totals + at + first * HEADS, mask=there, other=1.0)
-    sums = tl.load(
-        partial + (at + first * HEADS) * VALUE_DIM + dims, mask=there & (dims < VALUE_DIM), other=0.0
-    )
-    for part in range(first + 1, last):
-        other = tl.load(tops + at + part * HEADS)
-        new_top = tl.maximum(top, other)
-        kept, added = tl.exp(top - new_top), tl.exp(other - new_top)
-        more = tl.load(partial + (at + part * HEADS) * VALUE_DIM + dims, mask=dims < VALUE_DIM, other=0.0)
-        sums = sums * kept + more * added
-        total = total * kept + tl.load(totals + at + part * HEADS) * added
+    top = tl.full([1], NEVER, tl.float32)
+    total = tl.zeros([1], tl.float32)
+    sums = tl.zeros([VALUE_PAD], tl.float32)
+    for begin in range(first, last, AT_ONCE):
+        parts = begin + tl.arange(0, AT_ONCE)
+        there = parts < last
+        places = at + parts * HEADS
+        tops_of = tl.load(tops + places, mask=there, other=NEVER)
+        more = tl.load(
+            partial + places[:, None] * VALUE_DIM + dims[None, :],
+            mask=there[:, None] & (dims < VALUE_DIM)[None, :],
+            other=0.0,
+        )
+        new_top = tl.maximum(top, tl.max(tops_of, 0))
+        kept, weights = tl.exp2(top - new_top), tl.exp2(tops_of - new_top)
+        total = total * kept + tl.sum(tl.load(totals + places, mask=there, other=0.0) * weights, 0)
+        sums = sums * kept + tl.sum(more * weights[:, None], 0)
         top = new_top
     if SINKS:
-        sink = tl.load(sinks + head).to(tl.float32)
+        sink = tl.load(sinks + head).to(tl.float32) * LOG2_E
         with_sink = tl.maximum(top, sink)
-        sums = sums * tl.exp(top - with_sink)
-        total = total * tl.exp(top - with_sink) + tl.exp(sink - with_sink)
+        sums = sums * tl.exp2(top - with_sink)
+        total = total * tl.exp2(top - with_sink) + tl.exp2(sink - with_sink)
+    total = tl.where(length > 0, total, 1.0)
     place = (tl.load(decodes + 2 * decode + 1) * HEADS + head).to(tl.int64)
     tl.store(out + place * VALUE_DIM + dims, (sums / total).to(out.dtype.element_ty), mask=dims < VALUE_DIM)

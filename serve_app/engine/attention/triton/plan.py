@@ -11,7 +11,7 @@ import torch
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.transfer import send
 
-PART: Final = 512  # tokens of a decoding sequence that are one piece of work
+PART: Final = 256  # tokens of a decoding sequence that are one piece of work
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,60 @@
+"""The sizes of the attention kernels' programs, by the width of heads and the type of numbers.
+
+Chosen by what the compiler says of an H100: no register is spilled, a program takes less than the 227 KiB
+of shared memory that there are, and keys and values are on their way while earlier ones are used. But for
+the order of sums, which `keys` decides, no size changes a result. Knows numbers alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+LARGE_SHARED: Final = 227 * 1024  # bytes of shared memory of a program; smaller devices get smaller tiles
+LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
+WIDE, WIDER = 128, 256  # numbers of a head, filled up to a power of two
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """One program."""
+
+    rows: int  # of queries: rows of the batch times query heads of a group
+    keys: int  # read at once
+    warps: int
+    stages: int  # loads that are under way; the blocks of keys are a stage of their own
+
+    @property
+    def options(self) -> dict[str, int]:
+        """What a launch is told."""
+        return {"num_warps": self.warps, "num_stages": self.stages}
+
+
+def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
+    """For `group` query heads of a KV head (filled up), and heads of up to `width` numbers (filled up).
+
+    `itemsize`: bytes of a number of queries. `shared`: bytes of shared memory that a program may take.
+    """
+    if itemsize == 4:
+        return _tile_of_float32(max(LEAST if width > WIDE // 2 else 2 * LEAST, group), width)
+    if width > WIDER:
+        return Tile(max(32, group), 32, 8, 3)
+    if shared < LARGE_SHARED:
+        return Tile(max(64, group), 64 if width <= WIDE else 32, 4 if group <= 64 else 8, 3)
+    keys = 128 if width <= WIDE else 64
+    return Tile(max(128, group), keys // 2 if codes else keys, 8, 3)
+
+
+def tile_of_decodes(group: int, width: int, itemsize: int) -> Tile:
+    """As `tile_of_prompts`. The one row of a sequence fills no tile, so many keys are under way instead."""
+    rows = max(LEAST, group)
+    if itemsize == 4:
+        return _tile_of_float32(rows, width)
+    if width > WIDER:
+        return Tile(rows, 32, 8, 3)
+    return Tile(rows, 64 if width <= WIDE else 32, 4 if group <= 64 else 8, 5)
+
+
+def _tile_of_float32(rows: int, width: int) -> Tile:
+    """Products of float32 are made in registers, not by tensor cores."""
+    return Tile(rows, 32 if rows * width <= 2048 else 16, 4 if rows * width <= 4096 else 8, 3)
