@@ -164,13 +164,18 @@ class CudaGraphs:
 
     def __call__(self, step: Step) -> Step:
         """As `Record`. The step runs twice: kernels are compiled before anything is recorded."""
-        self._stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
         with torch.cuda.stream(self._stream):
             step()
-        torch.cuda.current_stream().wait_stream(self._stream)
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        # Other threads of this process may call CUDA meanwhile.
-        with torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"):
+        # Other threads of this process may call CUDA meanwhile. The outer context: torch goes back to the
+        # stream before only where a recording ends well.
+        with (
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+        ):
             out = step()
 
         def replay() -> torch.Tensor:

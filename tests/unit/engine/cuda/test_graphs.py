@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -156,6 +158,40 @@ def test_a_graph_that_cannot_be_recorded_leaves_the_forward_as_it_is(
     assert "no CUDA graphs: recording failed" in caplog.text
     for one, other in zip(logits(graphed, steps()), want, strict=True):
         assert torch.equal(one, other)
+
+
+class PretendedCuda:
+    """The streams of torch.cuda, and recordings that break: torch then leaves their stream current."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.current = self.first = Mock()
+        for name in ("graph_pool_handle", "Stream", "CUDAGraph"):
+            monkeypatch.setattr(torch.cuda, name, Mock())
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "stream", self.stream)
+        monkeypatch.setattr(torch.cuda, "graph", self.graph)
+
+    @contextmanager
+    def stream(self, stream: Mock) -> Iterator[None]:
+        before, self.current = self.current, stream
+        try:
+            yield
+        finally:
+            self.current = before
+
+    @contextmanager
+    def graph(self, _: object, pool: object, stream: Mock, capture_error_mode: str) -> Iterator[None]:
+        self.current = stream
+        yield
+        raise RuntimeError("the recording was invalidated")
+
+
+def test_a_recording_that_breaks_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = PretendedCuda(monkeypatch)
+    record = graphs.CudaGraphs()
+    with pytest.raises(RuntimeError, match="invalidated"):
+        record(lambda: torch.zeros(1))
+    assert cuda.current is cuda.first
 
 
 def test_a_model_that_is_not_fused_has_no_graphs() -> None:
