@@ -71,13 +71,18 @@ def one_process(args: argparse.Namespace, where: dict[str, Any]) -> str:
         command += ["--part", part]
     for key, value in where.items():
         command += [f"--{key}", str(value)]
+    # In a file, where it is complete, also of a run that somebody else ends.
+    log = args.out.with_name(f"{args.out.stem}.{where['shape']}.{where['contender']}.log")
     try:
-        done = subprocess.run(command, timeout=args.limit, check=False, stderr=subprocess.PIPE, text=True)
+        with log.open("w", encoding="utf-8") as said:
+            done = subprocess.run(command, timeout=args.limit, check=False, stderr=said)
     except subprocess.TimeoutExpired:
         return f"ended after {args.limit:.0f} s"
+    lines = [line.strip() for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    if lines:
+        print(f"  {len(lines)} lines in {log}", flush=True)
     if done.returncode == 0:
         return ""
-    lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
     return f"ended with {done.returncode}: {lines[-1][:300] if lines else 'without a word'}"
 
 
@@ -149,7 +154,7 @@ def main() -> int:
     each.add_argument("--shape", action="append", choices=list(PLANS), help=f"default: {' and '.join(USUAL)}")
     each.add_argument("--contender", action="append", choices=list(CONTENDERS), help="default: all")
     each.add_argument("--rounds", type=int, default=1)
-    each.add_argument("--limit", type=float, default=900.0, help="seconds of one contender with one shape")
+    each.add_argument("--limit", type=float, default=300.0, help="seconds of one contender with one shape")
     each.add_argument(
         "--vllm-python", help="the interpreter of an environment with vLLM, torch and this tree"
     )

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from benchmarks.gpu import limits
-from benchmarks.gpu.contender import Contender, NotServedError, Setup
+from benchmarks.gpu.contender import Contender, Setup
 from benchmarks.gpu.load import MIXED, Job, Prompts, fields, summary
 from benchmarks.gpu.shapes import shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, Journal
@@ -18,6 +18,7 @@ from benchmarks.roofline import Machine, Shape
 
 JOB: Final = "job"
 TRAFFIC: Final = "traffic"
+LONG_S: Final = 20.0  # of one job; then it is not repeated
 
 
 class Bench:
@@ -51,7 +52,7 @@ class Bench:
     def _try(self, name: str, run: Callable[[], dict[str, Any]]) -> None:
         try:
             record = run()
-        except (NotServedError, RuntimeError, ValueError) as error:  # out of memory is a RuntimeError
+        except Exception as error:  # of any library; other jobs may do
             reason = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
             self._journal.append(FAILURE, **self._where, name=name, reason=reason)
             print(f"  {name}: {reason}", flush=True)
@@ -59,8 +60,11 @@ class Bench:
             self._journal.append(**record | self._where)
 
     def _job(self, job: Job, repeats: int) -> dict[str, Any]:
-        whole, first = [], []
+        whole, first = list[float](), list[float]()
+        began = time.perf_counter()
         for turn in range(repeats + 1):
+            if whole and time.perf_counter() - began > LONG_S:
+                break
             times = self._time(job, job.new_tokens), self._time(job, 1) if job.new_tokens > 1 else 0.0
             if turn:  # the first one warms up
                 whole.append(times[0])

@@ -12,6 +12,7 @@ from benchmarks.gpu.load import Arrival, Prompt, Seen
 from benchmarks.gpu.shapes import make_model
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
+from serve_app.errors import Unavailable
 from serve_app.types import EngineOutput, EngineRequest, SamplingParams
 
 
@@ -31,6 +32,7 @@ class Ours(Contender):
                 "engine": EngineConfig(
                     max_model_len=setup.plan.longest,
                     max_sequences=setup.plan.widest,
+                    max_adapters=0,  # nobody else keeps memory for any
                     cuda_graphs=self.graphs,
                 ),
             }
@@ -54,7 +56,7 @@ class Ours(Contender):
         for prompt in prompts:
             self._add(prompt, new_tokens)
         while self._engine.has_work():
-            _checked(self._engine.step())
+            self._step()
         synchronise(self._device)
 
     def serve(self, arrivals: list[Arrival]) -> list[Seen]:
@@ -69,11 +71,21 @@ class Ours(Contender):
             if not self._engine.has_work():
                 time.sleep(max(0.0, arrivals[came].at - now))
                 continue
-            outputs = _checked(self._engine.step())
+            outputs = self._step()
             now = time.perf_counter() - began
             for output in outputs:
                 seen[output.request_id].tokens += [now] * len(output.token_ids)
         return list(seen.values())
+
+    def _step(self) -> list[EngineOutput]:
+        """One step. A request that fails ends all others, so that none is left for the next job."""
+        outputs = self._engine.step()
+        for output in outputs:
+            error: Any = output.error
+            if error is not None:
+                self._engine.fail_all(Unavailable("Another request failed."))
+                raise RuntimeError(f"request {output.request_id} failed: {error}")
+        return outputs
 
     def _add(self, prompt: Prompt, new_tokens: int) -> str:
         self._count += 1
@@ -91,11 +103,3 @@ class WithoutGraphs(Ours):
 class PlainTorch(Ours):
     notes = "`attention: cuda`: paged attention in plain torch, and transformers' own layers."
     attention = "cuda"
-
-
-def _checked(outputs: list[EngineOutput]) -> list[EngineOutput]:
-    for output in outputs:
-        error: Any = output.error
-        if error is not None:
-            raise RuntimeError(f"request {output.request_id} failed: {error}")
-    return outputs

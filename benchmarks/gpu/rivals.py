@@ -67,9 +67,7 @@ class ContinuousBatching(Contender):
         return super().versions | {"transformers": transformers.__version__}
 
     def generate(self, prompts: list[Prompt], new_tokens: int) -> None:
-        for prompt in prompts:
-            self._manager.add_request(prompt, max_new_tokens=new_tokens)
-        self._results(len(prompts))
+        self._results([self._manager.add_request(prompt, max_new_tokens=new_tokens) for prompt in prompts])
 
     def serve(self, arrivals: list[Arrival]) -> list[Seen]:
         began = time.perf_counter()
@@ -81,7 +79,7 @@ class ContinuousBatching(Contender):
                     arrival.prompt, max_new_tokens=arrival.new_tokens, record_timestamps=True
                 )
             )
-        results = self._results(len(arrivals))
+        results = self._results(names)
         return [
             Seen(arrival.at, [stamp - began for stamp in results[name].timestamps])
             for arrival, name in zip(arrivals, names, strict=True)
@@ -90,10 +88,13 @@ class ContinuousBatching(Contender):
     def close(self) -> None:
         self._manager.stop(block=True, timeout=STOP_S)
 
-    def _results(self, count: int) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        while len(found) < count:
+    def _results(self, names: list[str | None]) -> dict[str | None, Any]:
+        """By request. Those of an earlier job, of which another request failed, are left out."""
+        found: dict[str | None, Any] = {}
+        while len(found) < len(names):
             result = self._manager.get_result(timeout=WAIT_S)
+            if result is not None and result.request_id not in names:
+                continue
             if result is None:
                 if not self._manager.is_running():
                     raise NotServedError("its generation thread ended")

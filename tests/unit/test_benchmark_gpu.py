@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from benchmarks.gpu.load import DECODE, LONG, PLANS, PREFILL, Arrival, Prompts, Seen, Traffic, summary
-from benchmarks.gpu.measure import JOB, TRAFFIC
+from benchmarks.gpu import limits, measure
+from benchmarks.gpu.__main__ import one_process
+from benchmarks.gpu.contender import Contender, Setup
+from benchmarks.gpu.load import (
+    DECODE,
+    LONG,
+    PLANS,
+    PREFILL,
+    Arrival,
+    Prompt,
+    Prompts,
+    Seen,
+    Traffic,
+    summary,
+)
+from benchmarks.gpu.measure import JOB, TRAFFIC, Bench
+from benchmarks.gpu.ours import Ours
 from benchmarks.gpu.page import page
 from benchmarks.gpu.shapes import SHAPES, make_model, shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, MACHINE, Journal, Record
+from benchmarks.roofline import Machine
+from serve_app.errors import GenerationFailed
+from serve_app.types import EngineOutput, FinishReason
 
 ROOT = Path(__file__).resolve().parents[2]
 # What a machine with a GPU need not have. Importing one of them fails the run.
@@ -116,3 +136,95 @@ def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None
     [traffic] = found.of(TRAFFIC)
     assert traffic["output_tokens"] > 0
     assert not found.of(FAILURE)
+
+
+WHERE = {"round": 0, "shape": "tiny", "contender": "fake"}
+
+
+class Fake(Contender):
+    """Fails with a library's own error where a batch is large."""
+
+    notes = "none"
+
+    def __init__(self, setup: Setup) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def generate(self, prompts: list[Prompt], new_tokens: int) -> None:
+        self.asked.append((len(prompts), new_tokens))
+        if len(prompts) > 1:
+            raise AttributeError("no such thing in this release")
+
+    def serve(self, arrivals: list[Arrival]) -> list[Seen]:
+        raise KeyError("serve")
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, Journal]:
+    monkeypatch.setattr(limits, "measure", lambda device: Machine(1e12, 1e12))
+    journal = Journal(tmp_path / "run.jsonl")
+    setup = Setup("tiny", PLANS["tiny"], torch.float32, torch.device("cpu"))
+    return Bench(Fake, setup, journal, WHERE), journal
+
+
+def test_a_job_that_fails_costs_no_other_job(bench: tuple[Bench, Journal]) -> None:
+    running, journal = bench
+    running.run(("prefill", "decode", "mixed"), (), 1)
+    assert [job["name"] for job in journal.of(JOB)] == ["prefill 16", "prefill 64", "decode, batch 1"]
+    reasons = {failure["name"]: failure["reason"] for failure in journal.of(FAILURE)}
+    assert reasons == {
+        "decode, batch 3": "AttributeError: no such thing in this release",
+        "mixed": "KeyError: 'serve'",
+    }
+
+
+def test_a_long_job_is_not_repeated(bench: tuple[Bench, Journal], monkeypatch: pytest.MonkeyPatch) -> None:
+    running, _ = bench
+    contender: Any = running._contender
+    running.run(("prefill",), ("prefill 64",), 3)
+    assert len(contender.asked) == 4  # one to warm up
+    monkeypatch.setattr(measure, "LONG_S", 0.0)
+    running.run(("prefill",), ("prefill 64",), 3)
+    assert len(contender.asked) == 4 + 2
+
+
+def test_a_request_that_fails_leaves_none_to_the_next_job() -> None:
+    ended = []
+
+    class Engine:
+        def has_work(self) -> bool:
+            return True
+
+        def add(self, request: object) -> None:
+            pass
+
+        def step(self) -> list[EngineOutput]:
+            error = GenerationFailed("no memory").info()
+            return [EngineOutput(request_id="1", index=0, finish=FinishReason.ERROR, error=error)]
+
+        def fail_all(self, error: object) -> None:
+            ended.append(error)
+
+    ours: Any = Ours.__new__(Ours)
+    ours._engine, ours._count = Engine(), 0
+    with pytest.raises(RuntimeError, match="request 1 failed"):
+        ours.generate([[1, 2], [3]], 4)
+    assert len(ended) == 1
+
+
+def test_what_a_process_says_is_kept_beside_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(program := tmp_path / "python"))
+    program.write_text("#!/bin/sh\necho first >&2\necho last >&2\nexit 3\n")
+    program.chmod(0o755)
+    args = argparse.Namespace(
+        vllm_python=None,
+        out=tmp_path / "run.jsonl",
+        device="cpu",
+        dtype="float32",
+        repeats=1,
+        part=None,
+        limit=60.0,
+    )
+    assert one_process(args, WHERE) == "ended with 3: last"
+    assert (tmp_path / "run.tiny.fake.log").read_text() == "first\nlast\n"
