@@ -84,11 +84,12 @@ test-all: export LITELLM_PYTHON := $(abspath .venv-litellm/bin/python)
 test-all: $(STAMP) $(LITELLM)
 	$(MAKE) -j1 test-unit test-ray test-deploy UNIT="not ray and not gpu" RAY="ray and not gpu"
 
-# On a machine with CUDA, with the Triton that torch brings: neither Ray nor a network is needed. A Python that has
+# On a machine with CUDA, with the Triton that torch brings: neither Ray nor a network is needed, and nothing is
+# compiled that needs no device (`full`). A Python that has
 # torch, transformers, pytest, psutil, pydantic, msgspec and llguidance already runs it by:
 # make -o .venv/.installed test-gpu PYTEST="python3 -m pytest"
 test-gpu: $(STAMP)
-	$(PYTEST) --confcutdir=tests/unit/engine -p tests.support.tiny_fixtures $(GPU_TESTS) $(PYTEST_FLAGS)
+	$(PYTEST) --confcutdir=tests/unit/engine -p tests.support.tiny_fixtures -m "not full" $(GPU_TESTS) $(PYTEST_FLAGS)
 
 # Lines of serve_app that the tests without Ray run, in whichever process. Tests on Ray would add lines of
 # deployments, and triple the time.

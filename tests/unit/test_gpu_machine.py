@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -46,7 +47,7 @@ sys.exit(pytest.main(["--collect-only", "-p", "no:cacheprovider", *sys.argv[2:]]
 
 def test_they_need_no_other_package() -> None:
     assert RULE is not None
-    packages, flags = re.findall(r"[\w-]+", RULE[1].replace(" and ", " ")), RULE[2].split()
+    packages, flags = re.findall(r"[\w-]+", RULE[1].replace(" and ", " ")), shlex.split(RULE[2])
     assert len(packages) > 4
     assert flags
     # Those beside `tests/gpu` import Triton, which is not in every environment of `make test`.
