@@ -12,7 +12,7 @@ from typing import Final
 from msgspec import structs
 
 from serve_app.channel.inbox import KILLED, ReplicaLost
-from serve_app.deployments.gateway.calls import Call, Calls, ReplicaLeaving
+from serve_app.deployments.gateway.calls import GONE, Call, Calls, ReplicaLeaving
 from serve_app.deployments.gateway.handover import Handover
 from serve_app.deployments.gateway.kept import Kept
 from serve_app.deployments.gateway.migrations import ENGINE, LEAVING, Migrations
@@ -230,6 +230,8 @@ class RoutedStream:
             waits = is_patient or was_killed or isinstance(refusal, (ReplicaLeaving, Overloaded))
             is_over = clock() > until or not (is_there or replicas.may_return())
             if is_over if waits else (self._attempts >= ATTEMPTS or not is_there):
+                if isinstance(refusal, ReplicaLeaving):  # no other replica came up meanwhile
+                    refusal = Unavailable(GONE, retry_after_s=2.0)
                 raise refusal if is_fresh else error
             if is_there:
                 call = self._candidate = self._send()

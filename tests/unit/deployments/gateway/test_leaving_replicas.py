@@ -12,7 +12,7 @@ import pytest
 from serve_app.deployments.gateway import handover
 from serve_app.deployments.gateway.migrations import LEAVING
 from serve_app.deployments.gateway.routed_stream import RoutedStream
-from serve_app.errors import Overloaded
+from serve_app.errors import Overloaded, Unavailable
 from serve_app.types import GenerateRequest, Prompt, SamplingParams, TokenDelta, UsageRecord
 from tests.support.fake_replicas import FakeReplica, undisturbed
 from tests.support.routed import Gateway, get, rest, steps, until
@@ -137,6 +137,15 @@ async def test_the_leaving_one_may_be_asked_and_refuses(gateway: Gateway) -> Non
         deltas += await rest(stream)
     assert deltas == undisturbed(ASKED)
     assert new.asked
+
+
+async def test_where_no_other_comes_up_the_client_is_told_that_the_model_restarts(gateway: Gateway) -> None:
+    """Not that one replica stops, nor to come back as soon as that suggests."""
+    gateway.add("a").leave()
+    with closing(gateway.new_route(patience_s=0.05).generate(ASKED)) as stream:
+        with pytest.raises(Unavailable, match="the model is restarting") as refused:
+            await get(stream)
+        assert refused.value.retry_after_s == 2.0
 
 
 @pytest.mark.parametrize("takes", [True, False])
