@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -43,6 +43,7 @@ class Request:
 class Log:
     """Everything that the load asked for."""
 
+    clock: Callable[[], float]  # seconds since the load began
     requests: list[Request] = field(default_factory=list)
 
     @property
@@ -76,17 +77,17 @@ async def constant_load(server: Deployed, model: str = DEMO, users: int = 0) -> 
 
     `users`: of each client, which asks for them in turn; without any, every request is drawn anew.
     """
-    log, stop = Log(), asyncio.Event()
-    clock = asyncio.get_running_loop().time
-    began = clock()
+    time = asyncio.get_running_loop().time
+    began = time()
+    log, stop = Log(lambda: time() - began), asyncio.Event()
 
     async def ask(number: int, user: str) -> None:
-        request = Request(is_stream=bool(number % 2), user=user, started=clock() - began)
+        request = Request(is_stream=bool(number % 2), user=user, started=log.clock())
         try:
             await _ask(server.client, model, request)
         except httpx.HTTPError as error:
             request.end = type(error).__name__
-        request.ended = clock() - began
+        request.ended = log.clock()
         log.requests.append(request)
 
     async def client(number: int) -> None:
