@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -91,7 +92,8 @@ def server(group: MemoryGroup, tmp_path: Path) -> Iterator[Server]:
             yield Server(process, f"http://127.0.0.1:{port}", said)
         finally:
             for each in psutil.Process(process.pid).children(recursive=True):
-                each.kill()
+                with suppress(psutil.NoSuchProcess):  # one may end with another
+                    each.kill()
             process.kill()
             process.wait()
 
