@@ -356,6 +356,18 @@ def test_finish_of_something_unknown_or_ended_does_nothing() -> None:
     assert set(bench.ends) == {("a", 0)}
 
 
+@pytest.mark.parametrize("n", [1, 3])
+def test_finish_before_the_first_token_does_nothing(n: int) -> None:
+    bench = Bench()
+    bench.add("a", range(24), n=n)  # two steps of prompt
+    bench.step()
+    for index in range(n):
+        assert not bench.engine.finish("a", index, 0)
+        bench.engine.check_integrity()
+    bench.drain()
+    assert [bench.tokens["a", index] for index in range(n)] == [greedy_tokens(range(24), 6)] * n
+
+
 # --- abort, deadline, refusal ---------------------------------------------------------
 
 
