@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from serve_app.replica.output.tensor_rows import of_tokens
-from serve_app.text.answer.output_text import OutputText
+from serve_app.text.answer.output_text import OutputText, TextStep
 from serve_app.text.answer.parser import AnswerParser, AnswerPart
 from serve_app.types import EngineOutput, FinishReason, Perf, Tensor, TextLogprob, Timing, ToolCallDelta
 
@@ -55,7 +55,7 @@ class ChoiceState:
     def push(self, output: EngineOutput) -> ChoiceDelta:
         """Take one step's tokens. Must not be called once `finish` is set."""
         ended = output.finish in (FinishReason.EOS, FinishReason.STOP) and not output.by_sequence
-        step = self.output.push(output.token_ids, end_token=ended)
+        step, parts = self._read(output.token_ids, end_token=ended)
         used = output.token_ids[: step.num_tokens_used]
         positions = output.logprobs[: step.num_tokens_used]
         self.num_tokens += len(used)
@@ -65,7 +65,7 @@ class ChoiceState:
         self.perf = output.perf
         if output.timing is not None:
             self.timing = output.timing
-        text = step.text
+        tail = ""
         finish, cut = output.finish, False
         stop: str | int | None = None
         if step.stop is not None:
@@ -73,14 +73,15 @@ class ChoiceState:
             cut = output.finish is None
             finish, stop = FinishReason.STOP, step.stop
         elif finish is not None:
-            text += self.output.flush()
+            tail = self.output.flush()
             if self.output.stop is not None:
                 finish, stop = FinishReason.STOP, self.output.stop
             elif finish is FinishReason.STOP and used and not output.by_sequence:
                 stop = used[-1]
-        parts = AnswerPart(text)
-        if self.parser is not None:
-            parts = self.parser.feed(text, last=finish is not None)
+        if self.parser is None:
+            parts = AnswerPart(step.text + tail)
+        else:
+            parts = parts.followed_by(self.parser.feed(tail, last=finish is not None))
             if self.parser.complete and finish is not FinishReason.ERROR:
                 # The calls are complete, whatever else ended the sequence in the same step.
                 cut = output.finish is None
@@ -92,6 +93,26 @@ class ChoiceState:
         return ChoiceDelta(
             parts.text, parts.reasoning, parts.calls, used, described, finish, stop, cut, tensors
         )
+
+    def _read(self, token_ids: Sequence[int], *, end_token: bool) -> tuple[TextStep, AnswerPart]:
+        """What new tokens say, up to the one that ends the answer; without a parser it is all in the step.
+
+        Tokens that come together are read one by one where a call may end the answer: what a draft or a
+        grammar brought behind the call is no part of it.
+        """
+        parser = self.parser
+        if parser is None:
+            return self.output.push(token_ids, end_token=end_token), AnswerPart()
+        size = 1 if parser.ends_itself else max(1, len(token_ids))
+        text, used, stop, parts = "", 0, None, AnswerPart()
+        for start in range(0, len(token_ids), size):
+            piece = token_ids[start : start + size]
+            step = self.output.push(piece, end_token=end_token and start + size >= len(token_ids))
+            text, used, stop = text + step.text, used + step.num_tokens_used, step.stop
+            parts = parts.followed_by(parser.feed(step.text, last=False))
+            if stop is not None or parser.complete:
+                break
+        return TextStep(text, used, stop), parts
 
     def replay(self, token_ids: Sequence[int]) -> bool:
         """Read tokens that the client has; returns False if they end the choice, so are not its own."""

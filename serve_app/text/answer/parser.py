@@ -19,6 +19,10 @@ class AnswerPart(NamedTuple):
     reasoning: str = ""
     calls: tuple[ToolCallDelta, ...] = ()
 
+    def followed_by(self, more: AnswerPart) -> AnswerPart:
+        """This piece and the next one together."""
+        return AnswerPart(self.text + more.text, self.reasoning + more.reasoning, self.calls + more.calls)
+
 
 class AnswerParser:
     """Reads the text of one choice."""
@@ -31,6 +35,11 @@ class AnswerParser:
     def has_calls(self) -> bool:
         """Whether a tool was called."""
         return self._tools is not None and self._tools.num_calls > 0
+
+    @property
+    def ends_itself(self) -> bool:
+        """Whether an answer ends with its last call, before the model ends it."""
+        return self._tools is not None and self._tools.limited
 
     @property
     def complete(self) -> bool:

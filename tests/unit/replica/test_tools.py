@@ -116,6 +116,29 @@ async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer)
             await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_single_call_ends_at_its_brace_where_a_draft_goes_on(stream: bool) -> None:
+    loose = {"type": "function", "function": {**WEATHER["function"], "strict": False}}
+    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
+    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    answer = {"role": "tool", "tool_call_id": "c1", "content": "{}"}
+    again = asked(QUESTION, turn, answer, QUESTION, tools=(loose,), logprobs=0, stream=stream)
+    again = replace(again, tool_choice=ToolChoice(parallel=False))
+    told = []
+    for most in (0, 16):
+        engine = {"max_model_len": 512, "num_blocks": 80, "ngram_draft": most}
+        async with model_server(engine, name="demo-chat") as server:
+            sink = await run(server, replace(again, id=f"most-{most}"))
+            last = sink.deltas[-1]
+            ids = [token for delta in sink.deltas for token in delta.token_ids]
+            logprobs = [one.token_id for delta in sink.deltas for one in delta.logprobs or ()]
+            told.append((sink.calls, sink.text(), ids, last.finish, last.usage.completion_tokens))
+            assert logprobs == ids
+            assert server.stats().accepted_tokens > 0 or not most
+    assert told[0] == told[1]
+    assert told[0][3] is FinishReason.TOOL_CALLS
+
+
 @pytest.mark.parametrize(
     "choice",
     [

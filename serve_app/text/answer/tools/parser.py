@@ -37,6 +37,7 @@ class ToolParser:
         self._source = Source()
         self._calls = Calls(self._source, names, new_id, max_calls)
         self._run = self._parse()
+        self.limited = max_calls is not None
         self.complete = False  # as many calls as are wanted have ended
         next(self._run)
 
