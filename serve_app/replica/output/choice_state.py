@@ -59,8 +59,8 @@ class ChoiceState:
         used = output.token_ids[: step.num_tokens_used]
         positions = output.logprobs[: step.num_tokens_used]
         self.num_tokens += len(used)
-        if positions:
-            self.cumulative_logprob += sum(p.logprob for p in positions)
+        for position in positions:  # one by one: the sum must not depend on how the tokens came
+            self.cumulative_logprob += position.logprob
         tensors = of_tokens(output.tensors, 0, len(used)) if output.tensors else {}
         self.perf = output.perf
         if output.timing is not None:

@@ -119,8 +119,12 @@ async def test_a_single_call_ends_the_sequence_at_its_brace(server: ModelServer)
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_single_call_ends_at_its_brace_where_a_draft_goes_on(stream: bool) -> None:
     loose = {"type": "function", "function": {**WEATHER["function"], "strict": False}}
-    call = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Oslo"}}}
-    turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+    oslo = {"name": "get_weather", "arguments": {"city": "Oslo"}}
+    turn = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": oslo}],
+    }
     answer = {"role": "tool", "tool_call_id": "c1", "content": "{}"}
     again = asked(QUESTION, turn, answer, QUESTION, tools=(loose,), logprobs=0, stream=stream)
     again = replace(again, tool_choice=ToolChoice(parallel=False))

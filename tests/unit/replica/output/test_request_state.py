@@ -65,3 +65,19 @@ def test_without_the_wish_a_step_is_one_delta(tokenizer: Tokenizer) -> None:
     (delta,) = generation(tokenizer).push(output(40, 41, 42)).deltas
     assert delta.token_ids == (40, 41, 42)
     assert delta.step is None
+
+
+def test_candidates_of_equal_likelihood_tie_however_their_tokens_came(tokenizer: Tokenizer) -> None:
+    state = generation(tokenizer, best_of=2)
+    logprobs = (-0.1, -0.2, -0.3)  # their sum depends on the order in which they are rounded
+
+    def part(index: int, first: int, values: tuple[float, ...], finish: FinishReason | None) -> EngineOutput:
+        positions = tuple(PositionLogprobs(first + i, value) for i, value in enumerate(values))
+        ids = tuple(position.token_id for position in positions)
+        return EngineOutput(request_id="r", index=index, token_ids=ids, logprobs=positions, finish=finish)
+
+    for i, value in enumerate(logprobs):
+        state.push(part(0, 40 + i, (value,), FinishReason.LENGTH if i == 2 else None))
+    state.push(part(1, 60, logprobs[:1], None))
+    (delta,) = state.push(part(1, 61, logprobs[1:], FinishReason.LENGTH)).deltas
+    assert delta.token_ids == (40, 41, 42), "the earlier one wins a tie"
