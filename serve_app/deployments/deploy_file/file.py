@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from ray.serve.schema import ServeApplicationSchema, ServeDeploySchema
 
@@ -28,6 +28,9 @@ from serve_app.deployments.deploy_file.schema import (
     wrong_values,
 )
 from serve_app.endpoints.catalogue import Catalogue, CatalogueError, parse_catalogue
+
+DEFAULT_PORT: Final = 8000  # Serve's
+MOST_PORT: Final = 65_535
 
 
 class DeployFileError(ValueError):
@@ -116,10 +119,18 @@ class _Check:
                 "must be set, because Serve's default is every interface; write `host: 127.0.0.1` for this "
                 "machine alone, or `host: 0.0.0.0` for the network, with API keys"
             )
+        port = _http_port(options)
+        if port is not None and not 1 <= port <= MOST_PORT:
+            yield Place(("http_options", "port")).error(f"must be from 1 to {MOST_PORT}; it is {port}")
         for index, each in enumerate(applications):
             if isinstance(each, Mapping):
                 place = Place(("applications", index)).named("application", each.get("name"))
                 yield from self._application(each, place)
+                config = self.apps[-1].config
+                if isinstance(config, GatewayConfig) and port is not None and config.grpc_port == port:
+                    yield place.at("args", "grpc_port").error(
+                        f"HTTP listens at {port} already; write another"
+                    )
         yield from disagreements(self.apps, self.catalogue, self._endpoints)
 
     def _application(self, raw: Mapping[str, Any], place: Place) -> Iterator[Problem]:
@@ -165,6 +176,15 @@ class _Check:
             self.catalogue = parse_catalogue(config)
         except CatalogueError as error:
             yield from (self._endpoints.error(problem) for problem in error.problems)
+
+
+def _http_port(options: object) -> int | None:
+    """Where the file's HTTP listens, also where it does not say; None for what Ray's schema refuses."""
+    raw = options.get("port", DEFAULT_PORT) if isinstance(options, Mapping) else DEFAULT_PORT
+    try:
+        return int(raw)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _without_scaling(raw: Mapping[str, Any]) -> Mapping[str, Any]:

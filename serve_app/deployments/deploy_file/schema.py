@@ -55,9 +55,16 @@ def wrong_values(raw: Mapping[str, Any], schema: type[BaseModel], place: Place) 
     try:
         schema.model_validate(raw)
     except ValidationError as error:
-        for each in error.errors():
-            if each["type"] != "extra_forbidden":
-                yield place.at(*_followed(raw, each["loc"], each["type"])).error(_sentence(each))
+        found = [
+            (tuple(_followed(raw, each["loc"], each["type"])), each)
+            for each in error.errors()
+            if each["type"] != "extra_forbidden"
+        ]
+        # Where a number or a word may stand, what is wrong with a number is not that it is no word.
+        other = {where for where, each in found if each["type"] != "string_type"}
+        for where, each in found:
+            if each["type"] != "string_type" or where not in other:
+                yield place.at(*where).error(_sentence(each))
     except Exception as error:  # Ray's own validators raise whatever they come across
         yield place.error(f"is refused by Ray: {error}")
 

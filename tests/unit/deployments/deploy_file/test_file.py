@@ -92,6 +92,25 @@ MISTAKES = {
     "a misspelt key of the file": ("proxy_location:", "proxy_locaton:", "proxy_locaton", "'proxy_location'"),
     "a misspelt key of HTTP": ("port: 8000", "prot: 8000", "http_options.prot", "did you mean 'port'?"),
     "no host": ("host: 127.0.0.1, ", "", "http_options.host", "write `host: 127.0.0.1`"),
+    "a port that there is not": (
+        "port: 8000",
+        "port: 70000",
+        "http_options.port",
+        "from 1 to 65535; it is 70000",
+    ),
+    "a port below all": ("port: 8000", "port: 0", "http_options.port", "from 1 to 65535; it is 0"),
+    "one port for HTTP and gRPC": (
+        "max_in_flight: 100",
+        "grpc_port: 8000",
+        "applications[0].args.grpc_port",
+        "HTTP listens at 8000 already",
+    ),
+    "no replica": (
+        "num_replicas: 2",
+        "num_replicas: 0",
+        "applications[0].deployments[0].num_replicas",
+        "must be greater than 0; it is 0",
+    ),
     "a wrong proxy location": ("EveryNode", "Everywhere", "proxy_location", "'EveryNode'"),
     "a misspelt key of an application": (
         "route_prefix: /",
