@@ -146,12 +146,12 @@ class Engine:
         """End a sequence after its first `num_tokens` output tokens, where a stop string was found.
 
         Later tokens are forgotten, in the prefix index too. No output follows. Returns False, and does
-        nothing, for a sequence that has ended already or has no token yet, and for an unknown one.
+        nothing, for a sequence that has ended already, an unknown one, and where `Group.can_cut` is not.
         """
         group = self._groups.get(request_id)
         sequence = group.sequences.get(index) if group else None
-        if group is None or sequence is None or group.beam_set is not None or not sequence.num_output:
-            return False  # a search tells nothing before its end, so there is nothing to cut
+        if group is None or sequence is None or not group.can_cut:
+            return False
         self._tables.forget(sequence, keep=sequence.prompt_len + num_tokens)
         self._close(group, sequence)
         return True

@@ -17,7 +17,7 @@ from serve_app.engine.request.tensors import from_rows, to_torch
 from serve_app.engine.sampling.beam import BeamSearch
 from serve_app.engine.sampling.verification import SamplingTask
 from serve_app.engine.sequence import BeamSet, Proposer, Sequence
-from serve_app.errors import NumericalError
+from serve_app.errors import InvalidField
 from serve_app.types import (
     EngineOutput,
     EngineRequest,
@@ -30,7 +30,7 @@ from serve_app.types import (
     Timing,
 )
 
-NO_HYPOTHESIS: Final = NumericalError("the masks of this request leave fewer answers than it asks for").info()
+NO_HYPOTHESIS: Final = InvalidField("n", "the masks of this request leave fewer answers.").info()
 
 
 @dataclass(slots=True, eq=False)
@@ -118,6 +118,14 @@ class Group:
         """Note that the first of the sequences has been admitted, with the prefix that was known already."""
         self.started = now
         self.cached_tokens, self.cached_blocks = sequence.num_computed, sequence.num_indexed
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether one sequence can end alone.
+
+        A search tells nothing before its end, and until the others are forked from it, the leader is needed.
+        """
+        return self.beam_set is None and (self.forked or self.request.n == 1)
 
     @property
     def leader(self) -> Sequence:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from serve_app.config import WATERMARK_KEY
+from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.request.tensors import row_bytes
 from serve_app.engine.sampling.choice import NOT_FINITE, NOT_FINITE_ERROR, NOTHING_LEFT, Choice
 from serve_app.engine.sampling.few_threads import few_threads
@@ -36,13 +37,8 @@ from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.topk import NEVER, highest
 from serve_app.engine.sequence import Sequence
 from serve_app.engine.transfer import send
-from serve_app.errors import GenerationFailed, NumericalError
+from serve_app.errors import GenerationFailed, InvalidField
 from serve_app.types import ErrorInfo, SamplingParams
-
-_ALL_MASKED: Final = NumericalError(
-    "no token is left to choose from: logit_bias, bad_words, allowed_token_ids, min_tokens and the grammar "
-    "exclude all"
-).info()
 
 _PROCESSOR_FAILED: Final = GenerationFailed("a logits processor of this request failed").info()
 
@@ -274,8 +270,24 @@ def _draw_drafted(
 
 
 def _nothing_left(sequence: Sequence) -> ErrorInfo:
-    failed = None if sequence.constraint is None else sequence.constraint.error
-    return failed or _ALL_MASKED
+    """Why no token is left: the grammar failed, or what the request itself excludes is everything."""
+    if sequence.constraint is not None and sequence.constraint.error is not None:
+        return sequence.constraint.error
+    sampling = sequence.sampling
+    masks = {
+        "allowed_token_ids": sampling.allowed_token_ids,
+        "bad_words": sampling.bad_words,
+        "no_repeat_ngram": sampling.no_repeat_ngram,
+        "min_tokens": sampling.min_tokens,
+        "bias": sequence.bias is not None,
+        "logits_processors": sampling.processors,
+        FIELD: sequence.constraint is not None,
+    }
+    given = [name for name, value in masks.items() if value]
+    others = f" beside {', '.join(given[1:])}" if given[1:] else ""
+    return InvalidField(
+        given[0] if given else None, f"leaves no token to choose from{others}.", joint=" "
+    ).info()
 
 
 def _draw_of(sampling: SamplingParams, vocab_size: int) -> tuple[Draw | None, int]:

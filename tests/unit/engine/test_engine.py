@@ -356,16 +356,15 @@ def test_finish_of_something_unknown_or_ended_does_nothing() -> None:
     assert set(bench.ends) == {("a", 0)}
 
 
-@pytest.mark.parametrize("n", [1, 3])
-def test_finish_before_the_first_token_does_nothing(n: int) -> None:
+def test_finish_does_nothing_until_the_choices_are_forked() -> None:
     bench = Bench()
-    bench.add("a", range(24), n=n)  # two steps of prompt
+    bench.add("a", range(24), n=3)  # two steps of prompt
     bench.step()
-    for index in range(n):
+    for index in range(3):
         assert not bench.engine.finish("a", index, 0)
         bench.engine.check_integrity()
     bench.drain()
-    assert [bench.tokens["a", index] for index in range(n)] == [greedy_tokens(range(24), 6)] * n
+    assert [bench.tokens["a", index] for index in range(3)] == [greedy_tokens(range(24), 6)] * 3
 
 
 # --- abort, deadline, refusal ---------------------------------------------------------

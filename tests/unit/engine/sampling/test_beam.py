@@ -491,7 +491,7 @@ def test_masks_that_leave_one_answer_give_it_and_those_that_leave_none_an_error(
     none = beam_request("none", [1], Beam(width=2), n=2, allowed_token_ids=(7,), bad_words=((7,),))
     told = run(engine, one, none)
     assert tokens(told["one"]) == [[7, 7, 7]]
-    assert [o.error.kind for o in told["none"] if o.error] == ["NumericalError"] * 2
+    assert [o.error.kind for o in told["none"] if o.error] == ["InvalidField"] * 2
 
 
 @pytest.mark.parametrize(

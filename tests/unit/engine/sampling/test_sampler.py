@@ -269,7 +269,10 @@ def test_a_row_whose_tokens_are_all_excluded_fails_alone(logprobs: int | None) -
     x = normal(3)
     best = int(x[2].argmax())
     results = Sampler(V, EOS).sample(x, lines)
-    assert [r.error.kind if r.error else None for r in results] == ["NumericalError"] * 2 + [None]
+    assert [r.error.kind if r.error else None for r in results] == ["InvalidField"] * 2 + [None]
+    assert results[0].error is not None
+    assert results[0].error.param == "allowed_token_ids"
+    assert "bad_words" in results[0].error.reason
     assert tokens(results) == [-1, -1, best]
 
 
