@@ -231,6 +231,15 @@ async def test_return_tokens_as_token_ids_names_tokens_by_id(client: httpx.Async
     assert [entry["bytes"] for entry in plain["logprobs"]["content"]] == [e["bytes"] for e in entries]
 
 
+@module_loop
+@pytest.mark.own_server
+async def test_masks_that_exclude_every_token_are_an_error_of_their_fields(client: httpx.AsyncClient) -> None:
+    found = await ROUTE.ask(client, allowed_token_ids=[300], no_repeat_ngram_size=1)
+    assert found.status_code == 400  # no other try would do better, and clients repeat what is a 500
+    assert error_of(found)["param"] == "allowed_token_ids"
+    assert "no_repeat_ngram" in error_of(found)["message"]
+
+
 @pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])
 @pytest.mark.parametrize("setting", ["openai", "mindie"])
 async def test_the_route_is_openais_by_setting_or_prefix(path: str, setting: str) -> None:
