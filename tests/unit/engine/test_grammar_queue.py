@@ -101,8 +101,10 @@ def test_masks_that_leave_nothing_of_a_grammar_end_their_own_request(engine, fas
     bad = request("[0-9]", sampling={"bad_words": tuple((i,) for i in digits)})
     good = request("[0-9]")
     outputs = run(engine, bad, good)
-    assert outputs[bad.id, 0][-1].error is not None
-    assert "grammar" in outputs[bad.id, 0][-1].error.reason
+    error = outputs[bad.id, 0][-1].error
+    assert error is not None
+    assert error.param == "bad_words"
+    assert "beside response_format" in error.reason
     assert outputs[good.id, 0][-1].finish is FinishReason.EOS
 
 
