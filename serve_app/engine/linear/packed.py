@@ -46,7 +46,7 @@ def choose_method(dtype: torch.dtype) -> Method:
         return Method.PLAIN
     if native() is not None:
         return Method.NATIVE
-    return Method.ONEDNN if _has_onednn() else Method.PLAIN
+    return Method.ONEDNN if _has_onednn(dtype) else Method.PLAIN
 
 
 class PackedLinear(nn.Module):
@@ -147,7 +147,7 @@ class PackedLinear(nn.Module):
             self._weight = kernels.pack_weight(weight, lasting=self._lasting) if compact is None else compact
             if self._bias is not None:
                 self._wide_bias = functional.pad(self._bias.float(), (0, -self.out_features % LANES))
-        elif self.method is Method.ONEDNN and _has_onednn():
+        elif self.method is Method.ONEDNN and _has_onednn(self.dtype):
             self._weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), 32)
         else:
             self.method = Method.PLAIN
@@ -209,6 +209,9 @@ def pack_linears(module: nn.Module, linears: Set[nn.Module], pack: Pack = Packed
     return count
 
 
-def _has_onednn() -> bool:
-    names = ("_reorder_linear_weight", "_linear_pointwise")
-    return torch._C._has_mkldnn and all(hasattr(torch.ops.mkldnn, name) for name in names)
+def _has_onednn(dtype: torch.dtype) -> bool:
+    """oneDNN packs bfloat16 only on CPUs with AVX512 or AVX-NE-CONVERT, and raises an error on others."""
+    names = ("_reorder_linear_weight", "_linear_pointwise", "_is_mkldnn_bf16_supported")
+    if not torch._C._has_mkldnn or not all(hasattr(torch.ops.mkldnn, name) for name in names):
+        return False
+    return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
