@@ -1,9 +1,10 @@
 """Quantised weights in plain torch: how codes are chosen, and the product that native functions reproduce.
 
 Weights become int8, with a scale for each output. Those of int4 are int8 too, but sixteen at a time lie on a
-lattice: a step times a number of four bits, minus a least. Activations become int8, with a scale for each
-row. Sums of codes are exact integers. All other operations have a fixed order. So every path has the same
-result, bit for bit, whatever instructions it uses and whatever rows are beside a row.
+lattice: a step times a number of four bits, minus a least. Activations become integers, with a scale for each
+row: int8, and sixteen bits for the few that are far from the others. Sums of codes are exact integers. All
+other operations have a fixed order. So every path has the same result, bit for bit, whatever instructions it
+uses and whatever rows are beside a row.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from torch.nn import functional
 
 from serve_app.engine.kernels.structs import INT4_INPUTS, Product
 
-EXACT: Final = 1024  # inputs whose sum of int8 products is exact in float32: 127 * 127 * 1024 < 2^24
+EXACT: Final = 1024  # inputs whose sum of int8 products is exact in float32: 128 * 127 * 1024 < 2^24
+MAX_CODE: Final = 127.0  # of weights, of a cache, and of most activations
+COARSE: Final = 256  # a code of sixteen bits is one of eight bits plus this times another
+MOST_CODE: Final = MAX_CODE * (COARSE + 1)  # of a code of sixteen bits
+REACH: Final = 8.0  # codes of eight bits reach at least so many times the mean magnitude of a row
 LEAST_PEAK: Final = 1e-30  # a row of activations with a smaller peak is a row of zeros
 CHUNK: Final = 1 << 18  # weights that are quantised at once: small enough for the second-level cache
 MOST_Q: Final = 15  # of four bits
-MOST_STEP, MOST_LEAST = 17, 128  # in codes: fifteen steps reach from -127 to 127
+MOST_STEP, MOST_LEAST = 17, 127  # in codes: fifteen steps reach from -127 to 127
 # The lattices tried for sixteen weights of int4: their step, beside the one that reaches from the lowest
 # weight to the highest, and how far their middle is above that of the weights, in steps.
 STEPS: Final = (-1, 0)
@@ -98,29 +103,52 @@ class QuantizedWeight:
 def product(x: torch.Tensor, weight: QuantizedWeight, bias: torch.Tensor | None) -> torch.Tensor:
     """x [M, K] float32 -> x W^T + bias: [M, N] float32. Equal to the native product, bit for bit."""
     codes, row_scales = quantize_rows(x)
-    sums = torch.zeros(len(x), len(weight.codes), dtype=torch.int32)
-    for first in range(0, x.shape[1], EXACT):
-        part = slice(first, first + EXACT)
-        sums += (codes[:, part] @ weight.codes[:, part].float().T).int()
+    coarse = ((codes + COARSE // 2) / COARSE).floor_()
+    sums = _exact(codes - coarse * COARSE, weight.codes)
+    if coarse.any():
+        sums += COARSE * _exact(coarse, weight.codes)
     out = sums.float() * row_scales[:, None] * weight.scales
     return out if bias is None else out + bias
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, K] float32 -> codes from -127 to 127, as float32, and scales [M]; NaN if not finite."""
-    finite = x.isfinite().all(1)
-    peak = x.abs().amax(1)
-    empty = ~finite | ~(peak >= LEAST_PEAK)
-    inverse = torch.where(empty, 0.0, torch.full_like(peak, 127.0) / peak)  # 127.0 / peak would round twice
-    codes = torch.where(empty[:, None], 0.0, (x * inverse[:, None]).round())
-    scales = torch.where(empty, 0.0, peak / 127.0)
-    return codes, torch.where(finite, scales, float("nan"))
+    """x [M, K] float32 -> codes, as float32, and scales [M]; NaN if not finite.
+
+    The largest magnitude of a row has the code 127. Where the row's mean magnitude would be less than an
+    eighth of that, the largest has a code up to 32,639, so that 127 is eight times the mean.
+    """
+    wide, _ = _codes(x, torch.full((len(x),), MOST_CODE))
+    # The mean is that of integers, so it does not depend on the order of a sum.
+    mean = wide.abs().sum(1, dtype=torch.float64).float() / torch.full((len(x),), float(x.shape[1]))
+    reach = torch.full_like(mean, MOST_CODE) / (REACH * mean)  # infinite for a row of zeros
+    return _codes(x, MAX_CODE * reach.clamp_(1.0, MOST_CODE / MAX_CODE))
 
 
 def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys or values [..., D] -> what a cache of codes keeps of them: codes int8, and scales [...]."""
-    codes, scales = quantize_rows(x.reshape(-1, x.shape[-1]).float())
+    rows = x.reshape(-1, x.shape[-1]).float()
+    codes, scales = _codes(rows, torch.full((len(rows),), MAX_CODE))
     return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])
+
+
+def _codes(x: torch.Tensor, most: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """As quantize_rows. most [M]: the code of the largest magnitude."""
+    finite = x.isfinite().all(1)
+    peak = x.abs().amax(1)
+    empty = ~finite | ~(peak >= LEAST_PEAK)
+    inverse = torch.where(empty, 0.0, most / peak)  # a number over a tensor would be rounded twice
+    codes = torch.where(empty[:, None], 0.0, (x * inverse[:, None]).round())
+    scales = torch.where(empty, 0.0, peak / most)
+    return codes, torch.where(finite, scales, float("nan"))
+
+
+def _exact(codes: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """codes [M, K], integers from -128 to 127 as float32; weight [N, K] int8 -> codes W^T: [M, N] int32."""
+    sums = torch.zeros(len(codes), len(weight), dtype=torch.int32)
+    for first in range(0, codes.shape[1], EXACT):
+        part = slice(first, first + EXACT)
+        sums += (codes[:, part] @ weight[:, part].float().T).int()
+    return sums
 
 
 def _lattices(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -90,6 +90,7 @@ class QuantizedLinear(PackedLinear):
         bias = None if self._wide_bias is None else self._wide_bias[places]
         for rows in (1, 7, 19):
             x = torch.linspace(-1, 1, rows * self.in_features).mul(99).cos().view(rows, -1)
+            x[-1, self.in_features // 2] *= 999  # has a code of sixteen bits
             if not torch.equal(self.project(x)[:, places], product(x, ends, bias)):
                 return 1.0
         return 0.0

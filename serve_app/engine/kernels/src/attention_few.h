@@ -228,11 +228,12 @@ void few_scores(long rows, const typename Way::Factor* q, long dim, const typena
                 const void* next, float* to, long stride) {
   const Ahead after = ahead(keys, next);
   rows_at_once<Way::AT_ONCE>(rows, [&](auto some, long r) {
+    constexpr int MOST = vectors_at_once(some, 2);
     long k = 0;
-    for (; k + 2 * LANES <= width; k += 2 * LANES)
+    for (; MOST == 2 && k + 2 * LANES <= width; k += 2 * LANES)
       Way::template scores<some, 2>(q + r * dim, dim, keys + k * TOGETHER<typename Way::Cached>, size, after,
                                     to + r * stride + k, stride);
-    if (k < width)
+    for (; k < width; k += LANES)
       Way::template scores<some, 1>(q + r * dim, dim, keys + k * TOGETHER<typename Way::Cached>, size, after,
                                     to + r * stride + k, stride);
   });
@@ -245,12 +246,13 @@ void few_sums(long rows, const typename Way::Factor* p, long p_row, const typena
   rows_at_once<Way::AT_ONCE>(rows, [&](auto some, long r) {
     const auto* const at = p + r * p_row;
     float* const to = out + r * width;
+    constexpr int MOST = vectors_at_once(some, 4);
     long f = 0;
-    for (; f + 4 * LANES <= width; f += 4 * LANES)
+    for (; MOST == 4 && f + 4 * LANES <= width; f += 4 * LANES)
       Way::template sums<some, 4>(at, p_row, rows_at, count, f, after, to, width);
-    for (; f + 2 * LANES <= width; f += 2 * LANES)
+    for (; MOST >= 2 && f + 2 * LANES <= width; f += 2 * LANES)
       Way::template sums<some, 2>(at, p_row, rows_at, count, f, after, to, width);
-    if (f < width) Way::template sums<some, 1>(at, p_row, rows_at, count, f, after, to, width);
+    for (; f < width; f += LANES) Way::template sums<some, 1>(at, p_row, rows_at, count, f, after, to, width);
   });
 }
 

@@ -38,7 +38,7 @@ INLINE F16 weight_of(F16 score, F16 base) {
 
 template <Weights FORM>
 INLINE F16 base_of(F16 top) {
-  const F16 finite = top == -INF ? F16{} : top;  // a row that has seen no key: all its weights are 0
+  const F16 finite = where(top == -INF, F16{}, top);  // a row that has seen no key: all its weights are 0
   return FORM == Weights::FLOATS ? finite : finite * LOG2_E;
 }
 
@@ -91,7 +91,7 @@ struct SoftmaxTile {
       const F16 before = load(s.top + r), after = max(load(tops + r), before), above = base_of<FORM>(after);
       store(s.top + r, after);
       store(base + r, above);
-      store(factor + r, after > before ? weight_of<FORM>(before, above) : splat(1.f));
+      store(factor + r, where(after > before, weight_of<FORM>(before, above), splat(1.f)));
     }
   }
 

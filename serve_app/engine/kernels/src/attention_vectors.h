@@ -33,10 +33,11 @@ void small_product(const float* a, long lda, const T* b, long ldb, long n, float
 // The same for any width that is a multiple of sixteen.
 template <int MR, bool ADD, class T>
 void row_product(const float* a, long lda, const T* b, long ldb, long n, float* c, long ldc, long width) {
+  constexpr int MOST = vectors_at_once(MR, 4);
   long j = 0;
-  for (; j + 4 * LANES <= width; j += 4 * LANES)
+  for (; MOST >= 4 && j + 4 * LANES <= width; j += 4 * LANES)
     small_product<MR, 4, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
-  for (; j + 2 * LANES <= width; j += 2 * LANES)
+  for (; MOST >= 2 && j + 2 * LANES <= width; j += 2 * LANES)
     small_product<MR, 2, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
   for (; j < width; j += LANES) small_product<MR, 1, ADD>(a, lda, b + j, ldb, n, c + j, ldc);
 }

@@ -1,22 +1,28 @@
-// Rows of numbers as int8 codes with one scale each. A code is the nearest integer, ties to even, of a number times
-// 127 / the largest magnitude of its row; the scale is that magnitude / 127. So a row's codes depend on no other row,
-// nor on the instructions that made them. Activations of quantised products are such rows; so are the keys and values
-// of a cache.
+// Rows of numbers as integer codes with one scale each. A code is the nearest integer, ties to even, of a number times
+// most / the largest magnitude of its row, where `most` is the code of that magnitude; the scale is that magnitude /
+// most. So a row's codes depend on no other row, nor on the instructions that made them. The keys and values of a cache
+// have 127 as the most. So have activations of quantised products, but for rows with a few large numbers.
 #pragma once
 #include <algorithm>
 
 #include "vec.h"
 
 constexpr float MAX_CODE = 127.f, LEAST_PEAK = 1e-30f;  // a row with a smaller peak is a row of zeros
+constexpr float MOST_CODE = 257 * MAX_CODE;              // 127 * 256 + 127: two bytes
+// Codes of one byte reach at least so many times the mean magnitude of a row. Those of normal numbers reach about six
+// times; hidden states of real models have single numbers of hundreds.
+constexpr float REACH = 8.f;
 
 // The nearest integer of each lane, ties to even.
 INLINE I16 nearest(F16 v) {
 #ifdef __AVX512F__
   return (I16)_mm512_cvtps_epi32((__m512)v);
+#elif defined(__AVX2__)
+  return {(decltype(I16::low))_mm256_cvtps_epi32(v.low), (decltype(I16::low))_mm256_cvtps_epi32(v.high)};
 #else
-  I16 out;
-  for (int i = 0; i < LANES; i++) out[i] = (int32_t)__builtin_rintf(v[i]);
-  return out;
+  int32_t each[LANES];
+  for (int i = 0; i < LANES; i++) each[i] = (int32_t)__builtin_rintf(v[i]);
+  return load_bytes<I16>(each);
 #endif
 }
 
@@ -26,7 +32,7 @@ class Peaks {
  public:
   INLINE_MEMBER void take(F16 v) {
     const U16 magnitude = (U16)v & 0x7fffffffu;
-    peaks_ = peaks_ > magnitude ? peaks_ : magnitude;
+    peaks_ = where(peaks_ > magnitude, peaks_, magnitude);
   }
   // The largest of all; infinity or NaN if a number is not finite.
   INLINE_MEMBER float highest() const {
@@ -47,11 +53,11 @@ struct Codes {
   float scale, inverse;  // inverse 0: all codes are 0
   bool empty;
 
-  INLINE_MEMBER explicit Codes(float peak) {
+  INLINE_MEMBER explicit Codes(float peak, float most = MAX_CODE) {
     const float fault = peak - peak;  // 0, or NaN where a number is not finite
     empty = !(peak >= LEAST_PEAK) || fault != fault;
-    scale = (empty ? 0.f : peak / MAX_CODE) + fault;
-    inverse = empty ? 0.f : MAX_CODE / peak;
+    scale = (empty ? 0.f : peak / most) + fault;
+    inverse = empty ? 0.f : most / peak;
   }
   INLINE_MEMBER I16 of(F16 v) const { return empty ? I16{} : nearest(v * inverse); }
 };
@@ -61,7 +67,7 @@ INLINE void store(int8_t* p, I16 codes) {
 #ifdef __AVX512F__
   _mm_storeu_si128((__m128i*)p, _mm512_cvtepi32_epi8((__m512i)codes));
 #else
-  const C16 bytes = __builtin_convertvector(codes, C16);
+  const C16 bytes = to_bytes(codes);
   memcpy(p, &bytes, sizeof bytes);
 #endif
 }
@@ -73,6 +79,25 @@ inline float peak_of(const float* x, long n) {
   for (; i + LANES <= n; i += LANES) peaks.take(load(x + i));
   if (i < n) peaks.take(load_some(x + i, n - i));
   return peaks.highest();
+}
+
+// The code of the largest magnitude `peak` of x [n]: 127, or more, so that 127 is REACH times the mean magnitude. The mean
+// is that of integers, so it does not depend on the order of a sum.
+inline float most_of(const float* x, long n, float peak) {
+  const Codes codes(peak, MOST_CODE);
+  if (codes.empty) return MAX_CODE;
+  U16 sums = {};
+  const auto take = [&](F16 v) {
+    const I16 code = codes.of(v);
+    sums += (U16)where(code < 0, -code, code);
+  };
+  long i = 0;
+  for (; i + LANES <= n; i += LANES) take(load(x + i));
+  if (i < n) take(load_some(x + i, n - i));
+  uint64_t total = 0;
+  for (int lane = 0; lane < LANES; lane++) total += sums[lane];
+  const float mean = (float)total / (float)n;
+  return MAX_CODE * std::clamp(MOST_CODE / (REACH * mean), 1.f, MOST_CODE / MAX_CODE);
 }
 
 // Stores codes [n] of x [n], and returns their scale.

@@ -1,5 +1,5 @@
 // Products of int4 weights with rows of int8. A weight is q * step - least: q has four bits, and every sixteen inputs of
-// an output share a step from 0 to 17 and a least from 0 to 128. So weights are int8 with a scale for each output, and
+// an output share a step from 0 to 17 and a least from 0 to 127. So weights are int8 with a scale for each output, and
 // their products are those of int8_product.h, bit for bit.
 //
 // A packed weight: panels [N/16][K/64] of 640 bytes, K rounded up to 64, then N scales, rounded up to 16. The 640 bytes
@@ -35,11 +35,51 @@ INLINE U16 load_group(const uint8_t* p) {
 #ifdef __AVX512BW__
   return (U16)_mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)p));
 #else
-  U16 pairs;
-  for (int i = 0; i < LANES; i++) pairs[i] = p[2 * i] | (uint32_t)p[2 * i + 1] << 16;
-  return pairs;
+  return (U16)convert<W32>(load_bytes<Lanes<uint8_t, 32>>(p));
 #endif
 }
+
+// The sums of a row's coarse codes times the weights of a panel.
+inline I16 coarse_sums(const Int4Weight& weight, long j, const QuantizedRows& x, long row) {
+  const uint8_t* const panel = weight.codes + j * weight.panel();
+  I16 sums = {};
+  x.each_coarse(row, [&](long at, uint32_t codes) {
+    const long step = at / INT_TILE_ROWS, line = at % INT_TILE_ROWS, group = line / INT4_QUADS;
+    const uint8_t* const w = panel + step * INT4_STEP;
+    const U16 q = load_line(w + line % INT4_LINES * 64) >> (line < INT4_LINES ? 0 : 4) & LOW_HALVES;
+    const int32_t sum = (int8_t)codes + (int8_t)(codes >> 8) + (int8_t)(codes >> 16) + (int8_t)(codes >> 24);
+    const U16 products = (U16)add_four(I16{}, q, U16{} + codes);
+    sums = add_two(sums, (products & 0xffffu) | -(uint32_t)sum << 16, load_group(w + INT4_CODES + group * 2 * LANES));
+  });
+  return sums;
+}
+
+// Sums of q times codes, of the sixteen inputs of a group.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__)
+using GroupSums = U16;  // two of sixteen bits in each lane: no more than 4 * 2 * 15 * 128
+
+INLINE GroupSums add_group(GroupSums sums, U16 q, U16 x) {
+  return on_halves(
+      [](__m256i to, __m256i q, __m256i rows) { return _mm256_add_epi16(to, _mm256_maddubs_epi16(q, rows)); }, sums, q, x);
+}
+
+// total + the sums of two groups times their steps, less their leasts times the sums of the row's codes. `sums`: of the
+// first group; those of the second are two further on.
+INLINE I16 add_groups(I16 total, GroupSums low, GroupSums high, U16 first, U16 second, const uint32_t* sums) {
+  total = add_two(total, low, first << 16 | (first & 0xffffu));
+  total = add_two(total, high, second << 16 | (second & 0xffffu));
+  return add_two(total, U16{} + (sums[0] >> 16 | sums[2]), first >> 16 | (second & 0xffff0000u));
+}
+#else
+using GroupSums = I16;
+
+INLINE GroupSums add_group(GroupSums sums, U16 q, U16 x) { return add_four(sums, q, x); }
+
+INLINE I16 add_groups(I16 total, GroupSums low, GroupSums high, U16 first, U16 second, const uint32_t* sums) {
+  total = add_two(total, ((U16)low & 0xffffu) | sums[0], first);
+  return add_two(total, ((U16)high & 0xffffu) | sums[2], second);
+}
+#endif
 
 // MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
 template <int MR, int NR>
@@ -57,7 +97,7 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
     }
 #pragma GCC unroll 2
     for (long group = 0; group < 2; group++) {  // and group + 2, whose q are in the high halves
-      I16 low[MR][NR] = {}, high[MR][NR] = {};
+      GroupSums low[MR][NR] = {}, high[MR][NR] = {};
 #pragma GCC unroll 4
       for (long line = group * INT4_QUADS; line < (group + 1) * INT4_QUADS; line++) {
         U16 b[NR];
@@ -72,8 +112,8 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
           const U16 a = splat_four(at), d = splat_four(at + INT_INPUTS / 2);
 #pragma GCC unroll 4
           for (int c = 0; c < NR; c++) {
-            low[r][c] = add_four(low[r][c], b[c] & LOW_HALVES, a);
-            high[r][c] = add_four(high[r][c], b[c] >> 4 & LOW_HALVES, d);
+            low[r][c] = add_group(low[r][c], b[c] & LOW_HALVES, a);
+            high[r][c] = add_group(high[r][c], b[c] >> 4 & LOW_HALVES, d);
           }
         }
       }
@@ -84,16 +124,15 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
 #pragma GCC unroll 4
         for (int r = 0; r < MR; r++) {
           const uint32_t* const sums = x.group_sums(row + r) + step * (INT_INPUTS / INT4_INPUTS) + group;
-          total[r][c] = add_two(total[r][c], ((U16)low[r][c] & 0xffffu) | sums[0], first);
-          total[r][c] = add_two(total[r][c], ((U16)high[r][c] & 0xffffu) | sums[2], second);
+          total[r][c] = add_groups(total[r][c], low[r][c], high[r][c], first, second, sums);
         }
       }
     }
   }
   for (int r = 0; r < MR; r++)
     for (int c = 0; c < NR; c++)
-      store(out + r * stride + c * LANES,
-            to_floats(total[r][c]) * x.scale(row + r) * load(weight.scales + (j + c) * LANES));
+      store(out + r * stride + c * LANES, to_floats(with_coarse(total[r][c], weight, j + c, x, row + r)) *
+                                              x.scale(row + r) * load(weight.scales + (j + c) * LANES));
 }
 
 template <int MR, int AT_ONCE>
@@ -111,17 +150,14 @@ inline void on_vectors(const Int4Weight& weight, const QuantizedRows& x, long ro
   for (long r = 0, next, block = 0; r < count; r = next, block++) {
     float* const at = out + r * stride;
     const Share share(offset, INT4_STEP / 64, block, vector_blocks(count));
-    if (const long left = count - r; left >= 4)
+    if (const long left = count - r; left >= 4 && REGISTERS >= 32)
       int4_panels<4, 1>(weight, x, row + r, j, panels, share, at, stride), next = r + 4;
     else if (left >= 2)
-      int4_panels<2, 2>(weight, x, row + r, j, panels, share, at, stride), next = r + 2;
+      int4_panels<2, REGISTERS < 32 ? 1 : 2>(weight, x, row + r, j, panels, share, at, stride), next = r + 2;
     else
-      int4_panels<1, 4>(weight, x, row + r, j, panels, share, at, stride), next = r + 1;
+      int4_panels<1, REGISTERS < 32 ? 1 : 4>(weight, x, row + r, j, panels, share, at, stride), next = r + 1;
   }
 }
-
-typedef uint8_t B64 __attribute__((vector_size(64)));
-typedef uint16_t W32 __attribute__((vector_size(64)));
 
 // 640 bytes of int4 -> the same tile of int8, whose bytes are weights + 128.
 INLINE void widen_tile(const uint8_t* from, uint8_t* to) {

@@ -26,9 +26,24 @@ struct Int8Weight {
   long panel() const { return steps * INT_TILE; }  // bytes
 };
 
-// The outputs of a row at a panel, of the sums of stored codes times the row's codes.
+// The sums of a row's coarse codes times the weights of a panel.
+inline I16 coarse_sums(const Int8Weight& weight, long j, const QuantizedRows& x, long row) {
+  const uint8_t* const w = weight.codes + j * weight.panel();
+  I16 sums = I16{} - INT8_ZERO * x.coarse_sum(row);
+  x.each_coarse(row, [&](long line, uint32_t codes) { sums = add_four(sums, load_line(w + line * 64), U16{} + codes); });
+  return sums;
+}
+
+// The sums of a row's bytes times the weights of a panel -> those of its codes.
+template <class Weight>
+INLINE I16 with_coarse(I16 sums, const Weight& weight, long j, const QuantizedRows& x, long row) {
+  return x.coarse_count(row) ? sums + QuantizedRows::COARSE * coarse_sums(weight, j, x, row) : sums;
+}
+
+// The outputs of a row at a panel, of the sums of stored codes times the row's bytes.
 INLINE F16 scaled(I16 sums, const Int8Weight& weight, long j, const QuantizedRows& x, long row) {
-  return to_floats(sums - INT8_ZERO * x.sum(row)) * x.scale(row) * load(weight.scales + j * LANES);
+  const I16 all = with_coarse(sums - INT8_ZERO * x.sum(row), weight, j, x, row);
+  return to_floats(all) * x.scale(row) * load(weight.scales + j * LANES);
 }
 
 // What one of several blocks of rows fetches: its share of the lines of each tile of the panels that come next, which lie
@@ -60,19 +75,20 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
       U16 b[NR];
 #pragma GCC unroll 4
       for (int c = 0; c < NR; c++) {
-        b[c] = load_line(w + c * panel);
+        b[c] = as_codes(load_line(w + c * panel));
         fetch_weights(w + c * panel + QUANTIZED_AHEAD);
       }
 #pragma GCC unroll 4
       for (int r = 0; r < MR; r++) {
         const U16 a = splat_four(codes + r * INT_INPUTS + line * 4);
 #pragma GCC unroll 4
-        for (int c = 0; c < NR; c++) sums[r][c] = add_four(sums[r][c], b[c], a);
+        for (int c = 0; c < NR; c++) sums[r][c] = add_codes(sums[r][c], b[c], a);
       }
     }
   for (int r = 0; r < MR; r++)
     for (int c = 0; c < NR; c++)
-      store(out + r * stride + c * LANES, scaled(sums[r][c], weight, j + c, x, row + r));
+      store(out + r * stride + c * LANES,
+            scaled(sums[r][c] + CODES_ZERO * x.sum(row + r), weight, j + c, x, row + r));
 }
 
 #ifdef __AMX_INT8__
@@ -113,9 +129,7 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
   asm volatile("" ::: "memory");
   for (long r = 0; r < count; r++)
     for (long c = 0; c < PANELS; c++) {
-      I16 sum;
-      memcpy(&sum, sums[r] + c * LANES, sizeof sum);
-      store(out + r * stride + c * LANES, scaled(sum, weight, j + c, x, row + r));
+      store(out + r * stride + c * LANES, scaled(load_bytes<I16>(sums[r] + c * LANES), weight, j + c, x, row + r));
     }
 }
 
@@ -136,6 +150,9 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
 template <int MR>
 void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long j, long panels, Share share,
                   float* out, long stride) {
+  constexpr int MOST = REGISTERS < 32 ? (MR == 1 ? 2 : 1) : 4;  // whose sums and weights stay in registers
+  for (; panels > MOST; j += MOST, panels -= MOST, out += MOST * LANES)
+    int8_vectors<MR, MOST>(weight, x, row, j, share, out, stride);
   switch (panels) {
     case 1: return int8_vectors<MR, 1>(weight, x, row, j, share, out, stride);
     case 2: return int8_vectors<MR, 2>(weight, x, row, j, share, out, stride);

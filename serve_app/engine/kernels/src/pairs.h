@@ -13,11 +13,7 @@ struct Pair {
 INLINE Pair load_pair(const float* p) { return {load(p), load(p + LANES)}; }
 
 // The same in bfloat16: the even input in the low half of each lane, the odd input in the high half.
-INLINE U16 load_words(const bf16* p) {
-  U16 words;
-  memcpy(&words, p, sizeof words);
-  return words;
-}
+INLINE U16 load_words(const bf16* p) { return load_bytes<U16>(p); }
 
 INLINE Pair load_pair(const bf16* p) {
   const U16 words = load_words(p);

@@ -26,18 +26,18 @@ auto panels_ahead(const Int4Weight& weight, NumbersOf numbers_of) {
 }
 
 // A finish of sums of codes: makes outputs of them for another finish.
-template <class NumbersOf, class Finish>
-auto after_scaling(const float* scales, const QuantizedRows& x, NumbersOf numbers_of, Finish finish) {
+template <class Weight, class NumbersOf, class Finish>
+auto after_scaling(const Weight& weight, const QuantizedRows& x, NumbersOf numbers_of, Finish finish) {
   return [=](float* sums, long apart, long row, long pair, long pairs) mutable {
     const I16 zero = I16{} + INT8_ZERO * x.sum(row);
     const F16 scale = splat(x.scale(row));
     for (long i = 0; i < pairs; i++) {
       float* const at = sums + i * apart;
       const auto [first, second] = numbers_of(pair + i);
-      I16 low, high;
-      memcpy(&low, at, sizeof low), memcpy(&high, at + LANES, sizeof high);
-      store(at, to_floats(low - zero) * scale * load(scales + first * LANES));
-      store(at + LANES, to_floats(high - zero) * scale * load(scales + second * LANES));
+      const I16 low = with_coarse(load_bytes<I16>(at) - zero, weight, first, x, row);
+      const I16 high = with_coarse(load_bytes<I16>(at + LANES) - zero, weight, second, x, row);
+      store(at, to_floats(low) * scale * load(weight.scales + first * LANES));
+      store(at + LANES, to_floats(high) * scale * load(weight.scales + second * LANES));
     }
     asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
     finish(sums, apart, row, pair, pairs);
@@ -51,7 +51,7 @@ void multiply_many_quantized([[maybe_unused]] const Weight& weight, [[maybe_unus
                              [[maybe_unused]] NumbersOf numbers_of, [[maybe_unused]] Finish finish) {
 #ifdef __AMX_INT8__
   multiply_many<Int8Step, GROUP>(ManyRows((const char*)x.row(0), x.rows, x.steps, x.block_bytes()), pairs, unit, threads,
-                                 panels_ahead(weight, numbers_of), after_scaling(weight.scales, x, numbers_of, finish));
+                                 panels_ahead(weight, numbers_of), after_scaling(weight, x, numbers_of, finish));
 #endif
 }
 

@@ -12,10 +12,20 @@ constexpr long INT_TILE_ROWS = 16;  // rows side by side in memory
 
 INLINE long int_steps(long k) { return (k + INT_INPUTS - 1) / INT_INPUTS; }
 
-// Blocks of sixteen rows: their scales [16], the sums of their codes [16], then the codes as tiles of AMX [k/64][16][64].
-// If `grouped`, as int4 weights ask, then the sums of every sixteen codes [16][k/16].
+// Four codes of a row, of inputs that lie side by side, in 256ths: what their bytes leave. Inputs 4 * line to 4 * line + 3.
+struct CoarseCodes {
+  uint32_t line, codes;
+};
+
+// Blocks of sixteen rows: their scales [16], the sums of their codes [16], the same of their coarse codes [16] and how
+// many of these there are [16], then the codes as tiles of AMX [k/64][16][64]. If `grouped`, as int4 weights ask, then the
+// sums of every sixteen codes [16][k/16]. Last, the coarse codes [16][k/4].
+//
+// A code is a byte plus 256 times a coarse code. Few inputs of few rows have one that is not 0, and only these are kept.
 struct QuantizedRows {
   static constexpr long STRIDE = INT_TILE_ROWS * INT_INPUTS;  // from a row's codes to those at its next 64 inputs
+  static constexpr long HEADER = INT_TILE_ROWS * 4 * 4;       // bytes before the codes of a block
+  static constexpr int32_t COARSE = 256;
 
   char* blocks;
   long rows, steps;
@@ -27,19 +37,32 @@ struct QuantizedRows {
   // Floats of memory for all rows.
   long room() const { return (rows + INT_TILE_ROWS - 1) / INT_TILE_ROWS * block_bytes() / 4; }
   long row_groups() const { return steps * (INT_INPUTS / INT4_INPUTS); }
-  long block_bytes() const {
-    return INT_TILE_ROWS * 4 * (2 + (grouped ? row_groups() : 0)) + steps * STRIDE;
-  }
+  long row_lines() const { return steps * (INT_INPUTS / 4); }
+  long block_bytes() const { return coarse_at() + INT_TILE_ROWS * row_lines() * (long)sizeof(CoarseCodes); }
 
   char* block(long r) const { return blocks + r / INT_TILE_ROWS * block_bytes(); }
   float& scale(long r) const { return ((float*)block(r))[r % INT_TILE_ROWS]; }
   int32_t& sum(long r) const { return ((int32_t*)(block(r) + INT_TILE_ROWS * 4))[r % INT_TILE_ROWS]; }
+  int32_t& coarse_sum(long r) const { return ((int32_t*)(block(r) + INT_TILE_ROWS * 8))[r % INT_TILE_ROWS]; }
+  int32_t& coarse_count(long r) const { return ((int32_t*)(block(r) + INT_TILE_ROWS * 12))[r % INT_TILE_ROWS]; }
+  CoarseCodes* coarse(long r) const { return (CoarseCodes*)(block(r) + coarse_at()) + r % INT_TILE_ROWS * row_lines(); }
+  // Calls f(line, codes) with every coarse code of a row. A thread that lost its core may read on while others write the rows
+  // of the next product. Its outputs are dropped, but nothing it reads may lead it out of the weight.
+  template <class F>
+  void each_coarse(long r, F&& f) const {
+    const CoarseCodes* const from = coarse(r);
+    const long count = std::clamp((long)coarse_count(r), 0L, row_lines());
+    for (long i = 0; i < count; i++) f(std::min((long)from[i].line, row_lines() - 1), from[i].codes);
+  }
   // The codes of a row at its first 64 inputs.
-  int8_t* row(long r) const { return (int8_t*)block(r) + INT_TILE_ROWS * 4 * 2 + r % INT_TILE_ROWS * INT_INPUTS; }
+  int8_t* row(long r) const { return (int8_t*)block(r) + HEADER + r % INT_TILE_ROWS * INT_INPUTS; }
   // The sums of every sixteen codes of a row, times -2^16.
   uint32_t* group_sums(long r) const {
-    return (uint32_t*)(block(r) + INT_TILE_ROWS * 4 * 2 + steps * STRIDE) + r % INT_TILE_ROWS * row_groups();
+    return (uint32_t*)(block(r) + HEADER + steps * STRIDE) + r % INT_TILE_ROWS * row_groups();
   }
+
+ private:
+  long coarse_at() const { return HEADER + steps * STRIDE + (grouped ? INT_TILE_ROWS * 4 * row_groups() : 0); }
 };
 
 typedef int32_t I8 __attribute__((vector_size(32)));
@@ -67,23 +90,47 @@ INLINE void store_codes(const I16 (&codes)[4], int8_t* to, uint32_t* sums) {
   _mm_storeu_si128((__m128i*)sums, _mm512_castsi512_si128(_mm512_permutexvar_epi32(order, negative)));
 #else
   for (int i = 0; i < 4; i++) {
-    const C16 bytes = __builtin_convertvector(codes[i], C16);
+    const C16 bytes = to_bytes(codes[i]);
     memcpy(to + i * LANES, &bytes, sizeof bytes);
     if (sums) sums[i] = -(uint32_t)sum(codes[i]) << 16;
   }
 #endif
 }
 
+// Takes the coarse codes out of codes of sixteen inputs, which then fit a byte each, and appends them to `to`, which has
+// `count`. `line`: of the first four inputs.
+inline void take_coarse(I16& codes, uint32_t line, CoarseCodes* to, int32_t& count, I16& sums) {
+  const I16 coarse = (codes + QuantizedRows::COARSE / 2) >> 8;
+  int8_t bytes[LANES];
+  store(bytes, coarse);
+  uint32_t fours[LANES / 4];
+  memcpy(fours, bytes, sizeof fours);
+  if (!(fours[0] | fours[1] | fours[2] | fours[3])) return;
+  codes -= coarse * QuantizedRows::COARSE, sums += coarse;
+  for (uint32_t i = 0; i < LANES / 4; i++)
+    if (fours[i]) to[count++] = {line + i, fours[i]};
+}
+
 // Quantises x [k] to row `r`.
 inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to) {
-  const Codes coded(peak_of(x, k));
+  const float peak = peak_of(x, k), most = most_of(x, k, peak);
+  const Codes coded(peak, most);
+  const bool wide = most > MAX_CODE;
   to.scale(r) = coded.scale;
   int8_t* codes = to.row(r);
+  CoarseCodes* const coarse = to.coarse(r);
+  int32_t count = 0;
+  uint32_t line = 0;
+  I16 coarse_sums = {};
   uint32_t* group_sums = to.grouped ? to.group_sums(r) : nullptr;
   I16 sums = {};
   const auto step = [&](auto&& at) {
     I16 four[4];
-    for (int i = 0; i < 4; i++) four[i] = coded.of(at(i)), sums += four[i];
+    for (int i = 0; i < 4; i++, line += LANES / 4) {
+      four[i] = coded.of(at(i));
+      if (wide) take_coarse(four[i], line, coarse, count, coarse_sums);
+      sums += four[i];
+    }
     store_codes(four, codes, group_sums);
     codes += to.STRIDE;
     if (group_sums) group_sums += INT_INPUTS / INT4_INPUTS;
@@ -92,24 +139,37 @@ inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to
   for (; i + INT_INPUTS <= k; i += INT_INPUTS) step([&](int j) { return load(x + i + j * LANES); });
   if (i < k)
     step([&](int j) { return load_some(x + i + j * LANES, std::clamp(k - i - j * LANES, 0L, LANES)); });
-  to.sum(r) = sum(sums);
+  to.sum(r) = sum(sums), to.coarse_sum(r) = sum(coarse_sums), to.coarse_count(r) = count;
 }
+
+#ifdef __AVX2__
+// f(half of sums, half of a, half of b) of both halves.
+template <class F, class S, class V>
+INLINE S on_halves(F f, S sums, V a, V b) {
+  const auto [low, high] = halves<__m256i>(sums);
+  const auto [a_low, a_high] = halves<__m256i>(a);
+  const auto [b_low, b_high] = halves<__m256i>(b);
+  return joined<S>(f(low, a_low, b_low), f(high, a_high, b_high));
+}
+#endif
 
 // Each lane of `sums` plus four products: unsigned bytes of a lane of `w` with signed bytes of the same lane of `x`.
 INLINE I16 add_four(I16 sums, U16 w, U16 x) {
 #if defined(__AVX512VNNI__)
   return (I16)_mm512_dpbusd_epi32((__m512i)sums, (__m512i)w, (__m512i)x);
 #elif defined(__AVX2__)
-  __m256i to[2], weights[2], rows[2];
-  memcpy(to, &sums, sizeof to), memcpy(weights, &w, sizeof weights), memcpy(rows, &x, sizeof rows);
-  for (int i = 0; i < 2; i++) {  // sixteen bits hold every factor, so no sum saturates
-    const __m256i even = _mm256_madd_epi16(_mm256_and_si256(weights[i], _mm256_set1_epi16(0xff)),
-                                           _mm256_srai_epi16(_mm256_slli_epi16(rows[i], 8), 8));
-    const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(weights[i], 8), _mm256_srai_epi16(rows[i], 8));
-    to[i] = _mm256_add_epi32(to[i], _mm256_add_epi32(even, odd));
-  }
-  memcpy(&sums, to, sizeof to);
-  return sums;
+  return on_halves(
+      [](__m256i to, __m256i weights, __m256i rows) {
+#ifdef __AVXVNNI__
+        return _mm256_dpbusd_avx_epi32(to, weights, rows);
+#else  // sixteen bits hold every factor, so no sum saturates
+        const __m256i even = _mm256_madd_epi16(_mm256_and_si256(weights, _mm256_set1_epi16(0xff)),
+                                               _mm256_srai_epi16(_mm256_slli_epi16(rows, 8), 8));
+        const __m256i odd = _mm256_madd_epi16(_mm256_srli_epi16(weights, 8), _mm256_srai_epi16(rows, 8));
+        return _mm256_add_epi32(to, _mm256_add_epi32(even, odd));
+#endif
+      },
+      sums, w, x);
 #else
   const I16 codes = (I16)x;
   sums += (I16)(w & 0xffu) * (codes << 24 >> 24);
@@ -124,15 +184,32 @@ INLINE I16 add_two(I16 sums, U16 a, U16 b) {
 #if defined(__AVX512VNNI__)
   return (I16)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 #elif defined(__AVX2__)
-  __m256i to[2], left[2], right[2];
-  memcpy(to, &sums, sizeof to), memcpy(left, &a, sizeof left), memcpy(right, &b, sizeof right);
-  for (int i = 0; i < 2; i++) to[i] = _mm256_add_epi32(to[i], _mm256_madd_epi16(left[i], right[i]));
-  memcpy(&sums, to, sizeof to);
-  return sums;
+  return on_halves(
+      [](__m256i to, __m256i left, __m256i right) { return _mm256_add_epi32(to, _mm256_madd_epi16(left, right)); },
+      sums, a, b);
 #else
   return sums + ((I16)a << 16 >> 16) * ((I16)b << 16 >> 16) + ((I16)a >> 16) * ((I16)b >> 16);
 #endif
 }
+
+// The same of codes of weights, as `as_codes` makes them of stored bytes. Sums are then those of stored bytes less
+// CODES_ZERO for each code of the row.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+constexpr int32_t CODES_ZERO = 128;
+INLINE U16 as_codes(U16 stored) { return stored ^ 0x80808080u; }
+INLINE I16 add_codes(I16 sums, U16 w, U16 x) {
+  return on_halves(
+      [](__m256i to, __m256i weights, __m256i rows) {  // two products have 2 * 127 * 128 at most, which is no overflow
+        const __m256i pairs = _mm256_maddubs_epi16(_mm256_abs_epi8(rows), _mm256_sign_epi8(weights, rows));
+        return _mm256_add_epi32(to, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+      },
+      sums, w, x);
+}
+#else
+constexpr int32_t CODES_ZERO = 0;
+INLINE U16 as_codes(U16 stored) { return stored; }
+INLINE I16 add_codes(I16 sums, U16 w, U16 x) { return add_four(sums, w, x); }
+#endif
 
 // Four codes of a row in each of sixteen lanes.
 INLINE U16 splat_four(const int8_t* codes) {
@@ -142,9 +219,7 @@ INLINE U16 splat_four(const int8_t* codes) {
 }
 
 INLINE U16 load_line(const uint8_t* p) {
-  U16 line;
-  memcpy(&line, p, sizeof line);
-  return line;
+  return load_bytes<U16>(p);
 }
 
-INLINE F16 to_floats(I16 v) { return __builtin_convertvector(v, F16); }
+INLINE F16 to_floats(I16 v) { return convert<F16>(v); }

@@ -1,57 +1,43 @@
 // Vectors of sixteen floats, in the compiler's own vector type. One source serves AVX-512, AVX2, NEON and plain C++.
 // This header knows numbers only: no shapes, no threads.
 #pragma once
-#include <cstdint>
-#include <cstring>
-#ifdef __AVX512F__
+#if defined(__AVX2__)
 #include <immintrin.h>
 #endif
 
-typedef float F16 __attribute__((vector_size(64)));
-typedef int32_t I16 __attribute__((vector_size(64)));
-typedef uint32_t U16 __attribute__((vector_size(64)));
-typedef uint16_t H16 __attribute__((vector_size(32)));
-typedef int8_t C16 __attribute__((vector_size(16)));
-
-#define INLINE_MEMBER inline __attribute__((always_inline))
-#define INLINE static INLINE_MEMBER
-
-constexpr long LANES = 16;
+#include "lanes.h"
 
 struct bf16 {
   uint16_t bits;
 };
 
-// All lanes are x. They are spelt out, as `F16{} + x` would be an addition, which turns -0 into 0.
-INLINE F16 splat(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
-
-INLINE F16 load(const float* p) {
-  F16 v;
-  memcpy(&v, p, sizeof v);
-  return v;
-}
+INLINE F16 load(const float* p) { return load_bytes<F16>(p); }
 
 INLINE F16 load(const bf16* p) {
 #ifdef __AVX512F__  // one instruction; GCC 12 makes four of the lines below
   return (F16)((U16)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i*)p)) << 16);
+#elif defined(__AVX2__)
+  const auto wide = [](const bf16* p) {
+    return _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p)), 16);
+  };
+  return {(F8)wide(p), (F8)wide(p + LANES / 2)};
 #else
-  H16 h;
-  memcpy(&h, p, sizeof h);
-  return (F16)(__builtin_convertvector(h, U16) << 16);
+  return (F16)(convert<U16>(load_bytes<H16>(p)) << 16);
 #endif
 }
 
 INLINE F16 load(const int8_t* p) {
 #ifdef __AVX512F__
   return (F16)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  const auto wide = [](const int8_t* p) { return _mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)); };
+  return {_mm256_cvtepi32_ps(wide(p)), _mm256_cvtepi32_ps(wide(p + LANES / 2))};
 #else
-  C16 c;
-  memcpy(&c, p, sizeof c);
-  return __builtin_convertvector(c, F16);
+  return convert<F16>(load_bytes<Lanes<int8_t, 16>>(p));
 #endif
 }
 
-INLINE void store(float* p, F16 v) { memcpy(p, &v, sizeof v); }
+INLINE void store(float* p, F16 v) { Bytes<F16>::store(p, v); }
 
 // Rounds to the nearest bfloat16, ties to even, as torch does. NaN stays NaN. The instruction of AVX512-BF16 turns
 // numbers below 2^-126 into 0.
@@ -62,9 +48,8 @@ INLINE void store(bf16* p, F16 v) {
 #else
   U16 bits = (U16)v;
   U16 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
-  rounded = (v != v) ? (U16{} + 0x7fc0u) : rounded;
-  H16 h = __builtin_convertvector(rounded, H16);
-  memcpy(p, &h, sizeof h);
+  rounded = where(v != v, U16{} + 0x7fc0u, rounded);
+  Bytes<H16>::store(p, convert<H16>(rounded));
 #endif
 }
 
@@ -126,22 +111,6 @@ INLINE void store_some(T* p, F16 v, long n) {
   memcpy(p, part, n * sizeof(T));
 }
 
-typedef float F8 __attribute__((vector_size(32)));
-typedef float F4 __attribute__((vector_size(16)));
-
-// The lower and the upper half of the lanes of a vector.
-template <class V>
-struct Halves {
-  V low, high;
-};
-
-template <class H, class V>
-INLINE Halves<H> halves(V v) {
-  Halves<H> both;
-  memcpy(&both, &v, sizeof both);
-  return both;
-}
-
 // The sum of all lanes, by one fixed tree of additions, so that no compiler chooses another order.
 INLINE float sum(F16 v) {
   const auto eights = halves<F8>(v);
@@ -158,7 +127,7 @@ INLINE float max(F16 v) {
   return even > odd ? even : odd;
 }
 
-INLINE F16 max(F16 a, F16 b) { return a > b ? a : b; }
+INLINE F16 max(F16 a, F16 b) { return where(a > b, a, b); }
 
 // Whether some lane is above the bound. NaN is not.
 INLINE bool any_above(F16 v, float bound) {
@@ -175,7 +144,7 @@ INLINE F16 exp(F16 x) {
   F16 clamped = (F16)_mm512_min_ps(_mm512_set1_ps(100.f), _mm512_max_ps(_mm512_set1_ps(-104.f), (__m512)x));
 #else
   const F16 low = splat(-87.33654f), high = splat(88.72283f);
-  F16 clamped = x < low ? low : (x > high ? high : x);
+  F16 clamped = where(x < low, low, where(x > high, high, x));
 #endif
   const F16 magic = splat(12582912.f);  // 1.5 * 2^23: a sum with it has the nearest integer in its low bits
   F16 shifted = clamped * 1.44269504f + magic;
@@ -196,8 +165,8 @@ INLINE F16 exp(F16 x) {
   I16 k = (I16)shifted - (I16)magic;
   I16 first = k >> 1, second = k - first;
   F16 result = p * (F16)((first + 127) << 23) * (F16)((second + 127) << 23);
-  result = x < low ? F16{} : result;
-  return x > high ? splat(__builtin_inff()) : result;
+  result = where(x < low, F16{}, result);
+  return where(x > high, splat(__builtin_inff()), result);
 #endif
 }
 

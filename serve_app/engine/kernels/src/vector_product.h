@@ -170,12 +170,13 @@ void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long le
     }
 }
 
-// The rows and panels that a product takes at once, at most: all their sums stay in 32 registers.
+// The rows and panels that a product takes at once, at most: all their sums stay in registers.
 struct BlockShape {
   long rows, panels;
 };
 
-constexpr BlockShape WIDE = {8, 3}, TALL = {12, 2};  // of WIDE, six weights and an input stay in registers too
+// With 32 registers, six weights and an input of WIDE stay there too.
+constexpr BlockShape WIDE = {SUMS < 24 ? 5 : 8, 3}, TALL = {12, 2};
 constexpr long REGISTER_ROWS = 32;  // with more rows, lines are made once and kept, instead of once for each block
 
 // Where lines are made in registers, a line should serve many rows.
@@ -223,14 +224,14 @@ void rows(BlockShape shape, long count, InputRows<X> x, const Weight& w, const f
   if constexpr (IN_REGISTERS<X, Weight>)
     if (shape.panels == TALL.panels) return tall_rows<ADD>(count, x, w, b, y, n, left, range);
   switch (count) {
-    case 1: return panels<ADD, 1, WIDE.panels>(x, w, b, y, n, left, range);
-    case 2: return panels<ADD, 2, WIDE.panels>(x, w, b, y, n, left, range);
-    case 3: return panels<ADD, 3, WIDE.panels>(x, w, b, y, n, left, range);
-    case 4: return panels<ADD, 4, WIDE.panels>(x, w, b, y, n, left, range);
-    case 5: return panels<ADD, 5, WIDE.panels>(x, w, b, y, n, left, range);
-    case 6: return panels<ADD, 6, WIDE.panels>(x, w, b, y, n, left, range);
-    case 7: return panels<ADD, 7, WIDE.panels>(x, w, b, y, n, left, range);
-    case 8: return panels<ADD, 8, WIDE.panels>(x, w, b, y, n, left, range);
+    case 1: return panels<ADD, 1, vectors_at_once(1, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 2: return panels<ADD, 2, vectors_at_once(2, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 3: return panels<ADD, 3, vectors_at_once(3, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 4: return panels<ADD, 4, vectors_at_once(4, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 5: return panels<ADD, 5, vectors_at_once(5, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 6: return panels<ADD, 6, vectors_at_once(6, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 7: return panels<ADD, 7, vectors_at_once(7, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 8: return panels<ADD, 8, vectors_at_once(8, WIDE.panels)>(x, w, b, y, n, left, range);
   }
 }
 

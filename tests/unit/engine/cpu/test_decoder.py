@@ -38,6 +38,7 @@ from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
 from tests.unit.engine.cpu.test_fused import SHAPE
 
+LARGE = 40
 HELD = 20  # threads that act as if they had lost their core, in a run of all steps
 REPEATS, ENOUGH = 3000, 200  # runs of all steps; tasks that were taken over in them
 
@@ -64,12 +65,21 @@ STEPS: tuple[tuple[tuple[int, int, int], ...], ...] = (
 
 
 def build(
-    name: str, dtype: torch.dtype, quantization: Quantization | None = None, **options: Any
+    name: str,
+    dtype: torch.dtype,
+    quantization: Quantization | None = None,
+    large: float = 1.0,
+    **options: Any,
 ) -> PreTrainedModel:
+    """`large`: how many times larger than the others a few inputs of linears are, as in real models."""
     torch.manual_seed(0)
     model = MODELS[name](**options).eval()
     for parameter in model.parameters():  # biases and norms that do something
         parameter.data += torch.randn_like(parameter) * 0.1
+    for layer in model.model.layers:
+        layer.input_layernorm.weight.data[3] *= large
+        layer.post_attention_layernorm.weight.data[5] *= large
+        layer.mlp.up_proj.weight.data[7] *= large
     return accelerate_cpu(model.to(dtype), dtype, quantization=quantization)
 
 
@@ -215,19 +225,21 @@ def test_quantised_heads_of_many_rows_equal_those_of_layer_by_layer(
 ) -> None:
     """With a cache of bfloat16 or codes, a product of many rows finishes them itself; layer by layer, it
     does not."""
-    model = build("qwen3", torch.bfloat16, kind, head_dim=dim)
+    model = build("qwen3", torch.bfloat16, kind, LARGE, head_dim=dim)
     got = logits(runner(model, CpuAttention(), torch.bfloat16, kept))
     monkeypatch.setattr(FusedStack, "_bind", lambda *_: None)
     by_layer = logits(runner(model, CpuAttention(), torch.bfloat16, kept))
     assert all(torch.equal(one, other) for one, other in zip(got, by_layer, strict=True))
 
 
+@pytest.mark.parametrize("kind", [None, *Quantization])
 @pytest.mark.parametrize("whom", [Preempted.OWNER, Preempted.STAND_IN])
 def test_a_thread_that_loses_its_core_is_replaced_and_changes_nothing(
-    whom: Preempted, dtype: torch.dtype
+    whom: Preempted, kind: Quantization | None, dtype: torch.dtype
 ) -> None:
-    """Of the two threads of a task one is late; the other one writes, and the late one's outputs are lost."""
-    model, loaded = build("llama", dtype), native()
+    """Of the two threads of a task one is late; the other one writes, and the late one's outputs are lost. It
+    may read rows of the next product, of another length."""
+    model, loaded = build("llama", dtype, kind, LARGE), native()
     assert loaded is not None
     expected = logits(runner(model, CpuAttention(), dtype))
     threads, before = torch.get_num_threads(), loaded.tasks_taken_over()

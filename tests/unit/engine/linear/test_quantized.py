@@ -43,7 +43,13 @@ def threads(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _rows(count: int, width: int) -> torch.Tensor:
-    return torch.randn(count, width, generator=torch.Generator().manual_seed(count)) * 3
+    """Of every three rows, one has a few large numbers, and one has one larger than all codes reach."""
+    random = torch.Generator().manual_seed(count)
+    x = torch.randn(count, width, generator=random) * 3
+    large = torch.rand(count, width, generator=random) < 0.02
+    x[1::3] = torch.where(large[1::3], x[1::3] * 90, x[1::3])
+    x[2::3, width // 2] *= 1e6
+    return x
 
 
 def _weight(n: int, k: int) -> torch.Tensor:
@@ -74,6 +80,27 @@ def test_the_product_is_that_of_the_codes_in_float64(kind: Quantization) -> None
     codes, scales = quantize_rows(x)
     want = (codes.double() * scales.double()[:, None]) @ weight.dequantize().double().T
     assert (product(x, weight, None) - want).abs().max() < 1e-5 * want.abs().max()
+
+
+def test_a_few_large_inputs_cost_the_others_no_bits(kind: Quantization) -> None:
+    weight = QuantizedWeight.of(_weight(90, 1300), kind)
+    small = torch.randn(9, 1300, generator=torch.Generator().manual_seed(0))
+    large = torch.zeros_like(small)
+    large[:, ::300] = torch.linspace(-50, 90, 5)
+    want = small.double() @ weight.dequantize().double().T
+    beside = (small + large).double() @ weight.dequantize().double().T
+    assert (product(small, weight, None) - want).norm() < 0.01 * want.norm()
+    assert (product(small + large, weight, None) - beside).norm() < 0.02 * want.norm()
+    codes, _ = quantize_rows(small + large)
+    assert codes.abs().max() > 127
+    assert (codes.abs() > 127).sum(1).max() <= 5
+
+
+def test_a_row_of_even_numbers_has_codes_of_a_byte() -> None:
+    codes, _ = quantize_rows(torch.randn(9, 1300, generator=torch.Generator().manual_seed(0)))
+    assert codes.abs().amax(1).tolist() == [127] * 9
+    codes, _ = quantize_rows(torch.tensor([[1e30] + [1.0] * 3000]))
+    assert codes[0, 0] == 127 * 257
 
 
 def test_a_row_alone_gives_what_it_gives_among_others(kernels: Native, kind: Quantization) -> None:
@@ -118,7 +145,7 @@ def test_sixteen_codes_of_int4_are_multiples_of_a_step_minus_a_least() -> None:
     assert not rest.any()
     assert [int(q.min()), int(q.max())] == [0, 15]
     assert 1 <= int(step.min()) <= int(step.max()) <= 17
-    assert int(least.max()) <= 128
+    assert int(least.max()) <= 127
     assert found.num_bytes == 40 * 500 + 40 * 4 + 40 * 32 * 2
 
 
