@@ -42,7 +42,7 @@ class EngineConfig(ConfigModel):
     )
     num_blocks: int | None = Field(None, ge=2, description="Blocks of the KV cache, instead of bytes.")
     cuda_graphs: bool = Field(
-        True, description="Record decode steps as CUDA graphs at the start, with `attention: triton`."
+        True, description="Record decode steps as CUDA graphs at the start, where `attention` is triton."
     )
     overlap: bool | None = Field(
         None, description="Prepare a step while the one before it runs; none: on a GPU."
@@ -170,9 +170,9 @@ class ModelConfig(ConfigModel):
     )
     attention: Literal["auto", "reference", "cpu", "cuda", "triton"] = Field(
         "auto",
-        description="How attention is computed; auto: the usual way on the device; reference: plain torch, "
-        "slow, for comparison; triton: kernels of our own for attention and fused layers on a GPU, which no "
-        "GPU has run yet.",
+        description="How attention is computed. auto: the usual way on a CPU; on a GPU triton, if a trial "
+        "in a process of its own gives plain torch's results there, else cuda. cuda: plain torch. triton: "
+        "kernels of our own for attention and fused layers. reference: slow, for comparison.",
     )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; none: all cores.")
     max_output_tokens: int | None = Field(

@@ -31,6 +31,7 @@ Progress = Callable[[str], None]
 
 STILL_S: Final = 5.0  # compiled kernels are loaded in a fraction of it
 PACKS_S: Final = 10.0
+TRIES_S: Final = 15.0
 WARM_UP_TOKENS = 32  # enough for a prefill chunk and a few decodes, the shapes every request uses
 
 
@@ -99,8 +100,13 @@ def assemble(
     `make_grammars` gets the size of the model's vocabulary.
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
-    began = time.monotonic()
     attention = resolve(config.attention, device)
+    if config.attention == "auto" and device.type == "cuda":
+        from serve_app.engine.cuda.trial.choose import choose_attention
+
+        with waiting(progress, "trying the GPU's kernels", TRIES_S):
+            attention = choose_attention(module, dtype=dtype, device=device, config=config, progress=progress)
+    began = time.monotonic()
     backend = make_backend(attention, device)
     quantization = None if config.quantization == "none" else Quantization(config.quantization)
     if attention == "cpu":

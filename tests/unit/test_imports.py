@@ -139,6 +139,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "fused": {"attention", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
         "cuda": {"attention", "forward_context", "fused", "linear", "model"},
+        "cuda.trial": {"attention", "batch", "cuda", "forward_context", "fused", "model", "sequence"},
         "embedding": {"attention", "model"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
@@ -150,7 +151,9 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("integrity", "model", "pace", "request", "sampling", "scheduler", "sequence"),
         },
         "loop": {"dead", "engine"},
-        "assemble": {"attention", "cpu", "cuda", "engine", "grammar_queue", "kernels", "model"},
+        "assemble": {
+            *("attention", "cpu", "cuda", "cuda.trial", "engine", "grammar_queue", "kernels", "model"),
+        },
     },
     "replica": {
         "context_window": set(),

@@ -9,7 +9,8 @@ import torch
 
 from serve_app.engine.attention import AttentionBackend
 
-USUAL: Final = {"cpu": "cpu", "cuda": "cuda"}  # device -> what `auto` is on it
+# Device -> what `auto` is on it. For a GPU, `assemble` asks a trial whether it may be `triton`.
+USUAL: Final = {"cpu": "cpu", "cuda": "cuda"}
 
 
 def resolve(name: str, device: torch.device) -> str:

@@ -70,12 +70,12 @@ class _Observer:
         return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
 
-def run_model(model: PreTrainedModel) -> None:
-    """One forward of a few tokens, in which attention returns zeros."""
+def run_model(model: PreTrainedModel, observer: AttentionBackend | None = None) -> None:
+    """One forward of a few tokens, with `observer` as its attention; None: one that returns zeros."""
     check_takes_positions(model)
     model.set_attn_implementation(ATTENTION_NAME)
     positions = torch.arange(TOKENS, device=model.device)
-    with torch.inference_mode(), active(_Observer(), _context(positions)):
+    with torch.inference_mode(), active(observer or _Observer(), _context(positions)):
         model(input_ids=positions[None], position_ids=positions[None], use_cache=False)
 
 

@@ -1,0 +1,131 @@
+"""The trial itself: the kernels beside plain torch on the same numbers. Runs in a process of its own.
+
+A kernel that is wrong on a device may compute other numbers, fail, or end the process. The first two become
+a sentence here; who started the process sees the third.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+import transformers
+from transformers import PreTrainedModel
+
+from serve_app.config import EngineConfig
+from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.reference import ReferenceAttention
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.fused import accelerate_cuda
+from serve_app.engine.cuda.graphs import Record, graph_decodes
+from serve_app.engine.cuda.trial.question import AttentionUse, Question
+from serve_app.engine.cuda.trial.steps import Cache, steps_of
+from serve_app.engine.model.runner import ModelRunner
+
+# Of outputs of attention over random numbers, which are below 4; and of the largest logit of the small model.
+ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
+LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+
+
+def find_fault(question: Question, record: Record | None = None) -> str | None:
+    """What the kernels get wrong, in a sentence; None: nothing. `record`: as for `graph_decodes`."""
+    torch.backends.cuda.matmul.allow_tf32 = False
+    device, dtype = torch.device(question.device), getattr(torch, question.dtype)
+    torch.manual_seed(0)
+    for use in question.uses:
+        if (fault := attention_fault(use, question, dtype, device, TritonAttention())) is not None:
+            return fault
+    if question.model is None or question.config is None:
+        return None
+    return model_fault(_small_model(question.model, question.config, dtype, device), question, record)
+
+
+def attention_fault(
+    use: AttentionUse, question: Question, dtype: torch.dtype, device: torch.device, tried: AttentionBackend
+) -> str | None:
+    """As `find_fault`, of one use of attention by the backend `tried`."""
+    spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim)
+    cache = Cache.of(question.longest, question.block_size)
+    backends: tuple[AttentionBackend, ...] = ReferenceAttention(), tried
+    for backend in backends:
+        backend.allocate((spec,), cache.num_blocks, cache.block_size, dtype, device, codes=question.codes)
+    options: dict[str, Any] = {"scale": use.scale, "window": use.window, "softcap": use.softcap}
+    if use.sinks:
+        options["sinks"] = torch.randn(use.heads, device=device, dtype=dtype)
+    for batch in steps_of(cache, 2, device):
+        tokens = len(batch.input_ids)
+        sizes = (use.heads, use.key_dim), (use.kv_heads, use.key_dim), (use.kv_heads, use.value_dim)
+        query, key, value = (torch.randn(tokens, *size, device=device).to(dtype) for size in sizes)
+        want, got = (
+            each.forward(0, query, key, value, batch.context, **options).float() for each in backends
+        )
+        difference = float((got - want).abs().max())
+        if not difference <= ATTENTION[dtype] * max(1.0, float(want.abs().max())):  # NaN is a fault too
+            lengths = list(batch.context.query_lens)
+            return f"attention of {use} differs by {difference:.3g} in a step of {lengths} tokens"
+    return None
+
+
+def model_fault(model: PreTrainedModel, question: Question, record: Record | None) -> str | None:
+    """As `find_fault`, of a model that is fused, with and without graphs of its decodes."""
+    cache = Cache.of(question.longest, question.block_size)
+    plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, cache)
+    want, limit = list(_logits(plain, cache)), LOGITS[model.dtype]
+    backend = TritonAttention()
+    fused = _runner(accelerate_cuda(model, model.dtype), backend, question, cache)
+    if (fault := _difference("fused layers", want, _logits(fused, cache), limit)) is not None:
+        return fault
+    if graph_decodes(fused.module, backend, fused.plan, len(cache.lengths), lambda _: None, record):
+        return _difference("graphs of decodes", want, _logits(fused, cache), limit)
+    return None  # a model whose graphs cannot be recorded is served without
+
+
+def _small_model(name: str, config: str, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """A random model, its weights large enough for errors to show."""
+    kind: Any = getattr(transformers, name)
+    with device:
+        model: PreTrainedModel = kind(kind.config_class.from_dict(json.loads(config))).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.ndim > 1:
+                    parameter.normal_(0, parameter.shape[1] ** -0.5)
+                else:
+                    parameter += torch.randn_like(parameter) * 0.1
+    return model.to(dtype)
+
+
+def _runner(
+    model: PreTrainedModel, backend: AttentionBackend, question: Question, cache: Cache
+) -> ModelRunner:
+    config = EngineConfig(
+        block_size=cache.block_size,
+        num_blocks=cache.num_blocks,
+        max_adapters=0,
+        kv_cache_dtype="int8" if question.codes else "auto",
+    )
+    device = torch.device(question.device)
+    return ModelRunner(
+        model,
+        backend=backend,
+        dtype=model.dtype,
+        device=device,
+        config=config,
+        context_window=cache.blocks_each * cache.block_size,
+    )
+
+
+def _logits(runner: ModelRunner, cache: Cache) -> Iterator[torch.Tensor]:
+    return (runner.run(batch) for batch in steps_of(cache, runner.vocab_size, runner.device))
+
+
+def _difference(
+    what: str, want: list[torch.Tensor], found: Iterator[torch.Tensor], limit: float
+) -> str | None:
+    for step, (one, other) in enumerate(zip(want, found, strict=True)):
+        difference, largest = float((other - one).abs().max()), float(one.abs().max())
+        if not difference <= limit * largest:  # NaN is a fault too
+            return f"{what} change logits of up to {largest:.3g} by {difference:.3g} in step {step}"
+    return None

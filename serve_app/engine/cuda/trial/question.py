@@ -1,0 +1,139 @@
+"""What a trial is asked: whether the kernels give plain torch's results for one model.
+
+It crosses to the process of the trial as JSON.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.engine.cuda.trial.steps import DECODES
+from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.fused.checks import run_model
+from serve_app.engine.fused.forward import MODELS
+
+LAYERS: Final = 2  # of the small model, or as many as there are kinds of layers
+VOCABULARY: Final = 512  # of the small model: embedding and head are products of torch
+LONGEST: Final = 4400  # tokens: parts of a decode are joined sixteen at a time, and these are eighteen
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionUse:
+    """One way in which layers of a model call attention."""
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that decides which kernels run for a model, and how."""
+
+    device: str
+    dtype: str  # by torch's name
+    uses: tuple[AttentionUse, ...]
+    block_size: int
+    codes: bool  # whether the cache keeps int8
+    model: str | None  # class of a model whose layers can be fused, by transformers' name
+    config: str | None  # JSON of a small model of that class, with layers of the same shape
+    longest: int = LONGEST
+
+    def to_json(self) -> bytes:
+        """The same question has the same bytes."""
+        return msgspec.json.encode(self)
+
+    @classmethod
+    def from_json(cls, text: bytes) -> Question:
+        return msgspec.json.decode(text, type=cls)
+
+
+def ask_about(
+    module: PreTrainedModel,
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    block_size: int,
+    codes: bool,
+    longest: int = LONGEST,
+) -> Question:
+    """The question for a loaded model whose layers are transformers' own.
+
+    Runs a forward of a few tokens. `longest`: tokens of the longest sequence.
+    """
+    watcher = _Watcher()
+    run_model(module, watcher)
+    fusable = type(module) in MODELS
+    positions = int(module.config.get_text_config().max_position_embeddings)
+    return Question(
+        device=str(device),
+        dtype=str(dtype).removeprefix("torch."),
+        uses=tuple(dict.fromkeys(watcher.uses)),
+        block_size=block_size,
+        codes=codes,
+        model=type(module).__name__ if fusable else None,
+        config=_small_config(module) if fusable else None,
+        longest=min(longest, positions - DECODES),
+    )
+
+
+def _small_config(module: PreTrainedModel) -> str:
+    """The configuration of a model of few layers, each as one of `module`'s is."""
+    config: Any = copy.deepcopy(module.config)
+    count = config.num_hidden_layers
+    kinds = getattr(config, "layer_types", None)
+    if kinds is not None:
+        distinct = list(dict.fromkeys(kinds))
+        config.layer_types = distinct if len(distinct) >= LAYERS else distinct * LAYERS
+    config.num_hidden_layers = min(count, LAYERS) if kinds is None else len(config.layer_types)
+    config.vocab_size = VOCABULARY
+    config.pad_token_id = None
+    chosen = json.loads(config.to_json_string(use_diff=False))
+    # Of the checkpoint, and not of its layers.
+    for name in ("_name_or_path", "architectures", "transformers_version", "quantization_config"):
+        chosen.pop(name, None)
+    return json.dumps(chosen, sort_keys=True)
+
+
+class _Watcher:
+    """An attention backend that notes how it is called and returns zeros."""
+
+    memory: Final = None
+
+    def __init__(self) -> None:
+        self.uses: list[AttentionUse] = []
+
+    def allocate(self, *_: Any, **more: Any) -> None:
+        raise NotImplementedError("a watcher holds no cache")
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        raise NotImplementedError("a watcher holds no cache")
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        shape = query.shape[1], key.shape[1], key.shape[2], value.shape[2]
+        self.uses.append(AttentionUse(*shape, scale, window, softcap, sinks is not None))
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

@@ -1,0 +1,65 @@
+"""The steps of a trial: prompts, a prompt that goes on behind its first piece, decodes short and long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.sequence import Chunk, Sequence
+from serve_app.types import SamplingParams
+
+PIECE: Final = 512  # prompt tokens of a step: the reference holds scores of all of them at once
+SHORT: Final = (300, 1, 33, 64)  # tokens of the other prompts, at most
+DECODES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """Room for the sequences of a trial."""
+
+    lengths: tuple[int, ...]  # of the prompts; the last is the longest
+    block_size: int
+
+    @classmethod
+    def of(cls, longest: int, block_size: int) -> Cache:
+        return cls((*(min(length, longest) for length in SHORT), longest), block_size)
+
+    @property
+    def blocks_each(self) -> int:
+        return -(-(self.lengths[-1] + DECODES) // self.block_size)
+
+    @property
+    def num_blocks(self) -> int:
+        return self.blocks_each * len(self.lengths)
+
+
+def steps_of(cache: Cache, vocab_size: int, device: torch.device) -> Iterator[Batch]:
+    """Steps over sequences whose blocks lie scattered, in the order in which they must run.
+
+    Decodes are of ever fewer sequences; the longest is the last.
+    """
+    random = torch.Generator().manual_seed(0)
+    tables = torch.randperm(cache.num_blocks, generator=random).view(len(cache.lengths), -1).tolist()
+    running = []
+    for length, table in zip(cache.lengths, tables, strict=True):
+        ids = torch.randint(vocab_size, (length + DECODES,), generator=random).tolist()
+        running.append(Sequence("", 0, length, ids, SamplingParams(), 0, block_table=table))
+    done = [0] * len(running)
+    while any(before < length for before, length in zip(done, cache.lengths, strict=True)):
+        chunks, room = [], PIECE
+        for index, length in enumerate(cache.lengths):
+            # The longest prompt begins beside the others, and goes on alone.
+            count = min(length - done[index], room)
+            if count:
+                chunks.append(Chunk(running[index], done[index], count, done[index] + count - 1))
+                done[index] += count
+                room -= count
+        yield build_batch(chunks, cache.block_size, device)
+    for step in range(DECODES):
+        alive = list(zip(running, cache.lengths, strict=True))[step * len(running) // DECODES :]
+        chunks = [Chunk(sequence, length + step, 1, length + step) for sequence, length in alive]
+        yield build_batch(chunks, cache.block_size, device)

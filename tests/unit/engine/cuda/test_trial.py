@@ -1,0 +1,340 @@
+"""The trial of the GPU's kernels: what it asks, what it finds, and what its process leaves behind.
+
+In Triton's interpreter where there is no device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import PreTrainedModel
+
+from serve_app.config import ModelConfig
+from serve_app.engine import assemble as assembling
+from serve_app.engine.assemble import assemble
+from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.cuda.trial import choose, verdict
+from serve_app.engine.cuda.trial.compare import attention_fault, find_fault
+from serve_app.engine.cuda.trial.question import AttentionUse, Question, ask_about
+from serve_app.engine.cuda.trial.steps import DECODES, PIECE, Cache, steps_of
+from serve_app.engine.cuda.trial.verdict import COMMAND, Verdict, fault_of
+from tests.support.tiny_models import ARCHITECTURES, tiny_model
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+LONGEST = 40
+
+
+def question_of(architecture: str, dtype: torch.dtype = torch.float32, codes: bool = False) -> Question:
+    model = tiny_model(architecture).to(DEVICE, dtype)
+    return ask_about(model, dtype=dtype, device=DEVICE, block_size=16, codes=codes, longest=LONGEST)
+
+
+@pytest.fixture(scope="module")
+def llama() -> Question:
+    return question_of("llama")
+
+
+@pytest.fixture(autouse=True)
+def _short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sequences of a few tokens have several parts, too."""
+    from serve_app.engine.attention.triton import backend, plan
+
+    for module in (backend, plan):
+        monkeypatch.setattr(module, "PART", 16)
+
+
+def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_same_layers() -> None:
+    asked = question_of("qwen2")
+    assert asked.uses == (AttentionUse(4, 2, 8, 8, 8**-0.5, None, None, False),)
+    assert asked.model == "Qwen2ForCausalLM"
+    assert asked.config is not None
+    assert '"num_hidden_layers": 2' in asked.config
+    assert '"hidden_size": 32' in asked.config
+    assert Question.from_json(asked.to_json()) == asked
+    assert question_of("qwen2").to_json() == asked.to_json()
+    windows = {use.window for use in question_of("gemma2").uses}
+    assert windows == {None, 6}
+    sinks = question_of("gpt_oss")
+    assert all(use.sinks for use in sinks.uses)
+    assert sinks.model is sinks.config is None  # no fused layers
+
+
+def test_no_sequence_is_longer_than_the_models_positions() -> None:
+    model = tiny_model("llama").to(DEVICE)
+    asked = ask_about(model, dtype=torch.float32, device=DEVICE, block_size=16, codes=False)
+    assert asked.longest == 64 - DECODES
+
+
+def test_steps_cover_every_token_once_in_order_and_end_with_decodes() -> None:
+    cache = Cache.of(2 * PIECE + 7, 16)
+    done: dict[int, int] = {}
+    kinds = []
+    for batch in steps_of(cache, 9, torch.device("cpu")):
+        assert sum(batch.context.query_lens) <= PIECE
+        kinds.append(set(batch.context.query_lens) == {1})
+        for chunk in batch.chunks:
+            assert chunk.start == done.get(id(chunk.sequence), 0)
+            done[id(chunk.sequence)] = chunk.end
+    assert kinds == [False] * 3 + [True] * DECODES
+    assert sorted(done.values(), reverse=True)[0] == 2 * PIECE + 7 + DECODES
+    tables = [
+        table for batch in steps_of(cache, 9, torch.device("cpu")) for table in batch.context.block_tables
+    ]
+    assert max(int(table.max()) for table in tables) < cache.num_blocks
+
+
+@pytest.mark.parametrize(
+    ("architecture", "codes"),
+    [
+        ("llama", False),
+        ("qwen3", True),
+        *(
+            pytest.param(*case, marks=pytest.mark.full)
+            for case in (("llama", True), ("qwen3", False), ("mistral", False), ("mistral", True))
+        ),
+    ],
+)
+def test_nothing_is_wrong_with_the_kernels(architecture: str, codes: bool) -> None:
+    """With what a graph would replay in place of graphs, so the filled-up steps are tried, too."""
+    assert find_fault(question_of(architecture, codes=codes), lambda step: step) is None
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)], ids=str
+)
+def test_nor_with_those_of_narrow_types(dtype: torch.dtype) -> None:
+    assert find_fault(question_of("llama", dtype), lambda step: step) is None
+
+
+# Softcap and windows, sinks, and keys wider than values.
+@pytest.mark.parametrize("architecture", ["gemma2", "gpt_oss", "deepseek_v3"])
+def test_nor_with_other_uses_of_attention(architecture: str) -> None:
+    assert find_fault(question_of(architecture)) is None
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_nor_with_those_of_any_family(architecture: str) -> None:
+    assert find_fault(question_of(architecture), lambda step: step) is None
+
+
+class OffByABit(TritonAttention):
+    """Wrong where a decode has several parts."""
+
+    def attend(self, layer: int, query: torch.Tensor, context: Any, **options: Any) -> torch.Tensor:
+        out = super().attend(layer, query, context, **options)
+        if set(context.query_lens) == {1}:
+            out[-1, 0] *= 1.01
+        return out
+
+
+class NotANumber(TritonAttention):
+    def attend(self, layer: int, query: torch.Tensor, context: Any, **options: Any) -> torch.Tensor:
+        return super().attend(layer, query, context, **options).fill_(torch.nan)
+
+
+@pytest.mark.parametrize("wrong", [OffByABit, NotANumber])
+def test_attention_that_is_wrong_is_a_fault_that_names_the_step(
+    llama: Question, wrong: Callable[[], TritonAttention]
+) -> None:
+    fault = attention_fault(llama.uses[0], llama, torch.float32, DEVICE, wrong())
+    assert fault is not None
+    assert "differs by" in fault
+    assert ("[1, 1" in fault) == (wrong is OffByABit)
+
+
+def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong in the size of a step of the trial alone, so that the check of one layer does not see it."""
+    right = TritonKernels.gated
+
+    def gated(self: TritonKernels, gate_up: torch.Tensor, gelu: bool = False) -> torch.Tensor:
+        out = right(self, gate_up, gelu)
+        return out if len(out) == 5 else out * 1.1
+
+    monkeypatch.setattr(TritonKernels, "gated", gated)
+    fault = find_fault(llama)
+    assert fault is not None
+    assert fault.startswith("fused layers change logits")
+
+
+def test_a_graph_that_replays_another_step_is_a_fault(llama: Question) -> None:
+    def record(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+        kept = step().clone()
+        return lambda: kept
+
+    fault = find_fault(llama, record)
+    assert fault is not None
+    assert fault.startswith("graphs of decodes change logits")
+
+
+def child(code: str) -> tuple[str, ...]:
+    return sys.executable, "-c", code
+
+
+def counting(folder: Path, code: str) -> tuple[str, ...]:
+    """A trial that notes each of its runs."""
+    return child(f"open({str(folder / 'runs')!r}, 'a').write('.')\n{code}")
+
+
+def runs(folder: Path) -> int:
+    return len((folder / "runs").read_text())
+
+
+PASSES = f"print('a line of a library')\nprint({Verdict(None).to_json().decode()!r})"
+
+
+def test_what_passed_is_not_tried_again_and_what_failed_is(llama: Question, tmp_path: Path) -> None:
+    fails = counting(tmp_path, f"print({Verdict('it is wrong').to_json().decode()!r})")
+    assert fault_of(llama, tmp_path, fails) == "it is wrong"
+    assert fault_of(llama, tmp_path, counting(tmp_path, PASSES)) is None
+    assert fault_of(llama, tmp_path, fails) is None
+    assert runs(tmp_path) == 2
+    other = replace(llama, block_size=32)
+    assert fault_of(other, tmp_path, fails) == "it is wrong"
+
+
+def test_a_change_of_the_kernels_asks_for_a_new_trial(
+    llama: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert fault_of(llama, tmp_path, child(PASSES)) is None
+    monkeypatch.setattr(verdict, "SOURCES", (*verdict.SOURCES, "batch.py"))
+    assert fault_of(llama, tmp_path, child("raise SystemExit(3)")) is not None
+
+
+def test_a_process_that_dies_is_a_fault_that_says_its_last_words(llama: Question, tmp_path: Path) -> None:
+    dies = child(
+        "import os, sys; print('an illegal memory access', file=sys.stderr); sys.stderr.flush(); os.abort()"
+    )
+    fault = fault_of(llama, tmp_path, dies)
+    assert fault is not None
+    assert "status -6" in fault
+    assert "an illegal memory access" in fault
+    assert fault_of(llama, tmp_path, ("/no/such/program",)) is not None
+
+
+def test_a_trial_that_hangs_is_ended(
+    llama: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(verdict, "TIMEOUT_S", 1)
+    fault = fault_of(llama, tmp_path, child("import time; time.sleep(600)"))
+    assert fault == "the trial took more than 1 s"
+
+
+def test_a_folder_that_cannot_be_written_costs_the_memory_alone(llama: Question, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert fault_of(llama, tmp_path / "file" / "folder", child(PASSES)) is None
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The real process of a trial, whose verdicts lie in a folder of the test."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    if DEVICE.type == "cpu":
+        assert os.environ["TRITON_INTERPRET"] == "1"
+    return tmp_path / "serve_app" / "trials"
+
+
+def test_the_process_of_a_trial_finds_nothing_wrong(llama: Question, interpreted: Path) -> None:
+    assert fault_of(llama) is None
+    assert len(list(interpreted.glob("*.passed"))) == 1
+    assert fault_of(llama, command=("/no/such/program",)) is None  # it is remembered
+
+
+def test_and_says_what_failed_in_it(llama: Question, interpreted: Path) -> None:
+    fault = fault_of(replace(llama, dtype="float8_e5m2"), command=COMMAND)
+    assert fault is not None
+    assert fault.startswith("KeyError") or "float8" in fault or "Float8" in fault
+    assert not list(interpreted.glob("*.passed"))
+
+
+def settings(**more: Any) -> ModelConfig:
+    return ModelConfig.model_validate(
+        {"name": "tiny", "source": "nowhere", "engine": {"block_size": 16, "num_blocks": 16}} | more
+    )
+
+
+@pytest.mark.parametrize(("fault", "chosen"), [(None, "triton"), ("it is wrong", "cuda")])
+def test_auto_is_triton_on_a_gpu_where_the_trial_found_nothing(
+    fault: str | None, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Question] = []
+
+    def find(question: Question) -> str | None:
+        asked.append(question)
+        return fault
+
+    monkeypatch.setattr(choose, "fault_of", find)
+    lines: list[str] = []
+    model = tiny_model("llama").to(DEVICE)
+    found = choose.choose_attention(
+        model, dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
+    )
+    assert found == chosen
+    assert asked[0].block_size == 16
+    assert ("it is wrong" in lines[-1]) == (fault is not None)
+
+
+def test_without_triton_auto_is_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    lines: list[str] = []
+    model = tiny_model("llama").to(DEVICE)
+    found = choose.choose_attention(
+        model, dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
+    )
+    assert found == "cuda"
+    assert "not installed" in lines[-1]
+
+
+class OnAGpu:
+    """A device of the type of a GPU, whose tensors are where the test's are."""
+
+    type = "cuda"
+
+
+def test_an_engine_asks_for_a_trial_where_the_settings_leave_the_choice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chosen: list[str] = []
+
+    def choose_attention(module: PreTrainedModel, **_: Any) -> str:
+        chosen.append(type(module).__name__)
+        return "triton"
+
+    class Made(Exception):
+        pass
+
+    def make_backend(name: str, device: object) -> None:
+        raise Made(name)
+
+    monkeypatch.setattr(choose, "choose_attention", choose_attention)
+    monkeypatch.setattr(assembling, "make_backend", make_backend)
+    model = tiny_model("llama")
+
+    def build(attention: str) -> str:
+        with pytest.raises(Made) as made:
+            assemble(
+                model,
+                dtype=torch.float32,
+                device=OnAGpu(),  # type: ignore[arg-type]
+                context_window=64,
+                eos_token_ids=(2,),
+                config=settings(attention=attention),
+                progress=lambda _: None,
+            )
+        return str(made.value)
+
+    assert build("auto") == "triton"
+    assert build("cuda") == "cuda"
+    assert build("triton") == "triton"
+    assert chosen == ["LlamaForCausalLM"]
