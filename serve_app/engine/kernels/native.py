@@ -297,6 +297,8 @@ class Native:
             query_row=query.stride(0),
             query_head=query.stride(1),
             wide_query=query.dtype == torch.float32,
+            out_row=heads * struct.value_dim,
+            wide_out=query.dtype == torch.float32,
             window=window or 0,
             scale=scale,
             softcap=softcap or 0.0,

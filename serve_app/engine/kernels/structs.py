@@ -98,7 +98,7 @@ class AttentionStruct(_Struct):
     _fields_ = (
         *((name, POINTER) for name in ("query", "out", "start", "length", "tables", "sinks")),
         *((name, LONG) for name in ("sequences", "table_width", "heads", "query_row", "query_head")),
-        *((name, LONG) for name in ("wide_query", "window")),
+        *((name, LONG) for name in ("wide_query", "out_row", "wide_out", "window")),
         *((name, FLOAT) for name in ("scale", "softcap")),
     )
 

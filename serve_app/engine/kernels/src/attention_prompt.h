@@ -103,7 +103,7 @@ class PromptWorker : protected Places {
 
   // Names the output of a task, which this thread is about to write.
   void fetch_outputs(const Task& t) {
-    const long bytes = a.wide_query ? sizeof(float) : sizeof(bf16);
+    const long bytes = a.wide_out ? sizeof(float) : sizeof(bf16);
     for (long r = 0; r < t.rows; r++) outputs_.add((const char*)a.out + output(t, r) * bytes, c.value_dim * bytes);
   }
 

@@ -93,7 +93,7 @@ struct Places {
   }
 
   // The place of a row in the output, in elements.
-  long output(const Task& t, long row) const { return (element(t, row) * a.heads + head(t, row)) * c.value_dim; }
+  long output(const Task& t, long row) const { return element(t, row) * a.out_row + head(t, row) * c.value_dim; }
 
   // Divides the sums by the totals, which include the sinks, and writes the rows of the output.
   void finish(const Task& t, State s) const {
@@ -112,7 +112,7 @@ struct Places {
         for (; d + LANES <= c.value_dim; d += LANES) store(to + d, load(o + d) * scale);
         if (d < c.value_dim) store_some(to + d, load(o + d) * scale, c.value_dim - d);
       };
-      a.wide_query ? write((float*)a.out + at) : write((bf16*)a.out + at);
+      a.wide_out ? write((float*)a.out + at) : write((bf16*)a.out + at);
     }
   }
 };

@@ -87,10 +87,16 @@ void time_parts(double* seconds) { wanted_seconds = seconds; }
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
   const Step& s = *step;
   const Tiling tiling(s.rows, threads);
+  // Its outputs are rounded at once where the next product takes rows of bfloat16.
   const auto attention = [&](const Layer& l, const Cache& c, const float* qkv, float* out) {
-    return Attention{qkv,           out,     s.start,       s.length,  s.tables, nullptr,  s.sequences,
-                     s.table_width, l.heads, l.qkv.outputs, c.key_dim, 1,        l.window, l.scale,
-                     l.softcap};
+    const long rounded = rounded_row(l.out);
+    Attention a{};
+    a.query = qkv, a.query_row = l.qkv.outputs, a.query_head = c.key_dim, a.wide_query = 1;
+    a.out = out, a.out_row = rounded ? rounded : l.out.inputs, a.wide_out = !rounded;
+    a.start = s.start, a.length = s.length, a.tables = s.tables;
+    a.sequences = s.sequences, a.table_width = s.table_width;
+    a.heads = l.heads, a.window = l.window, a.scale = l.scale, a.softcap = l.softcap;
+    return a;
   };
   TileSizes sizes;
   long qkv = 0, attended = 0, parts = 0;  // floats of each buffer
@@ -98,7 +104,7 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
     const Layer& l = layers[i];
     sizes.add(l, tiling.tile);
     qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
-    attended = std::max(attended, whole_lines(s.rows * l.out.inputs));
+    attended = std::max(attended, whole_lines(std::max(s.rows * l.out.inputs, inputs_room(l.out, s.rows))));
     parts = std::max(parts, attention_room(attention(l, *caches[i], nullptr, nullptr), *caches[i], threads));
   }
   static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
@@ -130,7 +136,10 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       laps.end(ATTENTION);
       tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const states = s.states + first * width;
-        const float* const heads = take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);
+        const long rounded = rounded_row(l.out);
+        const float* const heads =
+            rounded ? (const float*)((const bf16*)attended_at + first * rounded)
+                    : take_inputs(l.out, attended_at + first * inner, room.inputs, rows, sharing);
         add_projection(l.out, heads, states, rows, sharing);
         laps.end(OUT_PRODUCT);
         norm_inputs(states, l.norm_mid, l.eps_mid, l.gate_up, room.inputs, rows, sharing);

@@ -79,6 +79,8 @@ long inputs_room(const Linear& l, long rows) {
   }
 }
 
+long rounded_row(const Linear& l) { return l.product == PAIRS ? row_apart(l.inputs) : 0; }
+
 void put_row(const Linear& l, const float* x, float* inputs, long row) {
   switch (l.product) {
     case PAIRS: return round_row(x, (bf16*)inputs + row * row_apart(l.inputs), l.inputs);
@@ -114,12 +116,18 @@ const float* project_gated(const Linear& l, const float* inputs, const Linear& n
   const InputRows<bf16> narrow{rounded, k, row_apart(k)};
   const bool to_tiles = l.product == TILES && next.product == TILES && m > FEW_ROWS;
   switch (l.product) {
-    case FLOATS: multiply_gated(wide, whole_panels((const float*)w, k), l.bias, y, m, n, gelu, threads); break;
+    case FLOATS: multiply_gated(wide, whole_panels((const float*)w, k), l.bias, y, m, n, n, gelu, threads); break;
     case WIDENED:
-      halves(l, [&](const auto& weight) { multiply_gated(wide, weight, l.bias, y, m, n, gelu, threads); });
+      halves(l, [&](const auto& weight) { multiply_gated(wide, weight, l.bias, y, m, n, n, gelu, threads); });
       break;
     case PAIRS:
-      halves(l, [&](const auto& weight) { multiply_gated(narrow, weight, l.bias, y, m, n, gelu, threads); });
+      halves(l, [&](const auto& weight) {
+        if (const long apart = rounded_row(next))
+          multiply_gated(narrow, weight, l.bias, (bf16*)room, m, n, apart, gelu, threads);
+        else
+          multiply_gated(narrow, weight, l.bias, y, m, n, n, gelu, threads);
+      });
+      if (rounded_row(next)) return room;
       break;
     case TILES:
       halves(l, [&](const auto& weight) {

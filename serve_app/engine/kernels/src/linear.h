@@ -18,6 +18,9 @@ long inputs_room(const Linear& linear, long rows);
 // Writes row `row` of the inputs: x [inputs] in the layer's form.
 void put_row(const Linear& linear, const float* x, float* inputs, long row);
 
+// Elements of bfloat16 from one row of inputs to the next, where the product takes rows of bfloat16; 0 where it does not.
+long rounded_row(const Linear& linear);
+
 // x [rows, inputs] in the layer's form: x itself if that is the form, else in `room`.
 const float* take_inputs(const Linear& linear, const float* x, float* room, long rows, int threads);
 

@@ -59,14 +59,14 @@ inline float* own_outputs(long count) {
   return scratch.take(count);
 }
 
-// Writes the outputs [m, width] of a task to the columns of y [m, n] from `column` on: y += outputs if ADD, else
-// y = outputs. `width` is a multiple of sixteen and may reach beyond y.
+// Writes the outputs [m, width] of a task to the columns of y [m, n], whose rows are `apart` elements apart, from `column`
+// on: y += outputs if ADD, else y = outputs. `width` is a multiple of sixteen and may reach beyond y.
 template <bool ADD, class Y>
-void hand_over(const float* outputs, long m, long width, Y* y, long n, long column) {
+void hand_over(const float* outputs, long m, long width, Y* y, long n, long apart, long column) {
   const long columns = std::min(width, n - column);
   for (long r = 0; r < m; r++)
     for (long i = 0; i < columns; i += LANES) {
-      Y* const at = y + r * n + column + i;
+      Y* const at = y + r * apart + column + i;
       const F16 v = load(outputs + r * width + i);
       if (const long some = columns - i; some >= LANES)
         store(at, ADD ? load(at) + v : v);

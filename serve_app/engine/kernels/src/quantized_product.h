@@ -58,13 +58,13 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
         }
         asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
         finish(at, at + part, count, j, some);
-        if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, j * LANES);
+        if (!kept) hand_over<ADD>(at, count, width, y + row * n, n, n, j * LANES);
       }
     }
     if (!kept || !turn.mine()) return;
     for (long g = 0; g < groups; g++) {
       const long j = first + g * INT_GROUP;
-      hand_over<ADD>(own + g * parts * part, m, std::min(INT_GROUP, last - j) * LANES, y, n, j * LANES);
+      hand_over<ADD>(own + g * parts * part, m, std::min(INT_GROUP, last - j) * LANES, y, n, n, j * LANES);
     }
   });
 }

@@ -81,7 +81,7 @@ void multiply_tiles(const bf16* x, const Weight& weight, const float* bias, Y* y
         }
       }
     });
-    if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
+    if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, n, first * LANES);
   });
 }
 
@@ -124,7 +124,7 @@ void multiply_gated_tiles(const bf16* x, const Weight& weight, const float* bias
                 gate_times_up(sums.row(r, 0) + gate, sums.row(r, 1) + up, gelu));
       }
     });
-    if (kept && turn.mine()) hand_over<false>(to, m, width, y, n, first * LANES);
+    if (kept && turn.mine()) hand_over<false>(to, m, width, y, n, n, first * LANES);
   });
 }
 

@@ -280,14 +280,14 @@ void multiply(InputRows<X> x, const Weight& weight, const float* bias, Y* y, lon
           rows<ADD>(shape, count, x.from(row), w, bias, y + row * n + first * LANES, n, n - first * LANES, range);
       });
     });
-    if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, first * LANES);
+    if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, n, first * LANES);
   });
 }
 
-// y [m, n] = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other n are U. n is a multiple of
-// sixteen. Gates are applied tile by tile, while both factors are in the first-level cache.
-template <class X, class Weight>
-void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, float* y, long m, long n, bool gelu,
+// y [m, n], rows `apart` elements apart, = act(x G^T) * (x U^T): the first n outputs of the weight are gates G, the other
+// n are U. n is a multiple of sixteen. Gates are applied tile by tile, while both factors are in the first-level cache.
+template <class X, class Weight, class Y>
+void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, long apart, bool gelu,
                     int threads) {
   const long count = n / LANES;
   const BlockShape shape = block_shape<X, Weight>(m);
@@ -296,8 +296,7 @@ void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, flo
     const long width = (last - first) * LANES;
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
-    float* const to = kept ? own_outputs(m * width) : y + first * LANES;
-    const long stride = kept ? width : n;
+    float* const own = kept ? own_outputs(m * width) : nullptr;
     const long next_task = following(first, last, count, threads);
     with_panels<X>(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
       row_tiles(some, more, shape.rows, [&](long row, long size) {
@@ -308,12 +307,16 @@ void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, flo
                       {first + up * ups, last + up * ups, next});
         }
         for (long r = 0; r < size; r++)
-          for (long i = 0; i < width; i += LANES)
-            store(to + (row + r) * stride + i,
-                  gate_times_up(load(both[0] + r * width + i), load(both[1] + r * width + i), gelu));
+          for (long i = 0; i < width; i += LANES) {
+            const F16 v = gate_times_up(load(both[0] + r * width + i), load(both[1] + r * width + i), gelu);
+            if (kept)
+              store(own + (row + r) * width + i, v);
+            else
+              store(y + (row + r) * apart + first * LANES + i, v);
+          }
       });
     });
-    if (kept && turn.mine()) hand_over<false>(to, m, width, y, n, first * LANES);
+    if (kept && turn.mine()) hand_over<false>(own, m, width, y, n, apart, first * LANES);
   });
 }
 

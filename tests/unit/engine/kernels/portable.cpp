@@ -177,7 +177,7 @@ void check_attention(long product, bool codes, long tokens, long window) {
   const std::vector<int32_t> start{0, (int32_t)tokens}, length{(int32_t)LENGTH};
   Floats out(q.size());
   const Attention a{q.data(), out.data(), start.data(), length.data(), blocks.table.data(), nullptr, 1, blocks.COUNT,
-                    HEADS,    HEADS * DIM, DIM,         1,             window,              0.2f,    0.f};
+                    HEADS,    HEADS * DIM, DIM, 1, HEADS * DIM, 1, window, 0.2f, 0.f};
   attend(&a, &blocks.cache, THREADS);
   for (long t = 0; t < tokens; t++)
     for (long h = 0; h < HEADS; h++) {
@@ -211,7 +211,7 @@ void check_shared(long product, bool codes) {
   write_cache(key.data(), value.data(), &cache, slots.data(), TOKENS, THREADS);
   Floats together(q.size()), alone(q.size());
   const Attention all{q.data(), together.data(), start.data(), length.data(), tables.data(), nullptr, SEQUENCES, COUNT,
-                      HEADS,    HEADS * DIM,     DIM,          1,             0,             0.2f,    0.f};
+                      HEADS,    HEADS * DIM, DIM, 1, HEADS * DIM, 1, 0, 0.2f, 0.f};
   attend(&all, &cache, THREADS);
   for (long s = 0; s < SEQUENCES; s++) {
     Attention one = all;
@@ -257,7 +257,7 @@ void check_layers(long product, bool codes) {
       rope_and_cache(qkv.data(), cos_at, sin_at, l.q_norm, l.k_norm, 1e-6f, &many[i].cache, &many[i].slots[first], rows,
                      HEADS, THREADS);
       const Attention a{qkv.data(), heads.data(), start.data(), length.data(), many[i].table.data(), nullptr, 1,
-                        Blocks::COUNT, HEADS, l.qkv.outputs, DIM, 1, 0, 0.2f, 0.f};
+                        Blocks::COUNT, HEADS, l.qkv.outputs, DIM, 1, HEADS * DIM, 1, 0, 0.2f, 0.f};
       attend(&a, &many[i].cache, THREADS);
       linear(&l.out, heads.data(), delta.data(), rows, 1, THREADS);
       add_rmsnorm(x, delta.data(), l.norm_mid, normed.data(), rows, WIDTH, 1e-6f, THREADS);
