@@ -72,9 +72,8 @@ def attention_fault(
 def model_fault(model: PreTrainedModel, question: Question, record: Record | None) -> str | None:
     """As `find_fault`, of a model that is fused, with and without graphs of its decodes."""
     cache = Cache.of(question.longest, question.block_size)
-    plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, cache)
-    want, limit = list(_logits(plain, cache)), LOGITS[model.dtype]
-    backend = TritonAttention()
+    limit, backend = LOGITS[model.dtype], TritonAttention()
+    want = list(_logits(_runner(copy.deepcopy(model), ReferenceAttention(), question, cache), cache))
     fused = _runner(accelerate_cuda(model, model.dtype), backend, question, cache)
     if (fault := _difference("fused layers", want, _logits(fused, cache), limit)) is not None:
         return fault
@@ -87,14 +86,16 @@ def _small_model(name: str, config: str, dtype: torch.dtype, device: torch.devic
     """A random model, its weights large enough for errors to show."""
     kind: Any = getattr(transformers, name)
     with device:
-        model: PreTrainedModel = kind(kind.config_class.from_dict(json.loads(config))).eval()
+        # As a loaded model is: parameters of the type, buffers as the class wants them.
+        made = kind._from_config(kind.config_class.from_dict(json.loads(config)), dtype=dtype)
+        model: PreTrainedModel = made.eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.ndim > 1:
                     parameter.normal_(0, parameter.shape[1] ** -0.5)
                 else:
                     parameter += torch.randn_like(parameter) * 0.1
-    return model.to(dtype)
+    return model
 
 
 def _runner(
