@@ -17,6 +17,7 @@ from transformers.models.qwen2.modeling_qwen2 import Qwen2DecoderLayer
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer
 
 from serve_app.engine.attention import AttentionBackend, LayerSpec
+from serve_app.engine.attention.recorder import Recorder
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.forward import FusedForward
@@ -39,53 +40,23 @@ def known(layer: Any, dtypes: frozenset[torch.dtype]) -> bool:
     return all(type(linear) is nn.Linear and linear.weight.dtype in dtypes for linear in linears)
 
 
-class _Observer:
-    """An attention backend that remembers how it was called and returns zeros."""
-
-    memory: Final = None
-
-    def __init__(self) -> None:
-        self.call: AttentionCall | None = None
-
-    def allocate(self, *_: Any, **more: Any) -> None:
-        raise NotImplementedError("an observer holds no cache")
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        raise NotImplementedError("an observer holds no cache")
-
-    def forward(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        context: ForwardContext,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        self.call = AttentionCall(scale, window, softcap, sinks)
-        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
-
-
-def run_model(model: PreTrainedModel, observer: AttentionBackend | None = None) -> None:
-    """One forward of a few tokens, with `observer` as its attention; None: one that returns zeros."""
+def run_model(model: PreTrainedModel, recorder: Recorder | None = None) -> None:
+    """One forward of a few tokens, in which attention returns zeros; `recorder` notes how it is called."""
     check_takes_positions(model)
     model.set_attn_implementation(ATTENTION_NAME)
     positions = torch.arange(TOKENS, device=model.device)
-    with torch.inference_mode(), active(observer or _Observer(), _context(positions)):
+    with torch.inference_mode(), active(recorder or Recorder(), _context(positions)):
         model(input_ids=positions[None], position_ids=positions[None], use_cache=False)
 
 
 def observe(model: PreTrainedModel, layer: Any) -> AttentionCall:
     """How a decoder layer calls attention."""
-    observer = _Observer()
-    _run(model, layer, observer, _random_states(model, layer))
-    if observer.call is None:
+    recorder = Recorder()
+    _run(model, layer, recorder, _random_states(model, layer))
+    if not recorder.calls:
         raise RuntimeError("the layer did not call attention")
-    return observer.call
+    call = recorder.calls[-1]
+    return AttentionCall(call.scale, call.window, call.softcap, call.sinks)
 
 
 def layer_error(model: PreTrainedModel, layer: Any, fused: DecoderStack, backend: AttentionBackend) -> float:

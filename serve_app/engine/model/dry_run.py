@@ -9,13 +9,13 @@ of the module's own), which a packed batch would mix across sequences.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from inspect import get_annotations
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from serve_app.engine.attention import LayerSpec
+from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.forward import UnsupportedModel, active
 
@@ -23,43 +23,6 @@ from serve_app.engine.model.forward import UnsupportedModel, active
 Forward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 _TOKENS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    layer: int
-    spec: LayerSpec
-    window: int | None
-
-
-class _Recorder:
-    """An attention backend that notes what it is asked and answers zeros."""
-
-    memory: Final = None
-
-    def __init__(self) -> None:
-        self.calls: list[_Call] = []
-
-    def allocate(self, *_: Any, **more: Any) -> None:
-        raise NotImplementedError("a dry run holds no cache")
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        raise NotImplementedError("a dry run holds no cache")
-
-    def forward(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        context: ForwardContext,
-        *,
-        window: int | None = None,
-        **_: Any,
-    ) -> torch.Tensor:
-        spec = LayerSpec(num_kv_heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2])
-        self.calls.append(_Call(layer, spec, window))
-        return value.new_zeros(query.shape[0], query.shape[1], value.shape[2])
 
 
 def learn_layers(
@@ -70,7 +33,7 @@ def learn_layers(
     `config` is the text configuration of the module, `name` what errors call it.
     UnsupportedModel says what the module does that we do not.
     """
-    recorder = _Recorder()
+    recorder = Recorder()
     positions = torch.arange(_TOKENS, device=device)
     one = _forward(forward, recorder, positions, positions)
     calls = recorder.calls
@@ -85,7 +48,7 @@ def learn_layers(
     _check_windows(calls, name, config)
     others = (positions + _TOKENS) % int(config.vocab_size)
     others[-1] = positions[-1]
-    two = _forward(forward, _Recorder(), others, positions)
+    two = _forward(forward, Recorder(), others, positions)
     change, largest = (one - two)[-1].abs().max().item(), one[-1].abs().max().item()
     tolerance = max(1e-4, 8 * torch.finfo(one.dtype).eps) * max(largest, 1e-6)
     if not change <= tolerance:  # NaN is refused too
@@ -96,7 +59,7 @@ def learn_layers(
     return tuple(call.spec for call in calls), one.shape[-1]
 
 
-def _check_windows(calls: list[_Call], name: str, config: Any) -> None:
+def _check_windows(calls: list[RecordedCall], name: str, config: Any) -> None:
     """Each sliding layer must tell our attention its window: no mask is built that would hold it."""
     kinds = getattr(config, "layer_types", None)
     windows = [call.window for call in calls]
@@ -116,7 +79,7 @@ def _check_windows(calls: list[_Call], name: str, config: Any) -> None:
 
 
 def _forward(
-    forward: Forward, recorder: _Recorder, tokens: torch.Tensor, positions: torch.Tensor
+    forward: Forward, recorder: Recorder, tokens: torch.Tensor, positions: torch.Tensor
 ) -> torch.Tensor:
     """Logits [T, V] of one sequence of `tokens`."""
     count = tokens.shape[0]

@@ -14,8 +14,8 @@ import msgspec
 import torch
 from transformers import PreTrainedModel
 
+from serve_app.engine.attention.recorder import RecordedCall, Recorder
 from serve_app.engine.cuda.trial.steps import DECODES
-from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.checks import run_model
 from serve_app.engine.fused.forward import MODELS
 
@@ -36,6 +36,12 @@ class AttentionUse:
     window: int | None
     softcap: float | None
     sinks: bool
+
+    @classmethod
+    def of(cls, call: RecordedCall) -> AttentionUse:
+        spec = call.spec
+        shape = call.heads, spec.num_kv_heads, spec.key_dim, spec.value_dim
+        return cls(*shape, call.scale, call.window, call.softcap, call.sinks is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +79,14 @@ def ask_about(
 
     Runs a forward of a few tokens. `longest`: tokens of the longest sequence.
     """
-    watcher = _Watcher()
-    run_model(module, watcher)
+    recorder = Recorder()
+    run_model(module, recorder)
     fusable = type(module) in MODELS
     positions = int(module.config.get_text_config().max_position_embeddings)
     return Question(
         device=str(device),
         dtype=str(dtype).removeprefix("torch."),
-        uses=tuple(dict.fromkeys(watcher.uses)),
+        uses=tuple(dict.fromkeys(map(AttentionUse.of, recorder.calls))),
         block_size=block_size,
         codes=codes,
         model=type(module).__name__ if fusable else None,
@@ -105,35 +111,3 @@ def _small_config(module: PreTrainedModel) -> str:
     for name in ("_name_or_path", "architectures", "transformers_version", "quantization_config"):
         chosen.pop(name, None)
     return json.dumps(chosen, sort_keys=True)
-
-
-class _Watcher:
-    """An attention backend that notes how it is called and returns zeros."""
-
-    memory: Final = None
-
-    def __init__(self) -> None:
-        self.uses: list[AttentionUse] = []
-
-    def allocate(self, *_: Any, **more: Any) -> None:
-        raise NotImplementedError("a watcher holds no cache")
-
-    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
-        raise NotImplementedError("a watcher holds no cache")
-
-    def forward(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        context: ForwardContext,
-        *,
-        scale: float,
-        window: int | None = None,
-        softcap: float | None = None,
-        sinks: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        shape = query.shape[1], key.shape[1], key.shape[2], value.shape[2]
-        self.uses.append(AttentionUse(*shape, scale, window, softcap, sinks is not None))
-        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])

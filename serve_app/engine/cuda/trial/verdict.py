@@ -48,16 +48,14 @@ def fault_of(question: Question, folder: Path | None = None, command: Sequence[s
     Waits for a trial of the same question that runs already. `folder` keeps verdicts; None: the user's cache.
     """
     passed = (folder or cache_folder()) / f"{_key(question)}.passed"
-    try:
-        with _locked(passed):
-            if passed.exists():
-                return None
-            fault = _ask(question, command)
-            if fault is None:
+    with _locked(passed):
+        if passed.exists():
+            return None
+        fault = _ask(question, command)
+        if fault is None:
+            with contextlib.suppress(OSError):  # nowhere to remember it
                 passed.touch()
-            return fault
-    except OSError:  # nowhere to remember it
-        return _ask(question, command)
+        return fault
 
 
 def cache_folder() -> Path:
@@ -68,9 +66,12 @@ def cache_folder() -> Path:
 
 @contextlib.contextmanager
 def _locked(passed: Path) -> Iterator[None]:
-    passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with passed.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    """One trial of a question at a time on this machine; where nothing can be written, any number."""
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(OSError):
+            passed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            lock = stack.enter_context(passed.with_suffix(".lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 

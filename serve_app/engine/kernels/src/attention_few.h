@@ -14,7 +14,7 @@ namespace {
 struct Ahead {
   uintptr_t distance;
 
-  void fetch(const void* read) const { __builtin_prefetch((const void*)((uintptr_t)read + distance), 0, 2); }
+  INLINE_MEMBER void fetch(const void* read) const { __builtin_prefetch((const void*)((uintptr_t)read + distance), 0, 2); }
 };
 
 // The fetching of `next` while `now` is read; null: `now` itself, which fetches nothing new.

@@ -17,7 +17,7 @@ namespace {
 
 // Fetches `count` elements into the second-level cache, which holds the next tile beside the one in use.
 template <class T>
-void prefetch(const T* p, long count) {
+INLINE void prefetch(const T* p, long count) {
   const char* const bytes = (const char*)p;
   for (long i = 0; i < count * (long)sizeof(T); i += 64) __builtin_prefetch(bytes + i, 0, 2);
 }
@@ -168,7 +168,7 @@ class Worker : Places {
 
  private:
   // Fetches the scales of a tile, which are read after all of its keys.
-  void fetch_scales(const Task& t, long key0, long keys) const {
+  INLINE_MEMBER void fetch_scales(const Task& t, long key0, long keys) const {
     for (long k = 0; k < keys; k += c.block_size) {
       const long block = block_of(t, key0 + k);
       prefetch(c.key_scales<int8_t>(block, t.head), c.block_size);

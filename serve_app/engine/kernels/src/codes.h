@@ -81,10 +81,35 @@ inline float peak_of(const float* x, long n) {
   return peaks.highest();
 }
 
-// The code of the largest magnitude `peak` of x [n]: 127, or more, so that 127 is REACH times the mean magnitude. The mean
-// is that of integers, so it does not depend on the order of a sum.
-inline float most_of(const float* x, long n, float peak) {
-  const Codes codes(peak, MOST_CODE);
+// The largest magnitude of x [n], or infinity or NaN if a number is not finite, and about the sum of all magnitudes.
+struct Magnitudes {
+  float peak, total;
+};
+
+inline Magnitudes magnitudes_of(const float* x, long n) {
+  Peaks peaks;
+  F16 totals[4] = {};  // so that no sum waits for the one before
+  const auto take = [&](F16 v, F16& total) { peaks.take(v), total += (F16)((U16)v & 0x7fffffffu); };
+  long i = 0;
+  for (; i + 4 * LANES <= n; i += 4 * LANES)
+    for (int j = 0; j < 4; j++) take(load(x + i + j * LANES), totals[j]);
+  for (; i + LANES <= n; i += LANES) take(load(x + i), totals[0]);
+  if (i < n) take(load_some(x + i, n - i), totals[0]);
+  return {peaks.highest(), sum((totals[0] + totals[1]) + (totals[2] + totals[3]))};
+}
+
+// Whether REACH times the mean magnitude of n numbers is certainly above the largest one, however they are added up.
+inline bool within_reach(Magnitudes of, long n) {
+  constexpr float MARGIN = 1.001f;  // more than what rounding moves the total, or the mean of codes
+  const float reach = of.total * REACH;
+  return reach > of.peak * n * MARGIN && reach < __builtin_inff();
+}
+
+// The code of the largest magnitude of x [n]: 127, or more, so that 127 is REACH times the mean magnitude. The mean is that
+// of integers, so it does not depend on the order of a sum.
+inline float most_of(const float* x, long n, Magnitudes of) {
+  if (within_reach(of, n)) return MAX_CODE;
+  const Codes codes(of.peak, MOST_CODE);
   if (codes.empty) return MAX_CODE;
   U16 sums = {};
   const auto take = [&](F16 v) {

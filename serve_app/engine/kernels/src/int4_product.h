@@ -39,20 +39,23 @@ INLINE U16 load_group(const uint8_t* p) {
 #endif
 }
 
-// The sums of a row's coarse codes times the weights of a panel.
-inline I16 coarse_sums(const Int4Weight& weight, long j, const QuantizedRows& x, long row) {
-  const uint8_t* const panel = weight.codes + j * weight.panel();
-  I16 sums = {};
-  x.each_coarse(row, [&](long at, uint32_t codes) {
+// As that of Int8Weight.
+struct CoarseGroup {
+  const Int4Weight& weight;
+
+  static I16 zero(const QuantizedRows&, long) { return I16{}; }
+  const uint8_t* panel(long j) const { return weight.codes + j * weight.panel(); }
+  INLINE I16 add(I16 sums, const uint8_t* panel, long at, uint32_t codes) {
     const long step = at / INT_TILE_ROWS, line = at % INT_TILE_ROWS, group = line / INT4_QUADS;
     const uint8_t* const w = panel + step * INT4_STEP;
     const U16 q = load_line(w + line % INT4_LINES * 64) >> (line < INT4_LINES ? 0 : 4) & LOW_HALVES;
     const int32_t sum = (int8_t)codes + (int8_t)(codes >> 8) + (int8_t)(codes >> 16) + (int8_t)(codes >> 24);
     const U16 products = (U16)add_four(I16{}, q, U16{} + codes);
-    sums = add_two(sums, (products & 0xffffu) | -(uint32_t)sum << 16, load_group(w + INT4_CODES + group * 2 * LANES));
-  });
-  return sums;
-}
+    return add_two(sums, (products & 0xffffu) | -(uint32_t)sum << 16, load_group(w + INT4_CODES + group * 2 * LANES));
+  }
+};
+
+INLINE CoarseGroup coarse_line(const Int4Weight& weight) { return {weight}; }
 
 // Sums of q times codes, of the sixteen inputs of a group.
 #if defined(__AVX2__) && !defined(__AVX512VNNI__)
@@ -129,10 +132,13 @@ void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, lo
       }
     }
   }
-  for (int r = 0; r < MR; r++)
-    for (int c = 0; c < NR; c++)
-      store(out + r * stride + c * LANES, to_floats(with_coarse(total[r][c], weight, j + c, x, row + r)) *
-                                              x.scale(row + r) * load(weight.scales + (j + c) * LANES));
+  long panels[NR];
+  for (int c = 0; c < NR; c++) panels[c] = j + c;
+  for (int r = 0; r < MR; r++) {
+    F16 outputs[NR];
+    scale_sums(total[r], weight, panels, x, row + r, outputs);
+    for (int c = 0; c < NR; c++) store(out + r * stride + c * LANES, outputs[c]);
+  }
 }
 
 template <int MR, int AT_ONCE>

@@ -26,24 +26,51 @@ struct Int8Weight {
   long panel() const { return steps * INT_TILE; }  // bytes
 };
 
-// The sums of a row's coarse codes times the weights of a panel.
-inline I16 coarse_sums(const Int8Weight& weight, long j, const QuantizedRows& x, long row) {
-  const uint8_t* const w = weight.codes + j * weight.panel();
-  I16 sums = I16{} - INT8_ZERO * x.coarse_sum(row);
-  x.each_coarse(row, [&](long line, uint32_t codes) { sums = add_four(sums, load_line(w + line * 64), U16{} + codes); });
-  return sums;
+// What a row's coarse codes add to its sums of codes at some panels.
+struct CoarseLine {
+  const Int8Weight& weight;
+
+  static I16 zero(const QuantizedRows& x, long row) { return I16{} - INT8_ZERO * x.coarse_sum(row); }
+  const uint8_t* panel(long j) const { return weight.codes + j * weight.panel(); }
+  INLINE I16 add(I16 sums, const uint8_t* panel, long line, uint32_t codes) {
+    return add_four(sums, load_line(panel + line * 64), U16{} + codes);
+  }
+};
+
+INLINE CoarseLine coarse_line(const Int8Weight& weight) { return {weight}; }
+
+// sums[i] += the products of a row's coarse codes with the weights of panel panels[i]. Panels take turns at each code, so that
+// none waits for its own sum.
+template <int NP, class Weight>
+void add_coarse(I16 (&sums)[NP], const Weight& weight, const long (&panels)[NP], const QuantizedRows& x, long row) {
+  const auto line_of = coarse_line(weight);
+  const uint8_t* w[NP];
+  I16 products[NP];
+  for (int i = 0; i < NP; i++) w[i] = line_of.panel(panels[i]), products[i] = line_of.zero(x, row);
+  x.each_coarse(row, [&](long line, uint32_t codes) {
+#pragma GCC unroll 8
+    for (int i = 0; i < NP; i++) products[i] = line_of.add(products[i], w[i], line, codes);
+  });
+  for (int i = 0; i < NP; i++) sums[i] += QuantizedRows::COARSE * products[i];
 }
 
-// The sums of a row's bytes times the weights of a panel -> those of its codes.
-template <class Weight>
-INLINE I16 with_coarse(I16 sums, const Weight& weight, long j, const QuantizedRows& x, long row) {
-  return x.coarse_count(row) ? sums + QuantizedRows::COARSE * coarse_sums(weight, j, x, row) : sums;
+// The outputs of a row at NP panels, of its sums of codes, which without coarse codes are those of its bytes.
+template <int NP, class Weight>
+INLINE void scale_sums(I16 (&sums)[NP], const Weight& weight, const long (&panels)[NP], const QuantizedRows& x, long row,
+                       F16 (&out)[NP]) {
+  if (x.coarse_count(row)) add_coarse(sums, weight, panels, x, row);
+  const F16 scale = splat(x.scale(row));
+  for (int i = 0; i < NP; i++) out[i] = to_floats(sums[i]) * scale * load(weight.scales + panels[i] * LANES);
 }
 
-// The outputs of a row at a panel, of the sums of stored codes times the row's bytes.
-INLINE F16 scaled(I16 sums, const Int8Weight& weight, long j, const QuantizedRows& x, long row) {
-  const I16 all = with_coarse(sums - INT8_ZERO * x.sum(row), weight, j, x, row);
-  return to_floats(all) * x.scale(row) * load(weight.scales + j * LANES);
+// The same of sums of stored bytes, at NP panels from `j` on, to `out`.
+template <int NP>
+INLINE void store_scaled(I16 (&sums)[NP], const Int8Weight& weight, long j, const QuantizedRows& x, long row, float* out) {
+  long panels[NP];
+  F16 outputs[NP];
+  for (int i = 0; i < NP; i++) sums[i] -= INT8_ZERO * x.sum(row), panels[i] = j + i;
+  scale_sums(sums, weight, panels, x, row, outputs);
+  for (int i = 0; i < NP; i++) store(out + i * LANES, outputs[i]);
 }
 
 // What one of several blocks of rows fetches: its share of the lines of each tile of the panels that come next, which lie
@@ -85,10 +112,10 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
         for (int c = 0; c < NR; c++) sums[r][c] = add_codes(sums[r][c], b[c], a);
       }
     }
-  for (int r = 0; r < MR; r++)
-    for (int c = 0; c < NR; c++)
-      store(out + r * stride + c * LANES,
-            scaled(sums[r][c] + CODES_ZERO * x.sum(row + r), weight, j + c, x, row + r));
+  for (int r = 0; r < MR; r++) {
+    for (int c = 0; c < NR; c++) sums[r][c] += CODES_ZERO * x.sum(row + r);
+    store_scaled(sums[r], weight, j, x, row + r, out + r * stride);
+  }
 }
 
 #ifdef __AMX_INT8__
@@ -127,10 +154,11 @@ void int8_tiles(const Int8Weight& weight, const QuantizedRows& x, long row, long
   if (ROWS > 1) _tile_stored(2, sums[INT_TILE_ROWS], sizeof sums[0]);
   if (ROWS > 1 && PANELS > 1) _tile_stored(3, sums[INT_TILE_ROWS] + LANES, sizeof sums[0]);
   asm volatile("" ::: "memory");
-  for (long r = 0; r < count; r++)
-    for (long c = 0; c < PANELS; c++) {
-      store(out + r * stride + c * LANES, scaled(load_bytes<I16>(sums[r] + c * LANES), weight, j + c, x, row + r));
-    }
+  for (long r = 0; r < count; r++) {
+    I16 of_row[PANELS];
+    for (int c = 0; c < PANELS; c++) of_row[c] = load_bytes<I16>(sums[r] + c * LANES);
+    store_scaled(of_row, weight, j, x, row + r, out + r * stride);
+  }
 }
 
 // The same for up to 32 rows and two panels.

@@ -6,6 +6,8 @@
 #include <type_traits>
 #include <utility>
 
+// Functions that only fetch memory must have one of these: GCC takes them for functions without an effect, and leaves calls of
+// them out, unless it has put their code in place of the call before it looks.
 #define INLINE_MEMBER inline __attribute__((always_inline))
 #define INLINE static INLINE_MEMBER
 
@@ -33,20 +35,29 @@ INLINE To convert(From from) {
   return __builtin_convertvector(from, To);
 }
 
-// How the bytes at p become lanes, and back.
+// Whether a vector is two halves.
 template <class V>
-struct Bytes {
-  INLINE V load(const void* p) {
+struct IsTwo : std::false_type {};
+
+// The bytes at p as lanes, half by half: a copy of both halves at once would go through memory.
+template <class V>
+INLINE V load_bytes(const void* p) {
+  if constexpr (IsTwo<V>::value) {
+    using Half = decltype(V::low);
+    return {load_bytes<Half>(p), load_bytes<Half>((const char*)p + sizeof(Half))};
+  } else {
     V v;
     memcpy(&v, p, sizeof v);
     return v;
   }
-  INLINE void store(void* p, V v) { memcpy(p, &v, sizeof v); }
-};
+}
 
 template <class V>
-INLINE V load_bytes(const void* p) {
-  return Bytes<V>::load(p);
+INLINE void store_bytes(void* p, V v) {
+  if constexpr (IsTwo<V>::value)
+    store_bytes(p, v.low), store_bytes((char*)p + sizeof v.low, v.high);
+  else
+    memcpy(p, &v, sizeof v);
 }
 
 #ifdef __AVX512F__
@@ -85,6 +96,9 @@ INLINE F16 splat(float x) { return F16{x, x, x, x, x, x, x, x, x, x, x, x, x, x,
 
 template <class V>
 struct Two;
+
+template <class V>
+struct IsTwo<Two<V>> : std::true_type {};
 
 template <class V>
 struct LaneOf {
@@ -147,17 +161,6 @@ template <class M, class V>
 INLINE Two<V> where(Two<M> mask, Two<V> a, Two<V> b) {
   return {where(mask.low, a.low, b.low), where(mask.high, a.high, b.high)};
 }
-
-// A copy of both halves at once would go through memory.
-template <class V>
-struct Bytes<Two<V>> {
-  INLINE Two<V> load(const void* p) {
-    return {Bytes<V>::load(p), Bytes<V>::load((const char*)p + sizeof(V))};
-  }
-  INLINE void store(void* p, Two<V> v) {
-    Bytes<V>::store(p, v.low), Bytes<V>::store((char*)p + sizeof(V), v.high);
-  }
-};
 
 template <class To, class From>
 INLINE To convert(Two<From> from) {

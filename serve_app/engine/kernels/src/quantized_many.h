@@ -30,15 +30,26 @@ template <class Weight, class NumbersOf, class Finish>
 auto after_scaling(const Weight& weight, const QuantizedRows& x, NumbersOf numbers_of, Finish finish) {
   return [=](float* sums, long apart, long row, long pair, long pairs) mutable {
     const I16 zero = I16{} + INT8_ZERO * x.sum(row);
-    const F16 scale = splat(x.scale(row));
-    for (long i = 0; i < pairs; i++) {
-      float* const at = sums + i * apart;
-      const auto [first, second] = numbers_of(pair + i);
-      const I16 low = with_coarse(load_bytes<I16>(at) - zero, weight, first, x, row);
-      const I16 high = with_coarse(load_bytes<I16>(at + LANES) - zero, weight, second, x, row);
-      store(at, to_floats(low) * scale * load(weight.scales + first * LANES));
-      store(at + LANES, to_floats(high) * scale * load(weight.scales + second * LANES));
-    }
+    const auto scale = [&](auto some, long from) {
+      constexpr int COUNT = some;
+      I16 codes[2 * COUNT];
+      long panels[2 * COUNT];
+      F16 outputs[2 * COUNT];
+      for (int i = 0; i < COUNT; i++) {
+        const float* const at = sums + (from + i) * apart;
+        const auto [first, second] = numbers_of(pair + from + i);
+        codes[2 * i] = load_bytes<I16>(at) - zero, panels[2 * i] = first;
+        codes[2 * i + 1] = load_bytes<I16>(at + LANES) - zero, panels[2 * i + 1] = second;
+      }
+      scale_sums(codes, weight, panels, x, row, outputs);
+      for (int i = 0; i < COUNT; i++) {
+        float* const at = sums + (from + i) * apart;
+        store(at, outputs[2 * i]), store(at + LANES, outputs[2 * i + 1]);
+      }
+    };
+    long i = 0;
+    for (; i + GROUPED <= pairs; i += GROUPED) scale(std::integral_constant<int, GROUPED>{}, i);
+    for (; i < pairs; i++) scale(std::integral_constant<int, 1>{}, i);
     asm volatile("" ::: "memory");  // GCC must not fuse the last multiplication with an addition of `finish`
     finish(sums, apart, row, pair, pairs);
   };

@@ -97,24 +97,39 @@ INLINE void store_codes(const I16 (&codes)[4], int8_t* to, uint32_t* sums) {
 #endif
 }
 
-// Takes the coarse codes out of codes of sixteen inputs, which then fit a byte each, and appends them to `to`, which has
+INLINE bool any(I16 v) {
+#ifdef __AVX512F__
+  return _mm512_test_epi32_mask((__m512i)v, (__m512i)v) != 0;
+#else
+  const auto eights = halves<I8>(v);
+  const auto fours = halves<I4>(eights.low | eights.high);
+  const I4 x = fours.low | fours.high;
+  return (x[0] | x[1] | x[2] | x[3]) != 0;
+#endif
+}
+
+// Takes the coarse codes out of the codes of 64 inputs, which then fit a byte each, and appends them to `to`, which has
 // `count`. `line`: of the first four inputs.
-inline void take_coarse(I16& codes, uint32_t line, CoarseCodes* to, int32_t& count, I16& sums) {
-  const I16 coarse = (codes + QuantizedRows::COARSE / 2) >> 8;
-  int8_t bytes[LANES];
-  store(bytes, coarse);
-  uint32_t fours[LANES / 4];
-  memcpy(fours, bytes, sizeof fours);
-  if (!(fours[0] | fours[1] | fours[2] | fours[3])) return;
-  codes -= coarse * QuantizedRows::COARSE, sums += coarse;
-  for (uint32_t i = 0; i < LANES / 4; i++)
-    if (fours[i]) to[count++] = {line + i, fours[i]};
+INLINE void take_coarse(I16 (&codes)[4], uint32_t line, CoarseCodes* to, int32_t& count, I16& sums) {
+  I16 coarse[4], all = {};
+  for (int i = 0; i < 4; i++) coarse[i] = (codes[i] + QuantizedRows::COARSE / 2) >> 8, all = all | coarse[i];
+  if (!any(all)) return;
+  for (int i = 0; i < 4; i++, line += LANES / 4) {
+    int8_t bytes[LANES];
+    store(bytes, coarse[i]);
+    uint32_t fours[LANES / 4];
+    memcpy(fours, bytes, sizeof fours);
+    codes[i] -= coarse[i] * QuantizedRows::COARSE, sums += coarse[i];
+    for (uint32_t j = 0; j < LANES / 4; j++)
+      if (fours[j]) to[count++] = {line + j, fours[j]};
+  }
 }
 
 // Quantises x [k] to row `r`.
 inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to) {
-  const float peak = peak_of(x, k), most = most_of(x, k, peak);
-  const Codes coded(peak, most);
+  const Magnitudes magnitudes = magnitudes_of(x, k);
+  const float most = most_of(x, k, magnitudes);
+  const Codes coded(magnitudes.peak, most);
   const bool wide = most > MAX_CODE;
   to.scale(r) = coded.scale;
   int8_t* codes = to.row(r);
@@ -126,11 +141,10 @@ inline void quantize_row(const float* x, long k, long r, const QuantizedRows& to
   I16 sums = {};
   const auto step = [&](auto&& at) {
     I16 four[4];
-    for (int i = 0; i < 4; i++, line += LANES / 4) {
-      four[i] = coded.of(at(i));
-      if (wide) take_coarse(four[i], line, coarse, count, coarse_sums);
-      sums += four[i];
-    }
+    for (int i = 0; i < 4; i++) four[i] = coded.of(at(i));
+    if (wide) take_coarse(four, line, coarse, count, coarse_sums);
+    for (int i = 0; i < 4; i++) sums += four[i];
+    line += INT_INPUTS / 4;
     store_codes(four, codes, group_sums);
     codes += to.STRIDE;
     if (group_sums) group_sums += INT_INPUTS / INT4_INPUTS;

@@ -46,7 +46,7 @@ void turn_rows(const Heads& h, long first, long last) {
   T* const keys = (T*)own_outputs(LANES * dim);
   // Fetches the column of a key, to be written: few of its words lie in the same cache line.
   const long line = std::max(TOGETHER<T>, 64 / cache.element / cache.block_size);  // its features
-  const auto fetch = [&](long block, long head, long offset) {
+  const auto fetch = [&](long block, long head, long offset) __attribute__((always_inline)) {
     const T* const to = cache.key_block<T>(block, head) + offset * TOGETHER<T>;
     for (long d = 0; d < dim; d += line) __builtin_prefetch(to + d * cache.block_size, 1, 3);
   };

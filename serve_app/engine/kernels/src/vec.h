@@ -37,7 +37,7 @@ INLINE F16 load(const int8_t* p) {
 #endif
 }
 
-INLINE void store(float* p, F16 v) { Bytes<F16>::store(p, v); }
+INLINE void store(float* p, F16 v) { store_bytes(p, v); }
 
 // Rounds to the nearest bfloat16, ties to even, as torch does. NaN stays NaN. The instruction of AVX512-BF16 turns
 // numbers below 2^-126 into 0.
@@ -49,7 +49,7 @@ INLINE void store(bf16* p, F16 v) {
   U16 bits = (U16)v;
   U16 rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
   rounded = where(v != v, U16{} + 0x7fc0u, rounded);
-  Bytes<H16>::store(p, convert<H16>(rounded));
+  store_bytes(p, convert<H16>(rounded));
 #endif
 }
 

@@ -1,0 +1,56 @@
+"""An attention backend without a cache, which notes how a model calls attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import torch
+
+from serve_app.engine.attention import LayerSpec
+from serve_app.engine.forward_context import ForwardContext
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call of attention."""
+
+    layer: int
+    heads: int
+    spec: LayerSpec
+    scale: float
+    window: int | None
+    softcap: float | None
+    sinks: torch.Tensor | None
+
+
+class Recorder:
+    """Notes its calls, in order, and answers zeros."""
+
+    memory: Final = None
+
+    def __init__(self) -> None:
+        self.calls: list[RecordedCall] = []
+
+    def allocate(self, *_: Any, **more: Any) -> None:
+        raise NotImplementedError("a recorder holds no cache")
+
+    def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
+        raise NotImplementedError("a recorder holds no cache")
+
+    def forward(
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        context: ForwardContext,
+        *,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+        sinks: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        spec = LayerSpec(num_kv_heads=key.shape[1], key_dim=key.shape[2], value_dim=value.shape[2])
+        self.calls.append(RecordedCall(layer, query.shape[1], spec, scale, window, softcap, sinks))
+        return query.new_zeros(query.shape[0], query.shape[1], value.shape[2])
