@@ -106,7 +106,9 @@ async def test_a_server_starts_without_its_database_and_has_all_when_that_comes(
             await asyncio.sleep(0.2)
     listed = (await made.do(ListEndpoints())).endpoints
     assert {each.name for each in listed} == {MODEL, "shared", "bought"}
-    assert (await made.do(GetEndpoint(name="bought"))).is_ready
+    async with asyncio.timeout(READY_S):  # the control plane looks after gateways have found the replica
+        while not (await made.do(GetEndpoint(name="bought"))).is_ready:
+            await asyncio.sleep(0.2)
     await made.do(DeleteEndpoint(name="shared"))
     await until_status(made, f"{ENDPOINTS}/shared", 404)
 

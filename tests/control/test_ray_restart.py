@@ -101,7 +101,8 @@ async def read(client: httpx.AsyncClient, name: str) -> dict[str, Any]:
 
 
 async def endless(client: httpx.AsyncClient) -> None:
-    await client.post(COMPLETIONS, json=completion(MODEL, max_tokens=400))
+    """A request of some seconds: the model is tiny, so it is asked for several long answers."""
+    await client.post(COMPLETIONS, json=completion(MODEL, max_tokens=1000, n=8))
 
 
 async def status(client: httpx.AsyncClient, key: str, name: str) -> int:
