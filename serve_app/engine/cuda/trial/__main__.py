@@ -2,22 +2,42 @@
 
     python -m serve_app.engine.cuda.trial < question.json
 
-It ends by itself when it takes too long, whoever waits for it.
+It ends by itself when it takes too long, and when the process that started it is gone: nobody else would
+end it, and it holds memory of the GPU.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+import threading
+import time
 import traceback
+from typing import Final
 
 from serve_app.engine.cuda.trial.compare import find_fault
 from serve_app.engine.cuda.trial.question import Question
 from serve_app.engine.cuda.trial.verdict import TIMEOUT_S, Verdict
 
+LOOK_S: Final = 0.5  # between two looks at the parent
+
+
+def end_with_parent() -> None:
+    """End this process once another one is its parent."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(LOOK_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
 
 def main() -> None:
     signal.alarm(TIMEOUT_S)
+    end_with_parent()
     question = Question.from_json(sys.stdin.buffer.read())
     try:
         fault = find_fault(question)

@@ -22,7 +22,7 @@ from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import Record, graph_decodes
 from serve_app.engine.cuda.trial.question import AttentionUse, Question
-from serve_app.engine.cuda.trial.steps import Cache, steps_of
+from serve_app.engine.cuda.trial.steps import Prompts, steps_of
 from serve_app.engine.model.runner import ModelRunner
 
 # Of outputs of attention over random numbers, which are below 4; and of the largest logit of the small model.
@@ -48,14 +48,14 @@ def attention_fault(
 ) -> str | None:
     """As `find_fault`, of one use of attention by the backend `tried`."""
     spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim)
-    cache = Cache.of(question.longest, question.block_size)
+    prompts = Prompts.of(question.longest, question.block_size)
     backends: tuple[AttentionBackend, ...] = ReferenceAttention(), tried
     for backend in backends:
-        backend.allocate((spec,), cache.num_blocks, cache.block_size, dtype, device, codes=question.codes)
+        backend.allocate((spec,), prompts.num_blocks, prompts.block_size, dtype, device, codes=question.codes)
     options: dict[str, Any] = {"scale": use.scale, "window": use.window, "softcap": use.softcap}
     if use.sinks:
         options["sinks"] = torch.randn(use.heads, device=device, dtype=dtype)
-    for batch in steps_of(cache, 2, device):
+    for batch in steps_of(prompts, 2, device):
         tokens = len(batch.input_ids)
         sizes = (use.heads, use.key_dim), (use.kv_heads, use.key_dim), (use.kv_heads, use.value_dim)
         query, key, value = (torch.randn(tokens, *size, device=device).to(dtype) for size in sizes)
@@ -71,14 +71,14 @@ def attention_fault(
 
 def model_fault(model: PreTrainedModel, question: Question, record: Record | None) -> str | None:
     """As `find_fault`, of a model that is fused, with and without graphs of its decodes."""
-    cache = Cache.of(question.longest, question.block_size)
+    prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
-    want = list(_logits(_runner(copy.deepcopy(model), ReferenceAttention(), question, cache), cache))
-    fused = _runner(accelerate_cuda(model, model.dtype), backend, question, cache)
-    if (fault := _difference("fused layers", want, _logits(fused, cache), limit)) is not None:
+    want = list(_logits(_runner(copy.deepcopy(model), ReferenceAttention(), question, prompts), prompts))
+    fused = _runner(accelerate_cuda(model, model.dtype), backend, question, prompts)
+    if (fault := _difference("fused layers", want, _logits(fused, prompts), limit)) is not None:
         return fault
-    if graph_decodes(fused.module, backend, fused.plan, len(cache.lengths), lambda _: None, record):
-        return _difference("graphs of decodes", want, _logits(fused, cache), limit)
+    if graph_decodes(fused.module, backend, fused.plan, len(prompts.lengths), lambda _: None, record):
+        return _difference("graphs of decodes", want, _logits(fused, prompts), limit)
     return None  # a model whose graphs cannot be recorded is served without
 
 
@@ -99,11 +99,11 @@ def _small_model(name: str, config: str, dtype: torch.dtype, device: torch.devic
 
 
 def _runner(
-    model: PreTrainedModel, backend: AttentionBackend, question: Question, cache: Cache
+    model: PreTrainedModel, backend: AttentionBackend, question: Question, prompts: Prompts
 ) -> ModelRunner:
     config = EngineConfig(
-        block_size=cache.block_size,
-        num_blocks=cache.num_blocks,
+        block_size=prompts.block_size,
+        num_blocks=prompts.num_blocks,
         max_adapters=0,
         kv_cache_dtype="int8" if question.codes else "auto",
     )
@@ -114,12 +114,12 @@ def _runner(
         dtype=model.dtype,
         device=device,
         config=config,
-        context_window=cache.blocks_each * cache.block_size,
+        context_window=prompts.blocks_each * prompts.block_size,
     )
 
 
-def _logits(runner: ModelRunner, cache: Cache) -> Iterator[torch.Tensor]:
-    return (runner.run(batch) for batch in steps_of(cache, runner.vocab_size, runner.device))
+def _logits(runner: ModelRunner, prompts: Prompts) -> Iterator[torch.Tensor]:
+    return (runner.run(batch) for batch in steps_of(prompts, runner.vocab_size, runner.device))
 
 
 def _difference(

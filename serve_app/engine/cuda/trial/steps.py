@@ -18,14 +18,14 @@ DECODES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Cache:
-    """Room for the sequences of a trial."""
+class Prompts:
+    """The prompts of a trial, and the blocks that a KV cache needs for them and their decodes."""
 
-    lengths: tuple[int, ...]  # of the prompts; the last is the longest
+    lengths: tuple[int, ...]  # in tokens; the last is the longest
     block_size: int
 
     @classmethod
-    def of(cls, longest: int, block_size: int) -> Cache:
+    def of(cls, longest: int, block_size: int) -> Prompts:
         return cls((*(min(length, longest) for length in SHORT), longest), block_size)
 
     @property
@@ -37,29 +37,29 @@ class Cache:
         return self.blocks_each * len(self.lengths)
 
 
-def steps_of(cache: Cache, vocab_size: int, device: torch.device) -> Iterator[Batch]:
+def steps_of(prompts: Prompts, vocab_size: int, device: torch.device) -> Iterator[Batch]:
     """Steps over sequences whose blocks lie scattered, in the order in which they must run.
 
-    Decodes are of ever fewer sequences; the longest is the last.
+    Each decode has fewer sequences than the one before. The longest sequence is in all of them.
     """
     random = torch.Generator().manual_seed(0)
-    tables = torch.randperm(cache.num_blocks, generator=random).view(len(cache.lengths), -1).tolist()
+    tables = torch.randperm(prompts.num_blocks, generator=random).view(len(prompts.lengths), -1).tolist()
     running = []
-    for length, table in zip(cache.lengths, tables, strict=True):
+    for length, table in zip(prompts.lengths, tables, strict=True):
         ids = torch.randint(vocab_size, (length + DECODES,), generator=random).tolist()
         running.append(Sequence("", 0, length, ids, SamplingParams(), 0, block_table=table))
     done = [0] * len(running)
-    while any(before < length for before, length in zip(done, cache.lengths, strict=True)):
+    while any(before < length for before, length in zip(done, prompts.lengths, strict=True)):
         chunks, room = [], PIECE
-        for index, length in enumerate(cache.lengths):
+        for index, length in enumerate(prompts.lengths):
             # The longest prompt begins beside the others, and goes on alone.
             count = min(length - done[index], room)
             if count:
                 chunks.append(Chunk(running[index], done[index], count, done[index] + count - 1))
                 done[index] += count
                 room -= count
-        yield build_batch(chunks, cache.block_size, device)
+        yield build_batch(chunks, prompts.block_size, device)
     for step in range(DECODES):
-        alive = list(zip(running, cache.lengths, strict=True))[step * len(running) // DECODES :]
+        alive = list(zip(running, prompts.lengths, strict=True))[step * len(running) // DECODES :]
         chunks = [Chunk(sequence, length + step, 1, length + step) for sequence, length in alive]
-        yield build_batch(chunks, cache.block_size, device)
+        yield build_batch(chunks, prompts.block_size, device)

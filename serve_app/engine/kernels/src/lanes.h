@@ -60,6 +60,16 @@ INLINE void store_bytes(void* p, V v) {
     memcpy(p, &v, sizeof v);
 }
 
+// The halves of a vector as vectors of the type H.
+template <class H, class V>
+INLINE Halves<H> halves(V v) {
+  if constexpr (IsTwo<V>::value)
+    if constexpr (!IsTwo<decltype(V::low)>::value) return {(H)v.low, (H)v.high};
+  Halves<H> both;
+  memcpy(&both, &v, sizeof both);
+  return both;
+}
+
 #ifdef __AVX512F__
 
 typedef float F16 __attribute__((vector_size(64)));
@@ -70,13 +80,6 @@ typedef uint16_t W32 __attribute__((vector_size(64)));
 typedef uint8_t B64 __attribute__((vector_size(64)));
 
 constexpr int REGISTERS = 32;
-
-template <class H, class V>
-INLINE Halves<H> halves(V v) {
-  Halves<H> both;
-  memcpy(&both, &v, sizeof both);
-  return both;
-}
 
 // Both halves as one vector.
 template <class V, class H>
@@ -205,23 +208,6 @@ using U16 = Lanes<uint32_t, 16>;
 using H16 = Lanes<uint16_t, 16>;
 using W32 = Lanes<uint16_t, 32>;
 using B64 = Lanes<uint8_t, 64>;
-
-template <class H, class V>
-INLINE Halves<H> halves(V v) {
-  Halves<H> both;
-  memcpy(&both, &v, sizeof both);
-  return both;
-}
-template <class H, class V>
-INLINE Halves<H> halves(Two<V> v) {
-  if constexpr (!std::is_class_v<V>) {
-    return {(H)v.low, (H)v.high};
-  } else {
-    Halves<H> both;
-    memcpy(&both, &v, sizeof both);
-    return both;
-  }
-}
 
 template <class V, class H>
 INLINE V joined(H low, H high) {

@@ -14,35 +14,46 @@ import pytest
 from serve_app.engine.kernels import build
 
 COMPILER = shlex.split(os.environ.get("CXX") or shutil.which("g++") or "")
+FETCH = re.compile(r"^\s+prefetch", re.MULTILINE)
+# What a decode does with the keys, or the values, of one block, and nothing else of attention.
+KEYS = """
+#include "attention_few.h"
+using Way = {way};
+using T = Way::Cached;
+void keys(long rows, const Way::Factor* q, const T* block, const void* next, float* to) {{
+  few_scores<Way>(rows, q, 64, block, 32, 32, next, to, 32);
+}}
+"""
+VALUES = """
+#include "attention_few.h"
+using Way = {way};
+using T = Way::Cached;
+void values(long rows, const Way::Factor* p, const T* const* block, const void* next, float* to) {{
+  few_sums<Way>(rows, p, 32, block, 32, 64, ahead(block[0], next), to);
+}}
+"""
 pytestmark = pytest.mark.skipif(
     not COMPILER or platform.machine() != "x86_64", reason="looks for instructions of x86-64"
 )
-FETCH = re.compile(r"^\s+prefetch", re.MULTILINE)
 
 
-def functions(source: str) -> dict[str, str]:
-    """The assembly of each function that is kept, by its mangled name."""
+def assembly(source: str) -> str:
     flags = [flag for flag in build.flags() if flag != "-shared"]
-    made = subprocess.run(
-        [*COMPILER, *flags, "-S", "-o", "-", str(build.SOURCES / source)],
+    return subprocess.run(
+        [*COMPILER, *flags, f"-I{build.SOURCES}", "-x", "c++", "-S", "-o", "-", "-"],
+        input=source,
         capture_output=True,
         text=True,
         check=True,
         timeout=300,
     ).stdout
-    found = re.split(r"^(_Z\w+):$", made, flags=re.MULTILINE)
-    return dict(zip(found[1::2], found[2::2], strict=True))
 
 
-def test_decodes_fetch_keys_and_values_before_they_read_them() -> None:
-    few = {name: text for name, text in functions("attention.cpp").items() if "run_part_of_few" in name}
-    assert few
-    for way in ("InFloats", "InPairs", "AsTiles"):
-        of_way = [text for name, text in few.items() if way in name]
-        assert of_way, way
-        # Of keys, and of values: several for each number of rows.
-        assert sum(len(FETCH.findall(text)) for text in of_way) > 24, way
+@pytest.mark.parametrize("source", [KEYS, VALUES], ids=["keys", "values"])
+@pytest.mark.parametrize("way", ["InFloats<float>", "InFloats<bf16>", "InPairs<bf16>", "AsTiles<int8_t>"])
+def test_a_decode_fetches_the_next_block_while_it_reads_one(way: str, source: str) -> None:
+    assert FETCH.search(assembly(source.format(way=way)))
 
 
 def test_keys_are_fetched_before_they_are_written() -> None:
-    assert FETCH.search("".join(functions("rotary.cpp").values()))
+    assert FETCH.search(assembly('#include "rotary.cpp"'))

@@ -103,6 +103,21 @@ def test_a_row_of_even_numbers_has_codes_of_a_byte() -> None:
     assert codes[0, 0] == 127 * 257
 
 
+def test_rows_at_the_edge_of_reach_have_the_codes_of_plain_torch(kernels: Native, kind: Quantization) -> None:
+    """Native functions look for the edge by a sum that is not exact, and only where it is far away."""
+    weight = QuantizedWeight.of(_weight(70, 200), kind)
+    packed = kernels.pack_quantized(weight, lasting=False)
+    x = torch.ones(300, 200)
+    # A row of ones has the mean (199 + p) / 200, and p = 8 means is p = 1592 / 192.
+    x[:, 77] = torch.linspace(0.99, 1.01, 300) * 1592 / 192
+    beyond = torch.tensor([[3e38] * 2 + [1.0] * 198, [3e38] * 200, [1e-30] + [0.0] * 199, [0.0] * 200])
+    for rows in (x, x * 1e-4, beyond):
+        got = kernels.linear(rows, packed, None, 70, product=weight.product)
+        assert torch.equal(got.nan_to_num(7.0), product(rows, weight, None).nan_to_num(7.0))
+    codes, _ = quantize_rows(x)
+    assert {False, True} == set((codes.amax(1) > 127).tolist())  # the edge lies between
+
+
 def test_a_row_alone_gives_what_it_gives_among_others(kernels: Native, kind: Quantization) -> None:
     weight = QuantizedWeight.of(_weight(70, 200), kind)
     packed = kernels.pack_quantized(weight, lasting=False)
