@@ -7,7 +7,7 @@
             ...
 
 A step is schedule -> run -> read -> commit; only the commit changes what sequences hold. With overlap the
-next step is scheduled and runs before this one is read (`launched`).
+next step is scheduled and runs before this one is read, and its tokens are chosen after it (`launched`).
 Not thread-safe, except `validate` and `stats`; `loop` runs an engine in a thread of its own.
 Knows no text, no HTTP and no Ray, and nothing of what is inside the runner.
 """
@@ -189,6 +189,9 @@ class Engine:
         launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
         if earlier:
             self._collect(earlier)
+            self._prepare_masks(plan)  # of the sequences whose tokens were pending
+        if launched and self._overlap:
+            launched.run_ahead(self._reader, self._ends, self.max_model_len)
         if launched and launched.chosen:
             self._launched = launched
         elif launched:
@@ -204,10 +207,7 @@ class Engine:
         except DeviceBroken as cause:
             outputs = self.fail_all(Unavailable("The model is restarting.", retry_after_s=RETRY_AFTER_S))
             raise EngineDead("neither requests nor the probe run on the device", outputs) from cause
-        launched = LaunchedStep(plan, outcome, began)
-        if self._overlap:
-            launched.run_ahead(self._reader, self._ends, self.max_model_len)
-        return launched
+        return LaunchedStep(plan, outcome, began)
 
     def _collect(self, launched: LaunchedStep) -> None:
         """Wait for a step and commit it."""
@@ -242,8 +242,13 @@ class Engine:
                 group.start(sequence, self._clock())
                 self._unstarted.discard(sequence.request_id)
                 self._counters.count_start(sequence)
+        self._prepare_masks(plan)
+
+    def _prepare_masks(self, plan: Plan) -> None:
+        """Start to compute the masks of a step's tokens, where all text before them is known."""
         if self._grammars is not None:
-            self._grammars.prepare(chunk.sequence for chunk in plan.chunks if chunk.samples)
+            ready = (c.sequence for c in plan.chunks if c.samples and not c.sequence.num_pending)
+            self._grammars.prepare(sequence for sequence in ready if sequence.status is Status.RUNNING)
 
     def _commit(self, results: list[ChunkResult], launched: LaunchedStep) -> None:
         now, outcome = self._clock(), launched.outcome

@@ -1,9 +1,11 @@
 """A step from its launch to its commit.
 
 On a device the next step is prepared and launched while this one runs. Sequences then advance before
-their tokens are known: a token is pending, and feeds the next step on the device. The next step may compute
-a row of a sequence that turns out to have ended. Nobody reads that row, and what it wrote to the cache is
-overwritten: whoever gets the block next writes later, in the order of the device.
+their tokens are known: a token is pending, and feeds the next step on the device. The tokens of the next step
+are chosen when those of this one are known, while it runs: penalties, masks and grammars look at all text.
+It may have computed a row of a sequence that has ended, or whose grammar forces the token. Nobody reads that
+row. What it wrote to the cache is right or is overwritten: whoever gets the block next writes later, in the
+order of the device.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class LaunchedStep:
     def run_ahead(self, reader: LogitsReader, ends: EndRule, window: int) -> None:
         """Let the sequences advance by this step, if the next one can be prepared without their tokens.
 
-        `window` is the most tokens that prompt and output have together.
+        All earlier steps are collected. `window` is the most tokens that prompt and output have together.
         """
         if not self.whole:
             return

@@ -116,8 +116,12 @@ class Scheduler:
 
     @property
     def may_preempt(self) -> bool:
-        """Whether the next step may have to: every running sequence may need a block, and a copy of one."""
-        return self.tables.pool.num_free < 2 * len(self.running)
+        """Whether the next step may have to.
+
+        Every running sequence may need a block, a copy of one, and blocks for tokens that its grammar forced.
+        """
+        pool = self.tables.pool
+        return pool.num_free < sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)
 
     def schedule(self, running: Plan | None = None) -> Plan:
         """The next step's chunks. Changes queues and block tables, but computes nothing.

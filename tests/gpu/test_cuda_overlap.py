@@ -92,6 +92,9 @@ def asked() -> list[EngineRequest]:
         replace(drawn, top_k=20),
         replace(drawn, top_p=0.9, min_p=0.01),
         replace(drawn, logit_bias=((7, 1.0),)),
+        replace(drawn, repetition_penalty=1.3, frequency_penalty=0.2, bad_words=((7, 8),)),
+        replace(drawn, no_repeat_ngram=2, min_tokens=20),
+        replace(drawn, watermark=True),
     )
     return [
         EngineRequest(id=f"r{i}", token_ids=tuple(range(3, 20 + i)), sampling=kind, logprobs=i % 2 or None)

@@ -24,10 +24,12 @@ from serve_app.engine.sequence import Sequence
 VOCAB_SIZE = 32  # a 64-byte digest is one 16-bit number a token
 
 
-def hash_logits(prefix: abc.Sequence[int]) -> np.ndarray:
-    """Logits [VOCAB_SIZE] in 0 .. 8 that depend on every token of `prefix` and its length."""
-    digest = blake2b(np.asarray(prefix, dtype=np.int64).tobytes()).digest()
-    return np.frombuffer(digest, dtype=np.uint16).astype(np.float32) / 8192.0
+def hash_logits(prefix: abc.Sequence[int], vocab_size: int = VOCAB_SIZE) -> np.ndarray:
+    """Logits [vocab_size] in 0 .. 8 that depend on every token of `prefix` and its length."""
+    data = np.asarray(prefix, dtype=np.int64).tobytes()
+    parts = (blake2b(data, salt=part.to_bytes(4, "little")) for part in range(-(-vocab_size // 32)))
+    digest = b"".join(part.digest() for part in parts)
+    return np.frombuffer(digest, dtype=np.uint16)[:vocab_size].astype(np.float32) / 8192.0
 
 
 def greedy_tokens(prompt: abc.Iterable[int], count: int) -> list[int]:
@@ -43,8 +45,8 @@ class HashRunner:
 
     memory: BlockMemory | None = None
 
-    def __init__(self, num_blocks: int = 64, block_size: int = 4) -> None:
-        self.vocab_size = VOCAB_SIZE
+    def __init__(self, num_blocks: int = 64, block_size: int = 4, vocab_size: int = VOCAB_SIZE) -> None:
+        self.vocab_size = vocab_size
         self.table_width = 4  # the contents of tables are not looked at
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -66,10 +68,10 @@ class HashRunner:
                 if batch.positions[row] != position:
                     raise AssertionError(f"row {row} is at {position}, but told {batch.positions[row]}")
                 if row in wanted:
-                    logits.append(hash_logits(cached[: position + 1]))
+                    logits.append(hash_logits(cached[: position + 1], self.vocab_size))
         if len(logits) != len(wanted):
             raise AssertionError("logit rows are not distinct rows of the batch")
-        return torch.from_numpy(np.array(logits, dtype=np.float32).reshape(-1, VOCAB_SIZE))
+        return torch.from_numpy(np.array(logits, dtype=np.float32).reshape(-1, self.vocab_size))
 
     def copy_blocks(self, pairs: list[tuple[int, int]]) -> None:
         for source, target in pairs:
@@ -134,10 +136,8 @@ class ArgmaxSampler:
     def by_row(self, sequence: Sequence) -> bool:
         return False
 
-    def choose(
-        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
-    ) -> Choice:
-        raise NotImplementedError("no sequence is drawn by its row")
+    def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:
+        raise NotImplementedError("only engines that wait use this sampler")
 
     def sample(
         self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None

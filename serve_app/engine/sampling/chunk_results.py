@@ -53,10 +53,8 @@ class RowSampler(Protocol):
         """`ahead[r]`: tokens between the end of `sequences[r]` and the token of row r; None: none."""
         ...
 
-    def choose(
-        self, logits: torch.Tensor, sequences: abc.Sequence[Sequence], ahead: abc.Sequence[int] | None = None
-    ) -> Choice:
-        """As `sample`, of sequences that are drawn `by_row`, without waiting for the device."""
+    def choose(self, logits: torch.Tensor, sequences: abc.Sequence[Sequence]) -> Choice:
+        """As `sample`, of one row at least, without waiting for the device."""
         ...
 
     def by_row(self, sequence: Sequence) -> bool:
@@ -165,17 +163,21 @@ class LogitsReader:
     def choose(self, forward: ForwardResult) -> ChosenTokens | None:
         """Choose the tokens of every chunk, and wait for nothing.
 
+        All tokens before them are known. A chunk has no result if its mask is late or its sequence has ended.
         None, and the logits are as before, where the host has to know the tokens before it can prepare the
         next step.
         """
         if not all(map(self._runs_ahead, forward.chunks)):
             return None
-        results, rows, row = [ChunkResult(chunk) for chunk in forward.chunks], list[int](), 0
-        for result in results:
-            row += result.chunk.num_logits
-            if result.chunk.samples:
+        results, rows, row = list[ChunkResult](), list[int](), 0
+        for chunk in forward.chunks:
+            row += chunk.num_logits
+            if chunk.sequence.status is Status.FINISHED or _is_late(chunk):
+                continue
+            results.append(ChunkResult(chunk))
+            if chunk.samples:  # not if its grammar has forced the token meanwhile
                 rows.append(row - 1)
-                result.tasks = [SamplingTask(result.chunk.sequence, row - 1)]
+                results[-1].tasks = [SamplingTask(chunk.sequence, row - 1)]
         logits = forward.logits
         if not rows:
             return ChosenTokens(
@@ -184,21 +186,20 @@ class LogitsReader:
         if rows != list(range(logits.shape[0])):
             logits = logits[send(logits.device, np.array(rows, dtype=np.int64))[0]]
         sequences = [task.sequence for result in results for task in result.tasks]
-        ahead = [sequence.num_pending for sequence in sequences]
-        return ChosenTokens(results, self._sampler.choose(logits, sequences, ahead))
+        return ChosenTokens(results, self._sampler.choose(logits, sequences))
 
     def _runs_ahead(self, chunk: Chunk) -> bool:
         """Whether the step after a chunk can be prepared before the chunk's token is known."""
         sequence = chunk.sequence
+        if sequence.status is Status.FINISHED:
+            return True
         if sequence.wanted_from is not None or sequence.beam_set is not None:
             return False
         if not chunk.samples:
             return True
         told = sequence.wants_logits or sequence.context_logits is not None
         guessed = sequence.proposer is not None or bool(sequence.drafted_ids)
-        if told or guessed or sequence.constraint is not None or not self._sampler.by_row(sequence):
-            return False
-        return len(self._members(sequence)) == 1
+        return not told and not guessed and len(self._members(sequence)) == 1
 
     def _read_prompt(self, result: ChunkResult, logits: torch.Tensor) -> None:
         """`logits` [k, V] are those of the positions `first_logit` .. `end-1`."""

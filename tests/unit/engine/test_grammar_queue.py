@@ -22,9 +22,10 @@ from tests.support.grammars import EOS, VOCAB, fast, regex, tokens
 __all__ = ["fast", "tokens"]
 
 
-@pytest.fixture
-def engine(folder: Path, tokens: LLTokenizer) -> Iterator[Engine]:
-    made = new_engine(folder, "reference", grammars=GrammarQueue(tokens))
+@pytest.fixture(params=[False, True], ids=["waiting", "overlapped"])
+def engine(request: pytest.FixtureRequest, folder: Path, tokens: LLTokenizer) -> Iterator[Engine]:
+    """An engine that reads each step before the next one, and one that reads it after."""
+    made = new_engine(folder, "reference", grammars=GrammarQueue(tokens), overlap=request.param)
     yield made
     assert not made.has_work()
     made.check_integrity()

@@ -5,34 +5,52 @@ from __future__ import annotations
 import random
 import weakref
 from collections.abc import Callable
+from concurrent.futures import wait
 from dataclasses import replace
-from functools import cache
+from itertools import product
 
 import pytest
 import torch
+from llguidance import LLTokenizer
 
 from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch
 from serve_app.engine.engine import Engine
 from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.sampling.choice import Choice
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.transfer import Receipt
 from serve_app.types import Beam, EngineOutput, EngineRequest, FinishReason, SamplingParams
 from tests.support.fakes import VOCAB_SIZE, EvilRunner, Faults, HashRunner, greedy_tokens
+from tests.support.grammars import EOS, VOCAB, fast, regex, tokens
 from tests.support.pretend_device import DEVICE, OnDevice, PretendDevice
 
-EOS = frozenset({3})
+__all__ = ["fast", "tokens"]
+
+SENTENCE = "The quick brown fox jumps"  # forced as a whole
+PATTERNS = f"[0-9]{SENTENCE}[0-9]{{2}}{SENTENCE}", "(yes|no)", "[a-z]{3,9}"
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
 
 Answer = tuple[list[int], list[object], FinishReason | None, str | None]
 
 
-def engine(overlap: bool, runner: HashRunner | None = None, **settings: object) -> Engine:
+def engine(
+    overlap: bool,
+    runner: HashRunner | None = None,
+    grammars: LLTokenizer | None = None,
+    **settings: object,
+) -> Engine:
     config = EngineConfig.model_validate(
         {"max_sequences": 6, "max_step_tokens": 24, "overlap": overlap, **settings}
     )
-    return Engine(runner or HashRunner(), config, eos_token_ids=EOS, max_model_len=100)
+    return Engine(
+        runner or HashRunner(),
+        config,
+        eos_token_ids=frozenset({EOS}),
+        max_model_len=100,
+        grammars=None if grammars is None else GrammarQueue(grammars),
+    )
 
 
 class Answers:
@@ -89,7 +107,15 @@ def mixed(count: int, seed: int) -> list[EngineRequest]:
         if rng.random() < 0.25:
             sampling = replace(
                 sampling,
-                **rng.choice([{"repetition_penalty": 1.4}, {"min_tokens": 4}, {"no_repeat_ngram": 2}]),
+                **rng.choice(
+                    [
+                        {"repetition_penalty": 1.4},
+                        {"min_tokens": 4},
+                        {"no_repeat_ngram": 2},
+                        {"top_p": 0.9, "top_p_decay": 0.8},
+                        {"watermark": True},
+                    ]
+                ),
             )
         prompt = (*shared[: rng.randint(1, 20)], *own) if number % 2 else own
         made.append(
@@ -101,18 +127,34 @@ def mixed(count: int, seed: int) -> list[EngineRequest]:
                 beam=None if number % 7 else Beam(width=2),
                 logprobs=rng.choice([None, None, 2]),
                 prompt_logprobs=rng.choice([None] * 6 + [1]),
+                grammar=regex(rng.choice(PATTERNS)) if rng.random() < 0.25 else None,
             )
         )
     return made
 
 
-@cache
-def alone(count: int, seed: int) -> dict[tuple[str, int], Answer]:
-    """The answers of `mixed` requests, each of which has an engine for itself that waits."""
-    found: dict[tuple[str, int], Answer] = {}
-    for request in mixed(count, seed):
-        found |= answers(engine(False, HashRunner(300)), request)
-    return found
+Alone = Callable[[int], dict[tuple[str, int], Answer]]
+
+
+@pytest.fixture(scope="module")
+def alone(tokens: LLTokenizer) -> Alone:
+    """The answers of 24 `mixed` requests of a seed, each of which has an engine for itself that waits."""
+    known: dict[int, dict[tuple[str, int], Answer]] = {}
+
+    def of(seed: int) -> dict[tuple[str, int], Answer]:
+        if seed not in known:
+            waiting = engine(False, wide(300), tokens)
+            known[seed] = {}
+            for request in mixed(24, seed):
+                known[seed] |= answers(waiting, request)
+        return known[seed]
+
+    return of
+
+
+def wide(num_blocks: int) -> HashRunner:
+    """A runner with all tokens that grammars know."""
+    return HashRunner(num_blocks, vocab_size=VOCAB)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +171,12 @@ def alone(count: int, seed: int) -> dict[tuple[str, int], Answer]:
 @pytest.mark.parametrize("blocks", [26, 40, 300])
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.full) for seed in range(2, 12))])
 def test_answers_are_those_of_an_engine_that_waits(
-    seed: int, blocks: int, settings: dict[str, object]
+    seed: int, blocks: int, settings: dict[str, object], alone: Alone, tokens: LLTokenizer
 ) -> None:
     """With requests that arrive, are cut and are aborted at any time, and with too few blocks for all."""
-    requests, wanted = mixed(24, seed), alone(24, seed)
+    requests, wanted = mixed(24, seed), alone(seed)
     rng, found = random.Random(seed), Answers()
-    running = engine(True, HashRunner(blocks), **settings)
+    running = engine(True, wide(blocks), tokens, **settings)
     stray = [replace(request, id=f"stray {request.id}") for request in requests[::3]]
     arriving, alive = rng.sample([*requests, *stray], len(requests) + len(stray)), []
     while arriving or running.has_work():
@@ -149,8 +191,30 @@ def test_answers_are_those_of_an_engine_that_waits(
         found.step(running)
     found.drain(running)
     assert {key: answer for key, answer in found.of.items() if not key[0].startswith("stray")} == wanted
-    if blocks == 26 and not settings and seed == 1:
-        assert running.stats().preemptions
+
+
+def test_no_sequence_is_preempted_inside_of_a_step_that_runs(tokens: LLTokenizer) -> None:
+    """Runs of forced tokens need many blocks at once, while a step with their sequences still runs."""
+    grammar = regex(f"[a-z]{SENTENCE}[a-z]{{2}}{SENTENCE}{SENTENCE}[0-9]{{6}}")
+    requests = [
+        EngineRequest(
+            id=f"r{i}", token_ids=tuple(range(i, i + 5)), sampling=SamplingParams(seed=i), grammar=grammar
+        )
+        for i in range(5)
+    ]
+    wanted = answers(engine(False, wide(300), tokens), *requests)
+    preemptions = 0
+    for blocks, apart in product(range(12, 22), range(1, 5)):
+        running, found = engine(True, wide(blocks), tokens), Answers()
+        for request in requests:
+            running.add(request)
+            wait(running._grammars._held.values())  # type: ignore[union-attr]  # the same order on every machine
+            for _ in range(apart):
+                found.step(running)
+        found.drain(running)
+        assert found.of == wanted
+        preemptions += running.stats().preemptions
+    assert preemptions
 
 
 class Noted:
@@ -171,7 +235,10 @@ class Noted:
         monkeypatch.setattr(owner, name, noting)
 
 
-@pytest.mark.parametrize("kind", ["greedy", "drawn", "biased", "masked"])
+@pytest.mark.parametrize(
+    "kind",
+    ["greedy", "drawn", "biased", "masked", "penalised", "watermarked", "unrepeated", "decaying", "longer"],
+)
 def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
@@ -180,7 +247,12 @@ def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(
         "greedy": GREEDY,
         "drawn": drawn,
         "biased": replace(drawn, logit_bias=((5, 4.0),)),
-        "masked": replace(drawn, bad_words=((6,),), allowed_token_ids=tuple(range(20))),
+        "masked": replace(drawn, bad_words=((6,), (5, 4)), allowed_token_ids=tuple(range(20))),
+        "penalised": replace(drawn, repetition_penalty=1.5, frequency_penalty=0.5),
+        "watermarked": replace(drawn, watermark=True),
+        "unrepeated": replace(drawn, no_repeat_ngram=1),
+        "decaying": replace(drawn, top_p=0.9, top_p_decay=0.7),
+        "longer": replace(drawn, min_tokens=4, stop_token_ids=(30,)),
     }[kind]
     request = EngineRequest(id="a", token_ids=(1, 2), sampling=sampling)
     wanted = answers(engine(False), request)
@@ -193,20 +265,48 @@ def test_a_step_runs_before_the_tokens_of_the_one_before_it_are_read(
 
 def test_a_cpu_reads_each_step_before_it_prepares_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     noted = Noted(monkeypatch)
-    made = Engine(HashRunner(), EngineConfig(), eos_token_ids=EOS, max_model_len=100)
+    made = Engine(HashRunner(), EngineConfig(), eos_token_ids=frozenset({EOS}), max_model_len=100)
     answers(made, EngineRequest(id="a", token_ids=(1, 2), sampling=GREEDY))
     assert noted.events == ["run", "read"] * 8
 
 
-@pytest.mark.parametrize(
-    "changed", [{"repetition_penalty": 1.2}, {"watermark": True}, {"no_repeat_ngram": 3}], ids=str
-)
-def test_a_step_waits_for_tokens_that_decide_over_the_next_logits(
-    monkeypatch: pytest.MonkeyPatch, changed: dict[str, object]
+def test_a_step_in_a_grammar_runs_before_the_tokens_of_the_one_before_it_are_read(
+    monkeypatch: pytest.MonkeyPatch, tokens: LLTokenizer
 ) -> None:
+    sampling = replace(GREEDY, temperature=0.8, seed=4, ignore_eos=False)
+    request = EngineRequest(id="a", token_ids=(1, 2), sampling=sampling, grammar=regex("[a-z]{20}"))
+    wanted = answers(engine(False, wide(64), tokens), request)
     noted = Noted(monkeypatch)
-    sampling = replace(GREEDY, **changed)  # type: ignore[arg-type]
-    answers(engine(True), EngineRequest(id="a", token_ids=(1, 2), sampling=sampling))
+    runner = wide(64)
+    assert answers(engine(True, runner, tokens), request) == wanted
+    count = len(runner.batches)
+    assert noted.events == ["run", *["run", "read"] * (count - 1), "read"]
+
+
+def test_tokens_that_a_grammar_forces_cost_one_row_that_nobody_reads(tokens: LLTokenizer) -> None:
+    sampling = SamplingParams(temperature=0.8, seed=4)
+    request = EngineRequest(
+        id="a", token_ids=(1, 2), sampling=sampling, grammar=regex(f"[0-9]{SENTENCE}[0-9]")
+    )
+    waiting, overlapped = wide(64), wide(64)
+    wanted = answers(engine(False, waiting, tokens), request)
+    assert answers(engine(True, overlapped, tokens), request) == wanted
+    sizes = [[length for _, _, length in step] for step in waiting.batches]
+    assert max(sizes[1:]) > [4]
+    # The row of the digit is computed before the sentence after it is known, and so is the row of the end.
+    assert [[length for _, _, length in step] for step in overlapped.batches] == [
+        *sizes[:1],
+        [1],
+        [sizes[1][0] - 1],
+        *sizes[2:],
+        *[[1]] * (len(overlapped.batches) - len(sizes) - 1),
+    ]
+
+
+def test_a_step_waits_where_the_host_needs_its_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    noted = Noted(monkeypatch)
+    request = EngineRequest(id="a", token_ids=(1, 2), sampling=GREEDY, generation_logits=True)
+    answers(engine(True), request)
     assert noted.events == ["run", "read"] * 8
 
 
@@ -293,9 +393,13 @@ class RaisingSampler(Sampler):
 
 
 def test_rows_are_chosen_one_by_one_after_a_sampler_failed() -> None:
-    sampler = RaisingSampler(VOCAB_SIZE, EOS)
+    sampler = RaisingSampler(VOCAB_SIZE, frozenset({EOS}))
     made = Engine(
-        HashRunner(), EngineConfig(overlap=True), eos_token_ids=EOS, max_model_len=100, sampler=sampler
+        HashRunner(),
+        EngineConfig(overlap=True),
+        eos_token_ids=frozenset({EOS}),
+        max_model_len=100,
+        sampler=sampler,
     )
     sampling = replace(GREEDY, temperature=0.8, seed=5)
     requests = [EngineRequest(id=name, token_ids=(4, 5), sampling=sampling) for name in "ab"]
@@ -367,9 +471,8 @@ def test_the_host_reads_a_device_once_a_step(overlap: bool) -> None:
         replace(sampling, top_k=5),
         replace(sampling, top_p=0.7, min_p=0.01),
         replace(sampling, logit_bias=((1, 2.0),)),
+        replace(sampling, repetition_penalty=1.3, bad_words=((4, 5),)),
     ]
-    if not overlap:
-        kinds.append(replace(sampling, repetition_penalty=1.3, bad_words=((4, 5),)))
     requests = [
         EngineRequest(id=f"r{i}", token_ids=(i, 2 * i), sampling=kind, logprobs=i % 3 or None)
         for i, kind in enumerate(kinds)
