@@ -137,7 +137,9 @@ async def test_endpoints_come_back_with_the_cluster(controlled_server: Controlle
     async with asyncio.timeout(READY_S):
         while (await server.server.chat("kept", max_tokens=4)).status_code != 200:
             await asyncio.sleep(0.2)
-    after = await server.do(GetEndpoint(name="kept"))
+        # That it is ready is told a moment after the first answer.
+        while not (after := await server.do(GetEndpoint(name="kept"))).is_ready:
+            await asyncio.sleep(0.1)
     assert (after.id, after.config) == (before.id, before.config)
     await server.delete_all()
 
