@@ -19,6 +19,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from serve_app.openmp import look_briefly
+
 if TYPE_CHECKING:
     from serve_app.config import EngineConfig, GatewayConfig, ModelConfig, ProvisionedConfig
     from serve_app.deployments.build import (
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
     )
 
 __version__ = "0.1.0"
+
+look_briefly()  # here, because every module that loads torch comes after this one
 
 __all__ = [
     "Answer",

@@ -189,7 +189,8 @@ class Engine:
         launched = self._launch(plan, earlier.fed if earlier else None) if plan.chunks else None
         if earlier:
             self._collect(earlier)
-            self._prepare_masks(plan)  # of the sequences whose tokens were pending
+            if self._grammars is not None:
+                self._grammars.prepare(plan.chunks)  # where tokens were pending
         if launched and self._overlap:
             launched.run_ahead(self._reader, self._ends, self.max_model_len)
         if launched and launched.chosen:
@@ -242,13 +243,8 @@ class Engine:
                 group.start(sequence, self._clock())
                 self._unstarted.discard(sequence.request_id)
                 self._counters.count_start(sequence)
-        self._prepare_masks(plan)
-
-    def _prepare_masks(self, plan: Plan) -> None:
-        """Start to compute the masks of a step's tokens, where all text before them is known."""
         if self._grammars is not None:
-            ready = (c.sequence for c in plan.chunks if c.samples and not c.sequence.num_pending)
-            self._grammars.prepare(sequence for sequence in ready if sequence.status is Status.RUNNING)
+            self._grammars.prepare(plan.chunks)
 
     def _commit(self, results: list[ChunkResult], launched: LaunchedStep) -> None:
         now, outcome = self._clock(), launched.outcome

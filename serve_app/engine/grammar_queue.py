@@ -15,7 +15,7 @@ from typing import Final
 from llguidance import LLTokenizer
 
 from serve_app.engine.grammar.constraint import Constraint
-from serve_app.engine.sequence import Sequence, Status
+from serve_app.engine.sequence import Chunk, Sequence, Status
 
 MASK_THREADS: Final = min(8, os.cpu_count() or 1)
 
@@ -55,10 +55,12 @@ class GrammarQueue:
             sequence.constraint = self._held.pop(sequence).result()
         return [sequence for sequence in ready if sequence.status is Status.HELD]
 
-    def prepare(self, sequences: Iterable[Sequence]) -> None:
-        """Start to compute the masks of what may come next in these sequences."""
-        for sequence in sequences:
-            if sequence.constraint is not None:
+    def prepare(self, chunks: Iterable[Chunk]) -> None:
+        """Start to compute the masks of the tokens that chunks sample, if all text before them is known."""
+        for chunk in chunks:
+            sequence = chunk.sequence
+            ready = chunk.samples and not sequence.num_pending and sequence.status is Status.RUNNING
+            if ready and sequence.constraint is not None:
                 sequence.constraint.prepare(sequence.output_ids, self._masks)
 
 

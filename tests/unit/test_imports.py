@@ -21,6 +21,7 @@ ARROWS: dict[str, set[str]] = {
     "types": set(),
     "limits": set(),
     "heap": set(),
+    "openmp": set(),
     "loopback": set(),
     "errors": {"types"},
     "config": BASE,
@@ -113,6 +114,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "block_memory": set(),
         "dead": set(),
         "deadlines": set(),
+        "few_threads": set(),
         "smoothing": set(),
         "pace": {"smoothing"},
         "shares": set(),
@@ -131,12 +133,15 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "kernels": {"forward_context"},
         "linear": {"kernels"},
         "attention": {"block_memory", "forward_context", "kernels", "transfer"},
-        "sampling": {"batch", "grammar", "kernels", "request", "sequence", "shortage", "transfer"},
+        "sampling": {
+            *("batch", "few_threads", "grammar", "kernels"),
+            *("request", "sequence", "shortage", "transfer"),
+        },
         "model": {
             *("attention", "batch", "block_memory", "cache", "forward_context", "linear"),
             *("sequence", "shortage", "transfer"),
         },
-        "fused": {"attention", "forward_context", "model"},  # of any device
+        "fused": {"attention", "few_threads", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
         "cuda": {"attention", "forward_context", "fused", "linear", "model"},
         "cuda.trial": {"attention", "batch", "cuda", "forward_context", "fused", "model", "sequence"},

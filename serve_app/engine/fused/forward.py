@@ -20,6 +20,7 @@ from transformers.models.mistral.modeling_mistral import MistralForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import Qwen2ForCausalLM
 from transformers.models.qwen3.modeling_qwen3 import Qwen3ForCausalLM
 
+from serve_app.engine.few_threads import few_threads
 from serve_app.engine.fused.layer import DecoderStack, LayerKernels, norm_of
 from serve_app.engine.model.forward import current
 
@@ -68,7 +69,8 @@ class Decoder:
         self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
     ) -> torch.Tensor:
         """As `Decode`."""
-        cos, sin = self._rotary.at(positions, max(current().context.lens))
+        with few_threads(positions.device, states.numel()):
+            cos, sin = self._rotary.at(positions, max(current().context.lens))
         delta = self._stack.run(states, cos, sin)
         if rows is not None:
             states = states.index_select(0, rows)
@@ -113,5 +115,6 @@ class FusedForward:
         logits_to_keep: torch.Tensor | None = None,  # [R] int64, rows of T; None: all
         use_cache: bool = False,  # the step's context has the cache
     ) -> ForwardOutput:
-        states = self._embedding(input_ids)[0].to(torch.float32, copy=True)
+        with few_threads(input_ids.device, input_ids.numel() * self._embedding.embedding_dim):
+            states = self._embedding(input_ids)[0].to(torch.float32, copy=True)
         return ForwardOutput(self._head(self.decode(states, position_ids[0], logits_to_keep))[None])

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from serve_app.engine.batch import Fed, ForwardResult
+from serve_app.engine.few_threads import few_threads
 from serve_app.engine.request.tensors import row_bytes
 from serve_app.engine.sampling.choice import Choice
-from serve_app.engine.sampling.few_threads import few_threads
 from serve_app.engine.sampling.logprobs import prompt_logprobs
 from serve_app.engine.sampling.sampled import Sampled, Scored
 from serve_app.engine.sampling.verification import SamplingTask, sample_tokens
@@ -228,7 +228,7 @@ class LogitsReader:
         """Fill `scored` of each of `beams`, which are pairs of a result and its row of the logits."""
         rows = torch.tensor([row for _, row in beams], device=logits.device)
         try:
-            with few_threads(logits):
+            with few_threads(logits.device, logits.numel()):
                 scored = self._sampler.score(logits[rows], [result.chunk.sequence for result, _ in beams])
             for (result, _), outcome in zip(beams, scored, strict=True):
                 result.scored = outcome
@@ -262,7 +262,7 @@ class LogitsReader:
         def sample(rows: list[int], sequences: list[Sequence], ahead: list[int]) -> list[Sampled]:
             if once and rows == list(range(logits.shape[0])):
                 return self._sampler.sample(logits, sequences, ahead)
-            with few_threads(logits):
+            with few_threads(logits.device, logits.numel()):
                 copied = logits[send(logits.device, np.array(rows, dtype=np.int64))[0]]
             return self._sampler.sample(copied, sequences, ahead)
 

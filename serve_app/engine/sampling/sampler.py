@@ -17,10 +17,10 @@ import numpy as np
 import torch
 
 from serve_app.config import WATERMARK_KEY
+from serve_app.engine.few_threads import few_threads
 from serve_app.engine.grammar.constraint import FIELD
 from serve_app.engine.request.tensors import row_bytes
 from serve_app.engine.sampling.choice import NOT_FINITE, NOT_FINITE_ERROR, NOTHING_LEFT, Choice
-from serve_app.engine.sampling.few_threads import few_threads
 from serve_app.engine.sampling.filters import (
     FilterParams,
     RowParams,
@@ -100,7 +100,7 @@ class Sampler:
             value, ids = highest(logits)
             return Choice(ids, ids.masked_fill(_not_finite(value, spoilt), NOT_FINITE))
 
-        with few_threads(logits):
+        with few_threads(logits.device, logits.numel()):
             return self._choose(logits, sequences, ahead or [0] * len(sequences), plans, spoilt)
 
     def _choose(

@@ -112,3 +112,19 @@ def test_the_table_gives_the_factors_of_the_models_module_and_grows(
         got = table.at(positions, int(positions.max()) + 1)
         for factor, whole in zip(got, want, strict=True):
             assert torch.equal(factor, whole[0, :, :8].float())
+
+
+def test_the_embeddings_of_a_step_wake_no_thread_of_torch() -> None:
+    model = accelerate_cpu(llama(hidden_act="silu"), torch.float32)
+    assert isinstance(model.forward, FusedForward)
+    model.forward.decode = lambda states, positions, rows: states
+    seen: list[int] = []
+    model.get_input_embeddings().register_forward_hook(lambda *_: seen.append(torch.get_num_threads()))
+    usual = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        model.forward(torch.zeros(1, 2_000, dtype=torch.int64), torch.arange(2_000)[None])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(usual)
+    assert seen == [1]

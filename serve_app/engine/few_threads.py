@@ -1,7 +1,8 @@
-"""Torch's threads for the small operations of sampling on a CPU.
+"""Torch's threads for the small operations of a step on a CPU.
 
 Torch shares out an operation of more than 32,768 numbers among its threads. They sleep between two steps,
-and waking them takes longer than the operation: milliseconds where other work keeps the cores busy.
+and waking them takes longer than the operation: milliseconds where other work keeps the cores busy. When
+they are done, they look for more work for a while (`serve_app/openmp.py`), on cores that our kernels need.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ PART: Final = 2**21  # numbers that one thread handles in less time than waking 
 
 
 @contextmanager
-def few_threads(x: torch.Tensor) -> Iterator[None]:
-    """Let torch use one thread for each `PART` numbers of x, in the calling thread; no change on a GPU."""
+def few_threads(device: torch.device, numbers: int) -> Iterator[None]:
+    """Let torch use a thread for each `PART` of so many numbers, in the calling thread; no change on GPUs."""
     usual = torch.get_num_threads()
-    wanted = 1 + x.numel() // PART
-    if not x.is_cpu or wanted >= usual:
+    wanted = 1 + numbers // PART
+    if device.type != "cpu" or wanted >= usual:
         yield
         return
     torch.set_num_threads(wanted)

@@ -1,0 +1,21 @@
+"""How long torch's threads on a CPU look for work before they sleep.
+
+GNU's OpenMP, which torch brings, lets a thread that has done its part look for the next operation for some
+milliseconds. Our kernels have threads of their own, and lack the core meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from typing import Final
+
+LOOKS: Final = (
+    3_000  # 50 to 150 us, by processor: one operation of torch after another finds the threads awake
+)
+
+
+def look_briefly(environ: MutableMapping[str, str] = os.environ) -> None:
+    """Call it before torch is loaded, which reads the setting then. What the operator has set wins."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", str(LOOKS))
