@@ -9,7 +9,8 @@ transformers' module with our paged attention, packed adds packed linears, fused
 int4 are fused with quantised weights. With --rounds N, the paths take turns, N times each.
 With --disturb N, N other processes wake up every 3 to 9 ms for 0.15 ms of work, as idle servers do.
 Prints a Markdown table of medians and minima. On a shared machine the minimum says more than the median, and
-with --threads 1 the CPU time more than both; with more threads it includes their waiting for work.
+with --threads 1 the CPU time more than both; with more threads it includes their waiting for work. Torch is
+loaded before serve_app here: with GOMP_SPINCOUNT=3000 its threads sleep as soon as in a server.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long row, const W* w, l
 // The same with words of NR panels.
 template <int MR, int NR>
 INLINE void add_words(F16 (&acc)[MR][NR], const bf16* x, long row, const U16 (&b)[NR]) {
-#pragma GCC unroll 12
+#pragma GCC unroll 20
   for (int i = 0; i < MR; i++) {
     const U16 a = splat_pair(x + i * row);
 #pragma GCC unroll 4
