@@ -10,9 +10,8 @@ import os
 from collections.abc import MutableMapping
 from typing import Final
 
-LOOKS: Final = (
-    3_000  # 50 to 150 us, by processor: one operation of torch after another finds the threads awake
-)
+# 50 to 150 us, by processor: where operations of torch follow each other, each finds the threads awake.
+LOOKS: Final = 3_000
 
 
 def look_briefly(environ: MutableMapping[str, str] = os.environ) -> None:

@@ -179,8 +179,8 @@ struct BlockShape {
 constexpr BlockShape WIDE = {SUMS < 24 ? 5 : 8, 3}, TALL = {12, 2}, SINGLE = {20, 1};
 constexpr long REGISTER_ROWS = 32;  // with more rows, lines are made once and kept, instead of once for each block
 
-// Where lines are made in registers, a line should serve many rows. Measured on Zen 5: it reads one panel a sixth to a
-// quarter faster than three side by side, whatever is fetched ahead.
+// Where lines are made in registers, a line should serve many rows. Measured on Zen 5: a core reads one panel a sixth
+// to a quarter faster than three side by side, whatever is fetched ahead.
 template <class X, class Weight>
 constexpr BlockShape block_shape(long m) {
   if (!IN_REGISTERS<X, Weight> || m > REGISTER_ROWS) return WIDE;
