@@ -84,84 +84,69 @@ INLINE I16 add_groups(I16 total, GroupSums low, GroupSums high, U16 first, U16 s
 }
 #endif
 
-// MR rows from `row` on at NR panels from `j` on: out [MR, NR * 16], rows `stride` apart.
-template <int MR, int NR>
+// MR rows from `row` on at panel `j`: out [MR, 16], rows `stride` apart.
+template <int MR>
 void int4_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long j, Share share, float* out,
                   long stride) {
-  const long panel = weight.panel();
-  const uint8_t* w = weight.codes + j * panel;
+  const uint8_t* w = weight.codes + j * weight.panel();
   const int8_t* codes = x.row(row);
-  I16 total[MR][NR] = {};
+  I16 total[MR][1] = {};
   for (long step = 0; step < x.steps; step++, codes += x.STRIDE, w += INT4_STEP) {
-#pragma GCC unroll 4
-    for (int c = 0; c < NR; c++) {
-      for (long line = share.first; line < share.last; line++) share.fetch(w + c * panel + line * 64);
-      for (long at = INT4_CODES; at < INT4_STEP; at += 64) fetch_weights(w + c * panel + at + QUANTIZED_AHEAD);
-    }
+    for (long line = share.first; line < share.last; line++) share.fetch(w + line * 64);
+    for (long at = INT4_CODES; at < INT4_STEP; at += 64) fetch_weights(w + at + QUANTIZED_AHEAD);
 #pragma GCC unroll 2
     for (long group = 0; group < 2; group++) {  // and group + 2, whose q are in the high halves
-      GroupSums low[MR][NR] = {}, high[MR][NR] = {};
+      GroupSums low[MR] = {}, high[MR] = {};
 #pragma GCC unroll 4
       for (long line = group * INT4_QUADS; line < (group + 1) * INT4_QUADS; line++) {
-        U16 b[NR];
-#pragma GCC unroll 4
-        for (int c = 0; c < NR; c++) {
-          b[c] = load_line(w + c * panel + line * 64);
-          fetch_weights(w + c * panel + line * 64 + QUANTIZED_AHEAD);
-        }
-#pragma GCC unroll 4
+        const U16 both = load_line(w + line * 64);
+        fetch_weights(w + line * 64 + QUANTIZED_AHEAD);
+        const U16 low_q = both & LOW_HALVES, high_q = both >> 4 & LOW_HALVES;
+#pragma GCC unroll 8
         for (int r = 0; r < MR; r++) {
           const int8_t* const at = codes + r * INT_INPUTS + line * 4;
           const U16 a = splat_four(at), d = splat_four(at + INT_INPUTS / 2);
-#pragma GCC unroll 4
-          for (int c = 0; c < NR; c++) {
-            low[r][c] = add_group(low[r][c], b[c] & LOW_HALVES, a);
-            high[r][c] = add_group(high[r][c], b[c] >> 4 & LOW_HALVES, d);
-          }
+          low[r] = add_group(low[r], low_q, a);
+          high[r] = add_group(high[r], high_q, d);
         }
       }
-#pragma GCC unroll 4
-      for (int c = 0; c < NR; c++) {
-        const uint8_t* const groups = w + c * panel + INT4_CODES + group * 2 * LANES;
-        const U16 first = load_group(groups), second = load_group(groups + 2 * 2 * LANES);
-#pragma GCC unroll 4
-        for (int r = 0; r < MR; r++) {
-          const uint32_t* const sums = x.group_sums(row + r) + step * (INT_INPUTS / INT4_INPUTS) + group;
-          total[r][c] = add_groups(total[r][c], low[r][c], high[r][c], first, second, sums);
-        }
+      const uint8_t* const groups = w + INT4_CODES + group * 2 * LANES;
+      const U16 first = load_group(groups), second = load_group(groups + 2 * 2 * LANES);
+#pragma GCC unroll 8
+      for (int r = 0; r < MR; r++) {
+        const uint32_t* const sums = x.group_sums(row + r) + step * (INT_INPUTS / INT4_INPUTS) + group;
+        total[r][0] = add_groups(total[r][0], low[r], high[r], first, second, sums);
       }
     }
   }
-  long panels[NR];
-  for (int c = 0; c < NR; c++) panels[c] = j + c;
   for (int r = 0; r < MR; r++) {
-    F16 outputs[NR];
-    scale_sums(total[r], weight, panels, x, row + r, outputs);
-    for (int c = 0; c < NR; c++) store(out + r * stride + c * LANES, outputs[c]);
+    F16 output[1];
+    scale_sums(total[r], weight, {j}, x, row + r, output);
+    store(out + r * stride, output[0]);
   }
 }
 
-template <int MR, int AT_ONCE>
-void int4_panels(const Int4Weight& weight, const QuantizedRows& x, long row, long j, long panels, Share share,
+// Rows of a block, whose sums stay in registers: three for each row.
+constexpr long INT4_ROWS = REGISTERS < 32 ? 2 : 8;
+
+// `count` rows, from MR to INT4_ROWS, at one panel after another: a core reads them faster than side by side.
+template <int MR>
+void int4_panels(const Int4Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels, Share share,
                  float* out, long stride) {
-  long c = 0;
-  for (; c + AT_ONCE <= panels; c += AT_ONCE)
-    int4_vectors<MR, AT_ONCE>(weight, x, row, j + c, share, out + c * LANES, stride);
-  for (; c < panels; c++) int4_vectors<MR, 1>(weight, x, row, j + c, share, out + c * LANES, stride);
+  if (count == MR)
+    for (long c = 0; c < panels; c++) int4_vectors<MR>(weight, x, row, j + c, share, out + c * LANES, stride);
+  else if constexpr (MR < INT4_ROWS)
+    int4_panels<MR + 1>(weight, x, row, count, j, panels, share, out, stride);
 }
 
 // The same as on_vectors of int8.
 inline void on_vectors(const Int4Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
                        long offset, float* out, long stride) {
-  for (long r = 0, next, block = 0; r < count; r = next, block++) {
-    float* const at = out + r * stride;
-    const Share share(offset, INT4_STEP / 64, block, vector_blocks(count));
-    if (const long left = count - r; left >= 4 && REGISTERS >= 32)
-      int4_panels<4, 1>(weight, x, row + r, j, panels, share, at, stride), next = r + 4;
-    else if (left >= 2)
-      int4_panels<2, REGISTERS < 32 ? 1 : 2>(weight, x, row + r, j, panels, share, at, stride), next = r + 2;
-    else
-      int4_panels<1, REGISTERS < 32 ? 1 : 4>(weight, x, row + r, j, panels, share, at, stride), next = r + 1;
+  const long blocks = (count + INT4_ROWS - 1) / INT4_ROWS;
+  for (long block = 0; block < blocks; block++) {
+    const long r = block * INT4_ROWS;
+    const Share share(offset, INT4_STEP / 64, block, blocks);
+    int4_panels<1>(weight, x, row + r, std::min(INT4_ROWS, count - r), j, panels, share, out + r * stride, stride);
   }
 }
 

@@ -105,7 +105,7 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
         b[c] = as_codes(load_line(w + c * panel));
         fetch_weights(w + c * panel + QUANTIZED_AHEAD);
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 16
       for (int r = 0; r < MR; r++) {
         const U16 a = splat_four(codes + r * INT_INPUTS + line * 4);
 #pragma GCC unroll 4
@@ -192,9 +192,25 @@ void int8_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, lo
 // Blocks that `count` rows are cut into: of four rows, and of two and one for what is left.
 INLINE long vector_blocks(long count) { return count / 4 + count % 4 / 2 + count % 2; }
 
+// Rows that take one panel after another, at most: their sums stay in registers.
+constexpr long SINGLE_ROWS = REGISTERS < 32 ? 0 : 16;
+
+// `count` rows, from MR to SINGLE_ROWS, at one panel after another. Measured on Zen 5: a core reads one panel faster from
+// memory than four side by side, and no line is read again by other rows.
+template <int MR>
+void int8_singles(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels, float* out,
+                  long stride) {
+  if (count == MR)
+    for (long c = 0; c < panels; c++)
+      int8_vectors<MR, 1>(weight, x, row, j + c, Share(0, 0, 0, 1), out + c * LANES, stride);
+  else if constexpr (MR < SINGLE_ROWS)
+    int8_singles<MR + 1>(weight, x, row, count, j, panels, out, stride);
+}
+
 // `count` rows from `row` on at up to four panels, on vector registers. Panels that come next are `offset` bytes further on.
 inline void on_vectors(const Int8Weight& weight, const QuantizedRows& x, long row, long count, long j, long panels,
                        long offset, float* out, long stride) {
+  if (count <= SINGLE_ROWS) return int8_singles<1>(weight, x, row, count, j, panels, out, stride);
   for (long r = 0, next, block = 0; r < count; r = next, block++) {
     float* const at = out + r * stride;
     const Share share(offset, INT_TILE_ROWS, block, vector_blocks(count));
