@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections import abc
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,7 @@ def build_batch(
     positions: list[int] = []
     slots: list[int] = []
     logit_rows: list[int] = []
-    query_start = [0]
+    query_start, wanted_start = [0], [0]
     pending: list[tuple[int, Sequence]] = []
     row = 0
     for chunk in chunks:
@@ -80,6 +81,7 @@ def build_batch(
         logit_rows += range(row + chunk.first_logit - start, row + length)
         row += length
         query_start.append(row)
+        wanted_start.append(len(logit_rows))
     lens = tuple(chunk.end for chunk in chunks)
     width = -(-max(lens) // block_size)
     tables: list[int] = []
@@ -93,11 +95,11 @@ def build_batch(
     sent = send(
         device,
         *(_int64(values) for values in (input_ids, positions, slots, logit_rows)),
-        *(_int32(values) for values in (query_start, lens, tables)),
+        *(_int32(values) for values in (query_start, lens, tables, wanted_start)),
         *(_int64(values) for values in ([place for place, _ in pending], known) if pending),
     )
     if fed is not None and pending:
-        sent[0].index_copy_(0, sent[7], fed.tokens.index_select(0, sent[8]))
+        sent[0].index_copy_(0, sent[8], fed.tokens.index_select(0, sent[9]))
     context = ForwardContext(
         query_start=sent[4],
         context_lens=sent[5],
@@ -106,6 +108,8 @@ def build_batch(
         query_lens=tuple(chunk.length for chunk in chunks),
         lens=lens,
         block_size=block_size,
+        wanted_start=sent[7] if len(logit_rows) < row else None,
+        wanted_lens=tuple(end - first for first, end in pairwise(wanted_start)),
     )
     return Batch(
         chunks=tuple(chunks), input_ids=sent[0], positions=sent[1], logit_rows=sent[3], context=context

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -18,7 +18,18 @@ class ForwardContext:
     query_lens: tuple[int, ...]  # the same lengths for Python loops
     lens: tuple[int, ...]
     block_size: int
+    # As `query_start` and `query_lens`, of the rows whose outputs are wanted: each sequence's last ones.
+    # None: all are.
+    wanted_start: torch.Tensor | None = None
+    wanted_lens: tuple[int, ...] = ()
 
     @property
     def num_sequences(self) -> int:
         return len(self.query_lens)
+
+    def of_wanted(self) -> ForwardContext:
+        """The same with the wanted rows alone, for attention; `slots` are still those of all rows."""
+        if self.wanted_start is None:
+            return self
+        start, lens = self.wanted_start, self.wanted_lens
+        return replace(self, query_start=start, query_lens=lens, wanted_start=None, wanted_lens=())

@@ -86,14 +86,19 @@ class FusedStack(DecoderStack):
         # The caches of the backend that ran last, and as the native call takes them.
         self._bound: tuple[tuple[NativeCache, ...], Layers] | None = None
 
-    def run(self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor | None:
-        """residual [T, N] float32, updated in place; cos and sin [T, D / 2] float32."""
+    def run(
+        self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """As of the base class."""
         step = current()
         layers = self._bind(step) if step.adapters is None else None
         if layers is None:
-            return super().run(residual, cos, sin)
-        self._kernels.run_layers(layers, residual, cos, sin, step.context)
-        return None
+            return super().run(residual, cos, sin, rows)
+        narrow = rows is not None and len(rows) < len(residual) and step.context.wanted_start is not None
+        self._kernels.run_layers(layers, residual, cos, sin, step.context, narrow=narrow)
+        if rows is None:
+            return residual, None
+        return residual[: len(rows)] if narrow else residual.index_select(0, rows), None
 
     def _bind(self, step: ActiveStep) -> Layers | None:
         """The layers with the step's caches, if one native call can run them."""

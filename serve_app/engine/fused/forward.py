@@ -29,7 +29,7 @@ MODELS: Final = (LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3Fo
 FIXED: Final = frozenset({"default", "linear", "llama3", "yarn"})
 FIRST_POSITIONS: Final = 4096  # in a table of rotary factors; it doubles when they are not enough
 
-# (states [T, N] float32, which it may change; positions [T]; rows [R] of T, or None: all) -> [R, N]
+# (states [T, N] float32, which it may change; positions [T]; wanted rows [R], None: all) -> [R, N]
 Decode = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
 
 
@@ -71,10 +71,7 @@ class Decoder:
         """As `Decode`."""
         with few_threads(positions.device, states.numel()):
             cos, sin = self._rotary.at(positions, max(current().context.lens))
-        delta = self._stack.run(states, cos, sin)
-        if rows is not None:
-            states = states.index_select(0, rows)
-            delta = None if delta is None else delta.index_select(0, rows)
+        states, delta = self._stack.run(states, cos, sin, rows)
         return self._kernels.add_rmsnorm(states, delta, self._norm, self._eps)
 
 

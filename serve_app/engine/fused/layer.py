@@ -91,9 +91,31 @@ class DecoderLayer(nn.Module, Generic[LinearT, KernelsT]):
 
         cos and sin: [T, D / 2] float32.
         """
+        normed = self._kernels.add_rmsnorm(residual, delta, self._norm_in, self._eps)
+        return self._finish(residual, self._attend(self._project(self._qkv, normed), cos, sin))
+
+    def last(
+        self,
+        residual: torch.Tensor,
+        delta: torch.Tensor | None,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        rows: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `forward`, where of this layer's outputs only `rows` [R] are wanted; keys and values are of all.
+
+        `rows` are those that the step's context calls wanted. No row has an adapter. Returns their residual,
+        and what is still to be added to it.
+        """
+        normed = self._kernels.add_rmsnorm(residual, delta, self._norm_in, self._eps)
+        heads = self._attend_last(self._project(self._qkv, normed), cos, sin, rows)
+        residual = residual.index_select(0, rows)
+        return residual, self._finish(residual, heads)
+
+    def _finish(self, residual: torch.Tensor, heads: torch.Tensor) -> torch.Tensor:
+        """What comes after attention. heads: [T, H, D]."""
         kernels = self._kernels
-        qkv = self._project(self._qkv, kernels.add_rmsnorm(residual, delta, self._norm_in, self._eps))
-        delta = self._project(self._out, self._attend(qkv, cos, sin).flatten(1))
+        delta = self._project(self._out, heads.flatten(1))
         hidden = kernels.add_rmsnorm(residual, delta, self._norm_mid, self._eps_mid)
         gated = kernels.gated(self._project(self._gate_up, hidden), self._gelu)
         return self._project(self._down, gated)
@@ -101,6 +123,12 @@ class DecoderLayer(nn.Module, Generic[LinearT, KernelsT]):
     @abstractmethod
     def _attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """[T, (H + 2 Hkv) D] -> [T, H, D]."""
+
+    def _attend_last(
+        self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor
+    ) -> torch.Tensor:
+        """[T, (H + 2 Hkv) D] -> [R, H, D], of the wanted rows."""
+        return self._attend(qkv, cos, sin).index_select(0, rows)
 
     def _attend_by_backend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
         """The same with plain torch before any attention backend."""
@@ -159,20 +187,28 @@ class DecoderStack(nn.Module):
         cos, sin = (
             factor[0, :, : factor.shape[-1] // 2].float().contiguous() for factor in position_embeddings
         )
-        delta = self.run(residual, cos, sin)
+        residual, delta = self.run(residual, cos, sin)
         if delta is not None:
             residual += delta
         return residual[None].to(self._out_dtype or hidden_states.dtype)
 
-    def run(self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor | None:
-        """residual [T, N] float32, updated in place; cos and sin [T, D / 2] float32.
+    def run(
+        self, residual: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, rows: torch.Tensor | None = None
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """residual [T, N] float32, which it may change; cos and sin [T, D / 2] float32.
 
-        Returns what is still to be added to the residual; None: nothing.
+        Returns the residual of `rows` [R], which are those that the step wants, or of all; and what is still
+        to be added to it, None: nothing.
         """
         delta = None
+        narrow = rows is not None and len(rows) < len(residual) and current().adapters is None
         for layer in self.layers:
+            if narrow and layer is self.layers[-1]:
+                return layer.last(residual, delta, cos, sin, rows)  # type: ignore[operator, no-any-return]
             delta = layer(residual, delta, cos, sin)
-        return delta
+        if rows is None or delta is None:
+            return residual, delta
+        return residual.index_select(0, rows), delta.index_select(0, rows)
 
     def sites(self) -> Iterator[Site]:
         """What adapters can change."""

@@ -313,8 +313,14 @@ class Native:
         cos: torch.Tensor,  # [T, D / 2] float32
         sin: torch.Tensor,
         context: ForwardContext,
+        *,
+        narrow: bool = False,
     ) -> None:
-        """Run a step of decodes, prefill chunks or both through all layers, and fill their caches."""
+        """Run a step of decodes, prefill chunks or both through all layers, and fill their caches.
+
+        `narrow`: the last layer gives the wanted rows of `context` alone, as the first ones of `states`; what
+        lies behind them means nothing.
+        """
         for tensor in (states, cos, sin):
             _check(tensor, torch.float32)
         _check(context.slots, torch.int64)
@@ -330,6 +336,7 @@ class Native:
             sin=sin.data_ptr(),
             slots=context.slots.data_ptr(),
             start=context.query_start.data_ptr(),
+            wanted=_wanted(context).data_ptr() if narrow else None,
             length=context.context_lens.data_ptr(),
             tables=context.block_tables.data_ptr(),
             rows=len(states),
@@ -355,6 +362,15 @@ class Native:
 def _check(tensor: torch.Tensor, *dtypes: torch.dtype) -> None:
     if tensor.dtype not in dtypes or not tensor.is_contiguous() or not tensor.is_cpu:
         raise ValueError(f"expected a contiguous CPU tensor of {dtypes}, got {tensor.dtype}")
+
+
+def _wanted(context: ForwardContext) -> torch.Tensor:
+    if context.wanted_start is None or len(context.wanted_lens) != context.num_sequences:
+        raise ValueError("the context does not say which rows are wanted")
+    if any(some > rows for some, rows in zip(context.wanted_lens, context.query_lens, strict=True)):
+        raise ValueError("more rows are wanted than there are")
+    _check(context.wanted_start, torch.int32)
+    return context.wanted_start
 
 
 def _check_context(context: ForwardContext, tokens: int, cache: NativeCache) -> None:

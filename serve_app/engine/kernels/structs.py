@@ -127,7 +127,10 @@ class StepStruct(_Struct):
     """`Step` in layers.h."""
 
     _fields_ = (
-        *((name, POINTER) for name in ("states", "cos", "sin", "slots", "start", "length", "tables")),
+        *(
+            (name, POINTER)
+            for name in ("states", "cos", "sin", "slots", "start", "wanted", "length", "tables")
+        ),
         *((name, LONG) for name in ("rows", "sequences", "table_width")),
     )
 

@@ -39,6 +39,14 @@ def test_a_mixed_batch_is_packed_sequence_after_sequence() -> None:
     assert context.context_lens.tolist() == list(context.lens) == [5, 6, 3]
     assert context.query_lens == (1, 5, 3)
     assert context.block_tables.tolist() == [[7, 2], [5, 1], [3, 0]]
+    assert context.wanted_start is not None
+    assert context.wanted_start.tolist() == [0, 1, 1, 3]
+    assert context.wanted_lens == (1, 0, 2)
+    attended = context.of_wanted()
+    assert attended.query_start is context.wanted_start
+    assert attended.query_lens == (1, 0, 2)
+    assert attended.lens == context.lens
+    assert attended.of_wanted() is attended
 
 
 def test_dtypes_are_those_the_attention_kernels_expect() -> None:
@@ -50,6 +58,11 @@ def test_dtypes_are_those_the_attention_kernels_expect() -> None:
     assert {t.dtype for t in (context.query_start, context.context_lens, context.block_tables)} == {
         torch.int32
     }
+
+
+def test_a_step_that_wants_every_row_does_not_say_which() -> None:
+    batch = build_batch([chunk([1, 2], [0], 1, 1, 1), chunk([3, 4], [1], 0, 2, 0)], block_size=4, device=CPU)
+    assert batch.context.wanted_start is None
 
 
 def test_a_step_may_want_no_logits() -> None:
@@ -81,7 +94,7 @@ def test_inputs_go_to_a_device_in_one_copy_that_nobody_waits_for() -> None:
     assert (device.sent, device.waits) == (1, [])
     for name in ("input_ids", "positions", "logit_rows"):
         assert torch.equal(getattr(found, name).on_cpu, getattr(wanted, name))
-    for name in ("query_start", "context_lens", "block_tables", "slots"):
+    for name in ("query_start", "context_lens", "block_tables", "slots", "wanted_start"):
         assert torch.equal(getattr(found.context, name).on_cpu, getattr(wanted.context, name))
 
 

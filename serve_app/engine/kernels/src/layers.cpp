@@ -5,6 +5,7 @@
 #include "layers.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "attention.h"
 #include "exports.h"
@@ -78,6 +79,14 @@ void tiles(const Tiling& tiling, const TileSizes& sizes, float* common, int thre
   });
 }
 
+// Moves the wanted rows of each sequence, its last ones, to the front. Rows are `width` floats.
+void move_wanted(const Step& s, float* rows, long width) {
+  for (long q = 0; q < s.sequences; q++) {
+    const long count = s.wanted[q + 1] - s.wanted[q];
+    memmove(rows + s.wanted[q] * width, rows + (s.start[q + 1] - count) * width, count * width * sizeof(float));
+  }
+}
+
 double* wanted_seconds = nullptr;  // by part; null: nobody asks
 
 }  // namespace
@@ -86,14 +95,15 @@ void time_parts(double* seconds) { wanted_seconds = seconds; }
 
 void run_layers(const Layer* layers, const Cache* const* caches, long count, const Step* step, int threads) {
   const Step& s = *step;
-  const Tiling tiling(s.rows, threads);
+  const Tiling all(s.rows, threads);
+  const Tiling wanted(s.wanted ? s.wanted[s.sequences] : s.rows, threads);  // of the last layer, after its keys and values
   // Its outputs are rounded at once where the next product takes rows of bfloat16.
-  const auto attention = [&](const Layer& l, const Cache& c, const float* qkv, float* out) {
+  const auto attention = [&](const Layer& l, const Cache& c, bool narrow, const float* qkv, float* out) {
     const long rounded = rounded_row(l.out);
     Attention a{};
     a.query = qkv, a.query_row = l.qkv.outputs, a.query_head = c.key_dim, a.wide_query = 1;
     a.out = out, a.out_row = rounded ? rounded : l.out.inputs, a.wide_out = !rounded;
-    a.start = s.start, a.length = s.length, a.tables = s.tables;
+    a.start = narrow ? s.wanted : s.start, a.length = s.length, a.tables = s.tables;
     a.sequences = s.sequences, a.table_width = s.table_width;
     a.heads = l.heads, a.window = l.window, a.scale = l.scale, a.softcap = l.softcap;
     return a;
@@ -102,10 +112,12 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
   long qkv = 0, attended = 0, parts = 0;  // floats of each buffer
   for (long i = 0; i < count; i++) {
     const Layer& l = layers[i];
-    sizes.add(l, tiling.tile);
+    const bool narrow = s.wanted && i == count - 1;
+    sizes.add(l, all.tile);
+    if (narrow) sizes.add(l, wanted.tile);
     qkv = std::max(qkv, whole_lines(s.rows * l.qkv.outputs));
     attended = std::max(attended, whole_lines(std::max(s.rows * l.out.inputs, inputs_room(l.out, s.rows))));
-    parts = std::max(parts, attention_room(attention(l, *caches[i], nullptr, nullptr), *caches[i], threads));
+    parts = std::max(parts, attention_room(attention(l, *caches[i], narrow, nullptr, nullptr), *caches[i], threads));
   }
   static thread_local Scratch scratch;  // one for each caller: two threads may run steps at once
   float* const common = scratch.take(sizes.all() + qkv + attended + parts);
@@ -119,7 +131,8 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
       const Layer& l = layers[i];
       const Cache& cache = *caches[i];
       const long width = l.qkv.inputs, dim = cache.key_dim, inner = l.out.inputs;
-      tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
+      const bool narrow = s.wanted && i == count - 1;
+      tiles(all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const out = qkv_at + first * l.qkv.outputs;
         norm_inputs(s.states + first * width, l.norm_in, l.eps_in, l.qkv, room.inputs, rows, sharing);
         laps.end(NORMS);
@@ -132,9 +145,16 @@ void run_layers(const Layer* layers, const Cache* const* caches, long count, con
         laps.end(ROTARY);
       });
       laps.end(QKV_PRODUCT);  // the wait for the tiles of other threads
-      attend_all(attention(l, cache, qkv_at, attended_at), cache, parts_at, threads);
+      if (narrow) {
+        if (wanted.rows == 0) break;
+        parallel(1, threads, [&](long) {
+          move_wanted(s, qkv_at, l.qkv.outputs);
+          move_wanted(s, s.states, width);
+        });
+      }
+      attend_all(attention(l, cache, narrow, qkv_at, attended_at), cache, parts_at, threads);
       laps.end(ATTENTION);
-      tiles(tiling, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
+      tiles(narrow ? wanted : all, sizes, common, threads, [&](long first, long rows, const TileRoom& room, int sharing) {
         float* const states = s.states + first * width;
         const long rounded = rounded_row(l.out);
         const float* const heads =

@@ -17,6 +17,8 @@ struct Step {
   const float *cos, *sin;  // [rows, dim / 2]
   const int64_t* slots;    // [rows]: where the cache keeps each row, block * block_size + offset
   const int32_t* start;    // [sequences + 1]: sequence s has the rows start[s] .. start[s + 1] - 1
+  const int32_t* wanted;   // [sequences + 1], or null: of the last layer, only the last wanted[s + 1] - wanted[s] rows of
+                           // sequence s are computed. They are then the first of `states`, in the order of sequences
   const int32_t* length;   // [sequences]: tokens in the cache, this step's included
   const int32_t* tables;   // [sequences, table_width]: blocks of each sequence
   long rows, sequences, table_width;

@@ -118,9 +118,9 @@ def native_calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     rows: list[int] = []
     right = Native.run_layers
 
-    def counted(self: Native, layers: Any, states: torch.Tensor, *others: Any) -> None:
+    def counted(self: Native, layers: Any, states: torch.Tensor, *others: Any, **more: Any) -> None:
         rows.append(len(states))
-        right(self, layers, states, *others)
+        right(self, layers, states, *others, **more)
 
     monkeypatch.setattr(Native, "run_layers", counted)
     return rows
@@ -179,6 +179,40 @@ def test_a_row_is_the_same_bit_for_bit_in_any_step_and_number_of_threads(
         torch.set_num_threads(threads)
     assert all(torch.equal(one, other) for one, other in zip(steps, alone, strict=True))
     assert torch.equal(torch.cat([steps[2][2:152], steps[3][2:11], steps[-1]]), whole)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("kept", ["auto", "int8"])
+def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
+    dtype: torch.dtype, kept: str, threads: int, native_calls: list[int]
+) -> None:
+    """The last rows of each sequence, some or none; the cache has all of them."""
+    model, before = build("qwen3", dtype), torch.get_num_threads()
+    all_rows, some_rows = (runner(model, CpuAttention(), dtype, kept) for _ in range(2))
+    wanted = (1, 0, 3, 1, 2)
+    native_calls.clear()
+    try:
+        torch.set_num_threads(threads)
+        for number, (step, want) in enumerate(zip(STEPS, logits(all_rows), strict=True)):
+            # Of the second step no row is wanted, of the others some.
+            counts = [
+                min(length, wanted[(number + place) % len(wanted)]) * (number != 1)
+                for place, (_, _, length) in enumerate(step)
+            ]
+            chunks = [
+                Chunk(sequence(i), start, length, start + length - count)
+                for (i, start, length), count in zip(step, counts, strict=True)
+            ]
+            got = some_rows.run(build_batch(chunks, some_rows.block_size, some_rows.device))
+            parts = torch.split(want, [length for _, _, length in step])
+            expected = [part[len(part) - count :] for part, count in zip(parts, counts, strict=True)]
+            assert torch.equal(got, torch.cat(expected))
+    finally:
+        torch.set_num_threads(before)
+    assert len(native_calls) == 2 * len(STEPS)
+    caches = (each._backend.native_caches for each in (all_rows, some_rows))  # type: ignore[attr-defined]
+    for one, other in zip(*caches, strict=True):
+        assert all(torch.equal(*pieces) for pieces in zip(one.pieces, other.pieces, strict=True))
 
 
 def test_a_profile_is_told_what_each_part_takes_and_changes_nothing(dtype: torch.dtype) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -96,6 +97,38 @@ def test_models_of_narrow_types_stay_near_transformers(dtype: torch.dtype) -> No
         )
     for want, got in zip(*outputs, strict=True):
         torch.testing.assert_close(got, want, rtol=0, atol=0.05 * float(want.abs().max()))
+
+
+@pytest.mark.parametrize("make_backend", [TritonAttention, ReferenceAttention])
+def test_the_last_layer_gives_the_rows_that_are_wanted_as_among_all(
+    make_backend: Callable[[], AttentionBackend],
+) -> None:
+    """The last rows of each sequence, some or none; the cache has all of them."""
+    model = accelerate_cuda(make_model(tiny_config("qwen3", **SHAPE)).to(DEVICE), torch.float32)
+    config, sequences = (
+        EngineConfig(block_size=BLOCK, num_blocks=16),
+        [make_sequence(str(i), list(range(3 + i, 17 + i)), TABLES[i]) for i in range(2)],
+    )
+    all_rows, some_rows = (
+        ModelRunner(model, backend=make_backend(), dtype=torch.float32, device=DEVICE, config=config)
+        for _ in range(2)
+    )
+    # Of each sequence: the first token, their number, and how many rows are wanted.
+    for step in (((0, 9, 1), (0, 7, 0)), ((9, 4, 0), (7, 3, 0)), ((13, 1, 1), (10, 4, 3))):
+        chunks = [
+            [Chunk(each, start, length, start + length - wanted) for each, (start, length, wanted) in made]
+            for made in (
+                list(zip(sequences, [(start, length, length) for start, length, _ in step], strict=True)),
+                list(zip(sequences, step, strict=True)),
+            )
+        ]
+        want, got = (
+            runner.run(build_batch(each, BLOCK, DEVICE))
+            for runner, each in zip((all_rows, some_rows), chunks, strict=True)
+        )
+        parts = torch.split(want, [length for _, length, _ in step])
+        expected = [part[len(part) - wanted :] for part, (_, _, wanted) in zip(parts, step, strict=True)]
+        torch.testing.assert_close(got, torch.cat(expected), rtol=1e-4, atol=1e-4)
 
 
 def test_a_model_whose_rotary_factors_depend_on_more_than_the_position_runs_its_own_forward() -> None:
