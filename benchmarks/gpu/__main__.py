@@ -27,6 +27,7 @@ OUT: Final = Path("build/gpu/run.jsonl")
 # Where each contender is: imported in its own process alone.
 CONTENDERS: Final = {
     "ours": ("benchmarks.gpu.ours", "Ours"),
+    "ours-with-adapters": ("benchmarks.gpu.ours", "WithAdapters"),
     "ours-without-graphs": ("benchmarks.gpu.ours", "WithoutGraphs"),
     "ours-plain-torch": ("benchmarks.gpu.ours", "PlainTorch"),
     "continuous-batching": ("benchmarks.gpu.rivals", "ContinuousBatching"),

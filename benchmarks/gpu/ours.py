@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Final
 
+import torch
 import transformers
 
 from benchmarks.gpu.contender import Contender, Setup, synchronise
@@ -12,14 +14,27 @@ from benchmarks.gpu.load import Arrival, Prompt, Seen
 from benchmarks.gpu.shapes import make_model
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.engine.assemble import assemble
+from serve_app.engine.model.lora import LowRank, Place
 from serve_app.errors import Unavailable
 from serve_app.types import EngineOutput, EngineRequest, SamplingParams
+
+RANK: Final = 16  # of adapters
+
+
+def random_updates(shapes: Mapping[Place, tuple[int, int]], seed: int) -> Iterator[LowRank]:
+    """An adapter that changes every place a little."""
+    random = torch.Generator().manual_seed(seed)
+    for (layer, module), (outputs, inputs) in shapes.items():
+        a = torch.randn(RANK, inputs, generator=random) * inputs**-0.5
+        b = torch.randn(outputs, RANK, generator=random) * 0.1
+        yield LowRank(layer, module, a, b)
 
 
 class Ours(Contender):
     notes = "Fused layers and attention in Triton, decodes as CUDA graphs; on a CPU what `auto` chooses."
     attention: ClassVar[str] = "triton"
     graphs: ClassVar[bool] = True
+    adapters: ClassVar[int] = 0  # that requests have in turn
 
     def __init__(self, setup: Setup) -> None:
         self._device = setup.device
@@ -32,9 +47,11 @@ class Ours(Contender):
                 "engine": EngineConfig(
                     max_model_len=setup.plan.longest,
                     max_sequences=setup.plan.widest,
-                    max_adapters=0,  # nobody else keeps memory for any
+                    max_adapters=self.adapters,  # nobody else keeps memory for any
+                    max_adapter_rank=RANK,
                     cuda_graphs=self.graphs,
                 ),
+                "adapters": {str(number): "made here" for number in range(self.adapters)},
             }
         )
         self._engine = assemble(
@@ -47,6 +64,10 @@ class Ours(Contender):
             progress=lambda line: print(f"  {line}", flush=True),
         )
         self._count = 0
+        table = self._engine.adapters
+        if table is not None:
+            for number in range(self.adapters):
+                table.put(str(number), table.compile(random_updates(table.shapes, number)))
 
     @property
     def versions(self) -> dict[str, str]:
@@ -91,12 +112,18 @@ class Ours(Contender):
         self._count += 1
         name = str(self._count)
         sampling = SamplingParams(temperature=0.0, max_tokens=new_tokens, ignore_eos=True)
-        self._engine.add(EngineRequest(id=name, token_ids=tuple(prompt), sampling=sampling))
+        adapter = str(self._count % self.adapters) if self.adapters else None
+        self._engine.add(EngineRequest(id=name, token_ids=tuple(prompt), sampling=sampling, adapter=adapter))
         return name
 
 
+class WithAdapters(Ours):
+    notes = f"Ours; the rows of a step have eight LoRA adapters of rank {RANK} at every linear, in turn."
+    adapters = 8
+
+
 class WithoutGraphs(Ours):
-    notes = "The same, launched kernel by kernel."
+    notes = "Ours, launched kernel by kernel."
     graphs = False
 
 

@@ -22,8 +22,10 @@ from serve_app.engine.engine import Engine
 from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.quantized import Quantization
+from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.forward import UnsupportedModel
 from serve_app.engine.model.memory import keep_to_share
+from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineRequest, SamplingParams
 
@@ -101,11 +103,13 @@ def assemble(
     Raises UnsupportedModel, CacheTooSmall, or ValueError for settings that contradict each other.
     """
     attention = resolve(config.attention, device)
+    stacked = attention == "triton"  # adapters
     if config.attention == "auto" and device.type == "cuda":
-        from serve_app.engine.cuda.trial.choose import choose_attention
+        from serve_app.engine.cuda.trial.choose import choose_kernels
 
         with waiting(progress, "trying the GPU's kernels", TRIES_S):
-            attention = choose_attention(module, dtype=dtype, device=device, config=config, progress=progress)
+            choice = choose_kernels(module, dtype=dtype, device=device, config=config, progress=progress)
+        attention, stacked = choice.attention, choice.adapters
     began = time.monotonic()
     backend = make_backend(attention, device)
     quantization = None if config.quantization == "none" else Quantization(config.quantization)
@@ -132,6 +136,7 @@ def assemble(
         device=device,
         config=config.engine,
         context_window=context_window,
+        make_adapters=_stacked_table() if stacked else PackedTable,
     )
     plan = runner.plan
     in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
@@ -143,7 +148,9 @@ def assemble(
     if attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs:
         from serve_app.engine.cuda.graphs import graph_decodes
 
-        graph_decodes(module, backend, plan, config.engine.max_sequences, progress)
+        # Graphs of their own are for adapters that are sure to come, not for those that a client may send.
+        adapters = runner.adapters if stacked and config.adapters else None
+        graph_decodes(module, backend, plan, config.engine.max_sequences, progress, adapters=adapters)
     began = time.monotonic()
     grammars = make_grammars(runner.vocab_size)
     progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")
@@ -159,6 +166,12 @@ def assemble(
     warm_up(engine)
     progress(f"warmed up in {time.monotonic() - started:.1f} s")
     return engine
+
+
+def _stacked_table() -> MakeAdapters:
+    from serve_app.engine.cuda.adapters.table import StackedTable
+
+    return StackedTable
 
 
 def warm_up(engine: Engine) -> None:

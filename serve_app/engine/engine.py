@@ -32,7 +32,7 @@ from serve_app.engine.grammar_queue import GrammarQueue
 from serve_app.engine.group import NO_HYPOTHESIS, Group, members_of
 from serve_app.engine.integrity import check_books
 from serve_app.engine.launched import LaunchedStep
-from serve_app.engine.model.adapter_table import AdapterTable
+from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.isolation import DeviceBroken, IsolatingRunner, Runner
 from serve_app.engine.pace import Pace
 from serve_app.engine.request.rules import RequestRules
@@ -64,7 +64,7 @@ class Engine:
         eos_token_ids: frozenset[int],
         max_model_len: int,
         grammars: GrammarQueue | None = None,
-        adapters: AdapterTable | None = None,
+        adapters: Adapters | None = None,
         sampler: RowSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from itertools import islice
+from itertools import cycle, islice
 
 import pytest
 import torch
@@ -14,6 +14,9 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.select import make_backend
 from serve_app.engine.batch import Batch, build_batch
+from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
+from serve_app.engine.model.lora import LowRank
+from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
 from tests.support.tiny_models import make_sequence
@@ -35,6 +38,7 @@ SHAPE = {
     "head_dim": 128,
     "max_position_embeddings": BLOCK * BLOCKS_EACH,
 }
+RANKS = {"first": 64, "second": 8}  # of adapters
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE)),
@@ -49,17 +53,56 @@ def runner(
         from serve_app.engine.cuda.fused import accelerate_cuda
 
         accelerate_cuda(model, dtype)
-    config = EngineConfig(block_size=BLOCK, num_blocks=BLOCKS_EACH * SEQUENCES, max_adapters=0)
-    return ModelRunner(model, backend=backend, dtype=dtype, device=CUDA, config=config), backend
+    config = EngineConfig(
+        block_size=BLOCK,
+        num_blocks=BLOCKS_EACH * SEQUENCES,
+        max_adapters=len(RANKS),
+        max_adapter_rank=max(RANKS.values()),
+    )
+    made = ModelRunner(
+        model,
+        backend=backend,
+        dtype=dtype,
+        device=CUDA,
+        config=config,
+        make_adapters=stacked_table() if attention == "triton" else PackedTable,
+    )
+    assert made.adapters is not None
+    for seed, (key, rank) in enumerate(RANKS.items()):
+        made.adapters.put(key, made.adapters.compile(updates_of(made.adapters, seed, rank)))
+    return made, backend
 
 
-def batches(decodes: int) -> Iterator[Batch]:
-    """Prompts of many lengths, then decodes, of ever fewer sequences."""
+def stacked_table() -> MakeAdapters:
+    from serve_app.engine.cuda.adapters.table import StackedTable
+
+    return StackedTable
+
+
+def updates_of(table: Adapters, seed: int, rank: int) -> list[LowRank]:
+    """An adapter of random matrices, about as large as the weights."""
+    random = torch.Generator().manual_seed(seed)
+    return [
+        LowRank(
+            layer,
+            module,
+            torch.randn(rank, inputs, generator=random) * inputs**-0.5,
+            torch.randn(outputs, rank, generator=random) * 0.3 * rank**-0.5,
+        )
+        for (layer, module), (outputs, inputs) in table.shapes.items()
+    ]
+
+
+def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:
+    """Prompts of many lengths, then decodes, of ever fewer sequences; most with adapters, if `adapted`."""
     order = torch.randperm(BLOCKS_EACH * SEQUENCES, generator=torch.Generator().manual_seed(3))
     ids = torch.randint(4096, (SEQUENCES, 1280), generator=torch.Generator().manual_seed(4)).tolist()
     tables = order.view(SEQUENCES, BLOCKS_EACH).tolist()
     lengths = [1 + 61 * i for i in range(SEQUENCES)]
     running = [make_sequence(str(i), ids[i], tables[i]) for i in range(SEQUENCES)]
+    if adapted:
+        for sequence, key in zip(running, cycle((*RANKS, None, *RANKS)), strict=False):
+            sequence.adapter = key
     for half in (slice(0, 10), slice(10, None)):
         chunks = [Chunk(s, 0, n, n - 1) for s, n in zip(running[half], lengths[half], strict=True)]
         yield build_batch(chunks, BLOCK, CUDA)
@@ -68,10 +111,11 @@ def batches(decodes: int) -> Iterator[Batch]:
         yield build_batch([Chunk(s, n + step, 1, n + step) for s, n in alive], BLOCK, CUDA)
 
 
+@pytest.mark.parametrize("adapted", [False, True], ids=["alone", "with adapters"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from serve_app.engine.cuda.graphs import GraphedDecode, graph_decodes
 
@@ -79,12 +123,14 @@ def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
     torch.manual_seed(0)
     model = MODELS[name]().eval().to(CUDA, dtype)
     plain, _ = runner(copy.deepcopy(model), "reference", dtype)
-    want = [plain.run(batch) for batch in batches(6)]
+    want = [plain.run(batch) for batch in batches(6, adapted)]
     fused, backend = runner(model, "triton", dtype)
-    eager = [fused.run(batch) for batch in batches(6)]
-    assert graph_decodes(fused.module, backend, fused.plan, SEQUENCES, lambda _: None)
+    eager = [fused.run(batch) for batch in batches(6, adapted)]
+    assert graph_decodes(
+        fused.module, backend, fused.plan, SEQUENCES, lambda _: None, adapters=fused.adapters
+    )
     assert isinstance(fused.module.forward.decode, GraphedDecode)
-    graphed = [fused.run(batch) for batch in batches(6)]
+    graphed = [fused.run(batch) for batch in batches(6, adapted)]
     tolerance = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
     for one, two, three in zip(want, eager, graphed, strict=True):
         limit = tolerance * float(one.abs().max())
@@ -92,13 +138,16 @@ def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
         torch.testing.assert_close(three, one, rtol=0, atol=limit)
 
 
-def test_a_decode_by_graph_waits_for_nothing() -> None:
+@pytest.mark.parametrize("adapted", [False, True], ids=["alone", "with adapters"])
+def test_a_decode_by_graph_waits_for_nothing(adapted: bool) -> None:
     from serve_app.engine.cuda.graphs import graph_decodes
 
     torch.manual_seed(0)
     fused, backend = runner(MODELS["llama"]().eval().to(CUDA, torch.bfloat16), "triton", torch.bfloat16)
-    assert graph_decodes(fused.module, backend, fused.plan, SEQUENCES, lambda _: None)
-    made = batches(2)
+    assert graph_decodes(
+        fused.module, backend, fused.plan, SEQUENCES, lambda _: None, adapters=fused.adapters
+    )
+    made = batches(2, adapted)
     for batch in islice(made, 2):
         fused.run(batch)
     steps = list(made)

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ from serve_app.engine.attention.triton.tiles import (
     tile_of_prompts,
 )
 from serve_app.engine.cuda import kernels as layer_kernels
+from serve_app.engine.cuda.adapters import kernels as adapter_kernels
+from serve_app.engine.cuda.adapters.stack import INPUTS, OUTPUTS, RANKS
+from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 
 POINTERS = {
@@ -41,7 +45,8 @@ POINTERS = {
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
     **dict.fromkeys(("width", "count", "window"), "i32"),
     **dict.fromkeys(("scale", "softcap", "eps"), "fp32"),
-    **dict.fromkeys(("key_scales", "value_scales"), "*fp32"),
+    **dict.fromkeys(("key_scales", "value_scales", "hidden"), "*fp32"),
+    **dict.fromkeys(("ranks", "order"), "*i32"),
     **dict.fromkeys(("residual", "weight", "cos", "sin", "query_norm", "key_norm"), "*fp32"),
     "slots": "*i64",
 }
@@ -134,6 +139,21 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     ):
         taken = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
         print(name + "/codes" * codes, taken, flush=True)
+    constants = {
+        "K": heads * key_dim,
+        "N": heads * key_dim + kv_heads * (key_dim + value_dim),
+        "FIRST": heads * key_dim,
+        "SECOND": kv_heads * key_dim,
+        "MODULES": 3,
+        "RANK": 64,
+        "RANKS": RANKS,
+        "STEP": INPUTS,
+        "OUTPUTS": OUTPUTS,
+        "SPLITS": 8,
+    }
+    for size, name in product((FEW, MANY), ("shrink", "expand")):
+        taken = compiled(getattr(adapter_kernels, name), target, dtype, {**constants, "TILE": size})
+        print(f"{name}/{size}", taken, flush=True)
 
 
 if __name__ == "__main__":

@@ -143,8 +143,12 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "fused": {"attention", "few_threads", "forward_context", "model"},  # of any device
         "cpu": {"attention", "fused", "kernels", "linear", "model"},
-        "cuda": {"attention", "forward_context", "fused", "linear", "model"},
-        "cuda.trial": {"attention", "batch", "cuda", "forward_context", "fused", "model", "sequence"},
+        "cuda.adapters": {"attention", "model", "transfer"},
+        "cuda": {"attention", "cuda.adapters", "forward_context", "fused", "linear", "model"},
+        "cuda.trial": {
+            *("attention", "batch", "cuda", "cuda.adapters"),
+            *("forward_context", "fused", "model", "sequence"),
+        },
         "embedding": {"attention", "model"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
@@ -157,7 +161,8 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         },
         "loop": {"dead", "engine"},
         "assemble": {
-            *("attention", "cpu", "cuda", "cuda.trial", "engine", "grammar_queue", "kernels", "model"),
+            *("attention", "cpu", "cuda", "cuda.adapters", "cuda.trial"),
+            *("engine", "grammar_queue", "kernels", "model"),
         },
     },
     "replica": {

@@ -19,8 +19,11 @@ from transformers import PreTrainedModel
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.triton import plan
 from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.adapters.table import StackedTable, TiledAdapters
+from serve_app.engine.cuda.adapters.tiles import FEW, Tiles
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.forward import Decode, FusedForward
+from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.forward import active, current
 from serve_app.engine.model.memory import CachePlan
 
@@ -51,6 +54,9 @@ class StepBuffers:
         self._lens = torch.zeros(sequences, dtype=torch.int32, device=device)
         self._tables = torch.zeros(sequences, width, dtype=torch.int32, device=device)
         self._starts = torch.arange(sequences + 1, dtype=torch.int32, device=device)
+        # Tiles of adapters: at most as many as rows.
+        self._order = torch.zeros(sequences, dtype=torch.int32, device=device)
+        self._bounds = torch.zeros(sequences, 3, dtype=torch.int32, device=device)
 
     def context(self, bucket: int) -> ForwardContext:
         """The context of the first `bucket` sequences, whatever `fill` writes."""
@@ -63,6 +69,10 @@ class StepBuffers:
             lens=(self._length,) * bucket,  # the most that they can be
             block_size=self._block_size,
         )
+
+    def tiles(self, bucket: int) -> Tiles:
+        """The tiles of the first `bucket` sequences, whatever `fill_tiles` writes."""
+        return Tiles(self._order[:bucket], self._bounds[:bucket], FEW)
 
     def fits(self, context: ForwardContext) -> bool:
         """Whether the block tables of a step have room."""
@@ -83,6 +93,13 @@ class StepBuffers:
             self._slots[count:bucket].fill_(NO_SLOT)
             self._lens[count:bucket].zero_()
 
+    def fill_tiles(self, tiles: Tiles, bucket: int) -> None:
+        """The tiles of a step, and empty ones up to `bucket`."""
+        self._order[: len(tiles.order)].copy_(tiles.order)
+        count = len(tiles.bounds)
+        self._bounds[:count].copy_(tiles.bounds)
+        self._bounds[count:bucket].zero_()
+
 
 class GraphedDecode:
     """A `Decode` that replays a graph for steps of decodes alone, and passes all others on."""
@@ -94,26 +111,35 @@ class GraphedDecode:
         buffers: StepBuffers,
         sizes: Sequence[int],
         cache: CachePlan,
+        adapters: StackedTable | None = None,
     ) -> None:
-        """`sizes` are the numbers of sequences to record, ascending; nothing is recorded yet."""
+        """`sizes` are the numbers of sequences to record, ascending; nothing is recorded yet.
+
+        With `adapters`, steps whose rows have any get graphs of their own.
+        """
         self._decode, self._backend, self._buffers = decode, backend, buffers
         self._sizes = tuple(sizes)
         parts_of_one = -(-cache.max_model_len // plan.PART)
         # Sequences that share no block have no more parts than the cache. Others may run without.
         of_cache = cache.num_blocks * cache.block_size // plan.PART
         self._most_parts = {size: min(size * parts_of_one, size + of_cache) for size in sizes}
+        self._adapters = adapters
         self._replays: dict[int, Step] = {}
+        self._adapted: dict[int, Step] = {}  # with the products of adapters
 
     def record(self, record: Record, progress: Callable[[str], None]) -> None:
         """Record all sizes, the largest first: smaller ones use its memory again."""
         with torch.inference_mode():
             for done, size in enumerate(reversed(self._sizes), 1):
-                self._replays[size] = record(self._step(size))
+                self._replays[size] = record(self._step(size, None))
+                if self._adapters is not None:
+                    self._adapted[size] = record(self._step(size, self._adapters))
                 progress(f"recorded the decode of {size} sequences ({done} of {len(self._sizes)})")
 
     def forget(self) -> None:
         """Let every step run without a graph."""
         self._replays.clear()
+        self._adapted.clear()
 
     def __call__(
         self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
@@ -122,8 +148,13 @@ class GraphedDecode:
         size = self._size_for(len(states))
         if size is None:
             return self._decode(states, positions, rows)
-        self._buffers.fill(states, positions, current().context, size)
-        normed = self._replays[size]()[: len(states)]
+        step = current()
+        self._buffers.fill(states, positions, step.context, size)
+        replay = self._replays[size]
+        if isinstance(step.adapters, TiledAdapters):
+            self._buffers.fill_tiles(step.adapters.tiles, size)
+            replay = self._adapted[size]
+        normed = replay()[: len(states)]
         return normed if rows is None else normed.index_select(0, rows)
 
     def _size_for(self, tokens: int) -> int | None:
@@ -135,7 +166,7 @@ class GraphedDecode:
             not self._replays
             or tokens != context.num_sequences  # prompts, or drafts
             or place == len(self._sizes)
-            or step.adapters is not None
+            or (step.adapters is not None and self._adapters is None)
             or step.backend is not self._backend
             or not self._buffers.fits(context)
         ):
@@ -144,12 +175,13 @@ class GraphedDecode:
         parts = sum(-(-length // plan.PART) for length in context.lens)
         return size if parts <= self._most_parts[size] else None
 
-    def _step(self, size: int) -> Step:
+    def _step(self, size: int, adapters: StackedTable | None) -> Step:
         buffers, context, most_parts = self._buffers, self._buffers.context(size), self._most_parts[size]
+        rows = None if adapters is None else TiledAdapters(adapters.stacks, buffers.tiles(size))
 
         def run() -> torch.Tensor:
             self._backend.begin_lasting(context, most_parts)
-            with active(self._backend, context):
+            with active(self._backend, context, rows):
                 return self._decode(buffers.states[:size], buffers.positions[:size], None)
 
         return run
@@ -192,10 +224,12 @@ def graph_decodes(
     sequences: int,
     progress: Callable[[str], None],
     record: Record | None = None,
+    adapters: Adapters | None = None,
 ) -> bool:
     """Have `module` replay graphs for decodes of up to `sequences`; False, with a log line: it does not.
 
-    Call it when the cache is allocated. `record`: None for CUDA graphs.
+    Call it when the cache is allocated. `record`: None for CUDA graphs. `adapters`: the model's table, if
+    steps with adapters shall have graphs, too; those of a table of another kind have none.
     """
     forward: object = module.forward
     if not isinstance(forward, FusedForward) or not isinstance(backend, TritonAttention):
@@ -203,7 +237,8 @@ def graph_decodes(
         return False
     sizes = buckets(sequences)
     buffers = StepBuffers(sizes[-1], module.config.get_text_config().hidden_size, cache, module.device)
-    graphed = GraphedDecode(forward.decode, backend, buffers, sizes, cache)
+    stacked = adapters if isinstance(adapters, StackedTable) else None
+    graphed = GraphedDecode(forward.decode, backend, buffers, sizes, cache, stacked)
     started = time.monotonic()
     try:
         graphed.record(record or CudaGraphs(), progress)

@@ -1,47 +1,39 @@
-"""The adapters that are loaded on one model, and the places of the model that adapters can change.
+"""The adapters that are loaded on one model. How they lie in memory and run is left to subclasses.
 
-Knows the model's modules and the chunks of a step; neither files nor requests.
+Knows the model's places and the chunks of a step; neither files nor requests.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Generic, TypeAlias, TypeVar
 
-import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
-from serve_app.engine.linear.packed import PackedLinear
-from serve_app.engine.model.forward import applied_adapters
-from serve_app.engine.model.lora import (
-    ATTENTION,
-    MLP,
-    MODULES,
-    LoadedAdapter,
-    LowRank,
-    Place,
-    Site,
-    SiteAdapter,
-    StepAdapters,
-)
+from serve_app.config import EngineConfig
+from serve_app.engine.model.lora import LowRank, Place, RowAdapters, Site
+from serve_app.engine.model.sites import find_sites
 from serve_app.engine.sequence import Chunk
-from serve_app.engine.transfer import send
 
-PANEL: Final = 32  # packing may pad a rank to a multiple of this
+LoadedT = TypeVar("LoadedT")
 
 
-class AdapterTable:
+class AdapterTable(ABC, Generic[LoadedT]):
     """The adapters that requests may name, by key. `put` and `drop` belong to the engine's thread."""
 
-    def __init__(self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device) -> None:
-        """Finds the sites of `module`, whose linears are already as they will run."""
+    def __init__(
+        self, module: PreTrainedModel, dtype: torch.dtype, device: torch.device, config: EngineConfig
+    ) -> None:
+        """Finds the sites of `module`, whose linears are already as they will run.
+
+        `config` has the number of adapters and the largest rank.
+        """
         self._sites = tuple(find_sites(module))
         self.dtype = dtype  # that matrices are kept in
         self._device = device
-        self._loaded: dict[str, LoadedAdapter] = {}
 
     @property
     def shapes(self) -> dict[Place, tuple[int, int]]:
@@ -53,39 +45,33 @@ class AdapterTable:
         }
 
     @property
+    @abstractmethod
     def num_bytes(self) -> int:
-        """The memory of the adapters that are loaded."""
-        return sum(adapter.num_bytes for adapter in self._loaded.values())
+        """The memory that it holds."""
 
+    @property
+    @abstractmethod
+    def bytes_to_come(self) -> int:
+        """The memory that it takes besides when every adapter is loaded and has the largest rank."""
+
+    @abstractmethod
     def __len__(self) -> int:
-        return len(self._loaded)
+        """How many are loaded."""
 
-    def bytes_at(self, rank: int) -> int:
-        """The memory of an adapter of this rank that changes every place."""
-        wide = sum(len(site.widths) * (site.features + sum(site.widths.values())) for site in self._sites)
-        return -(-rank // PANEL) * PANEL * wide * self.dtype.itemsize
-
-    def compile(self, updates: Iterable[LowRank]) -> LoadedAdapter:
+    @abstractmethod
+    def compile(self, updates: Iterable[LowRank]) -> LoadedT:
         """The adapter made of `updates`, at most one a place, all of `shapes`. Callable from any thread."""
-        at = {(update.layer, update.module): update for update in updates}
-        pairs = {}
-        with torch.no_grad():
-            for site in self._sites:
-                parts = [at[site.layer, module] for module in site.widths if (site.layer, module) in at]
-                if parts:
-                    pairs[site] = SiteAdapter(site, parts, self.dtype, self._device)
-        return LoadedAdapter(pairs)
 
-    def put(self, key: str, adapter: LoadedAdapter) -> None:
+    @abstractmethod
+    def put(self, key: str, adapter: LoadedT) -> None:
         """Let requests name the adapter. One already loaded under `key` stays: its content is the same."""
-        self._loaded.setdefault(key, adapter)
 
+    @abstractmethod
     def drop(self, key: str) -> None:
         """Forget an adapter that no request names any more."""
-        self._loaded.pop(key, None)
 
-    def of_step(self, chunks: Iterable[Chunk]) -> StepAdapters | None:
-        """The rows of `chunks` that have adapters; None if none has.
+    def of_step(self, chunks: Iterable[Chunk]) -> RowAdapters | None:
+        """The adapters of the rows of `chunks`; None if no row has one.
 
         Raises KeyError for an adapter that is not loaded.
         """
@@ -96,66 +82,20 @@ class AdapterTable:
             if key is not None:
                 spans[key].append(range(row, row + chunk.length))
             row += chunk.length
-        if not spans:
-            return None
-        return StepAdapters([(self._loaded[key], self._rows(each)) for key, each in spans.items()])
+        return self._of_rows(spans) if spans else None
 
-    def _rows(self, spans: list[range]) -> slice | torch.Tensor:
-        rows = [row for span in spans for row in span]
-        if rows[-1] - rows[0] == len(rows) - 1:
-            return slice(rows[0], rows[-1] + 1)
-        return send(self._device, np.array(rows, dtype=np.int64))[0]
+    @abstractmethod
+    def _of_rows(self, spans: Mapping[str, list[range]]) -> RowAdapters:
+        """As `of_step`, of an adapter's rows by its key, ascending."""
 
-
-def find_sites(module: PreTrainedModel) -> Iterator[Site]:
-    """The linears of the decoder's layers that adapters can change.
-
-    A fused layer lists its own. In any other layer, a hook is put on linears that have Llama's names
-    and exist once a layer (experts do not).
-    """
-    config = module.config.get_text_config()
-    layers = getattr(module.get_decoder(), "layers", ())
-    for index, layer in enumerate(layers):
-        if hasattr(layer, "sites"):
-            yield from layer.sites()
-            continue
-        linears = [
-            (path.rpartition(".")[2], child) for path, child in layer.named_modules() if _is_linear(child)
-        ]
-        times = Counter(name for name, _ in linears)
-        for name, linear in linears:
-            widths = _widths(name, linear, config)
-            if widths is not None and times[name] == 1:
-                site = Site(index, linear.in_features, widths)
-                linear.register_forward_hook(_Hook(site))
-                yield site
+    def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
+        """The updates of each site that has any, in the order of its modules."""
+        at = {(update.layer, update.module): update for update in updates}
+        for site in self._sites:
+            parts = [at[site.layer, module] for module in site.widths if (site.layer, module) in at]
+            if parts:
+                yield site, parts
 
 
-class _Hook:
-    """Adds what the step's adapters have for one linear to its output."""
-
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    def __call__(self, module: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        adapters = applied_adapters()
-        if adapters is not None:
-            x: torch.Tensor = inputs[0]
-            adapters.add(self._site, x.reshape(-1, x.shape[-1]), output.view(-1, output.shape[-1]))
-
-
-def _is_linear(module: nn.Module) -> bool:
-    return type(module) is nn.Linear or isinstance(module, PackedLinear)
-
-
-def _widths(name: str, linear: Any, config: Any) -> dict[str, int] | None:
-    """The outputs of each module in a linear of this name; None for a name that adapters do not know."""
-    if name in MODULES:
-        return {name: linear.out_features}
-    if name == "gate_up_proj":
-        return dict.fromkeys(MLP, linear.out_features // 2)
-    if name == "qkv_proj":
-        heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-        head = linear.out_features // (heads + 2 * kv_heads)
-        return dict(zip(ATTENTION, (heads * head, kv_heads * head, kv_heads * head), strict=True))
-    return None
+Adapters: TypeAlias = AdapterTable[Any]  # whose loaded adapters only the table itself knows
+MakeAdapters: TypeAlias = Callable[[PreTrainedModel, torch.dtype, torch.device, EngineConfig], Adapters]

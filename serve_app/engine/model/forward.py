@@ -23,7 +23,7 @@ from transformers import AttentionInterface
 
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.forward_context import ForwardContext
-from serve_app.engine.model.lora import StepAdapters
+from serve_app.engine.model.lora import RowAdapters
 
 ATTENTION_NAME: Final = "serve_app_paged"
 
@@ -38,7 +38,7 @@ class ActiveStep:
 
     backend: AttentionBackend
     context: ForwardContext
-    adapters: StepAdapters | None = None  # None: no row has one
+    adapters: RowAdapters | None = None  # None: no row has one
 
 
 # Arguments that models pass along and that change nothing here, like every flag. Any other one (a
@@ -71,7 +71,7 @@ def check_takes_positions(module: torch.nn.Module) -> None:
 
 @contextmanager
 def active(
-    backend: AttentionBackend, context: ForwardContext, adapters: StepAdapters | None = None
+    backend: AttentionBackend, context: ForwardContext, adapters: RowAdapters | None = None
 ) -> Iterator[None]:
     """Send every attention call of the forwards inside to `backend`, with `context`.
 
@@ -92,7 +92,7 @@ def current() -> ActiveStep:
     return step
 
 
-def applied_adapters() -> StepAdapters | None:
+def applied_adapters() -> RowAdapters | None:
     """The adapters of the active step, if there is one and a row of it has any."""
     step = _active.get()
     return None if step is None else step.adapters

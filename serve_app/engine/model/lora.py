@@ -1,20 +1,15 @@
-"""Low-rank adapters (LoRA) as they run: every row of a step has an adapter of its own, or none.
+"""Low-rank adapters (LoRA): what one adds to a model, and where. Knows no files, models or requests.
 
-An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows only. Where
-the model computes several modules side by side, the adapter does too: its A's lie one above
-the other, its B's on a block diagonal. Both are packed like the model's own weights, so
-a row's result does not depend on the other rows. Knows neither files, nor models, nor requests.
+An adapter adds `(x A^T) B^T` to the outputs of some linears, for its own rows of a step only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import torch
-
-from serve_app.engine.linear.packed import Method, PackedLinear
 
 ATTENTION: Final = ("q_proj", "k_proj", "v_proj")
 MLP: Final = ("gate_proj", "up_proj")
@@ -41,65 +36,22 @@ class Site:
     features: int  # K
     widths: dict[str, int]  # module -> its outputs, in order
 
-
-class SiteAdapter:
-    """One adapter at one site."""
-
-    def __init__(
-        self, site: Site, parts: Sequence[LowRank], dtype: torch.dtype, device: torch.device
-    ) -> None:
-        rank, width = sum(len(part.a) for part in parts), sum(site.widths.values())
-        down = torch.cat([part.a for part in parts]).to(device, dtype)
-        up = torch.zeros(width, rank, dtype=dtype, device=device)
-        starts = _starts(site.widths)
-        column = 0
-        for part in parts:
-            row, r = starts[part.module], len(part.a)
-            up[row : row + len(part.b), column : column + r] = part.b.to(device, dtype)
-            column += r
-        method = None if device.type == "cpu" else Method.PLAIN
-        self._down = PackedLinear(down, None, method, lasting=False)
-        self._up = PackedLinear(up, None, method, lasting=False)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """[M, K] -> [M, N] float32."""
-        return self._up.project(self._down.project(x.float()))
-
     @property
-    def num_bytes(self) -> int:
-        return self._down.num_bytes + self._up.num_bytes
+    def width(self) -> int:
+        """All outputs, N."""
+        return sum(self.widths.values())
+
+    def outputs(self) -> Iterator[tuple[str, slice]]:
+        """Each module, and where its outputs lie."""
+        at = 0
+        for module, width in self.widths.items():
+            yield module, slice(at, at + width)
+            at += width
 
 
-class LoadedAdapter:
-    """An adapter as it runs."""
-
-    def __init__(self, pairs: dict[Site, SiteAdapter]) -> None:
-        self.pairs = pairs
-        self.num_bytes = sum(pair.num_bytes for pair in pairs.values())
-
-
-class StepAdapters:
-    """Which rows of a step have which adapter."""
-
-    def __init__(self, rows: Sequence[tuple[LoadedAdapter, slice | torch.Tensor]]) -> None:
-        self._rows = rows
+class RowAdapters(Protocol):
+    """The adapters of a step: every row has one of its own, or none."""
 
     def add(self, site: Site, x: torch.Tensor, out: torch.Tensor) -> None:
-        """Add to `out` [T, N] what the adapters make of `x` [T, K]."""
-        for adapter, rows in self._rows:
-            pair = adapter.pairs.get(site)
-            if pair is None:
-                continue
-            delta = pair(x[rows]).to(out.dtype)
-            if isinstance(rows, slice):
-                out[rows].add_(delta)
-            else:
-                out.index_add_(0, rows, delta)
-
-
-def _starts(widths: Mapping[str, int]) -> dict[str, int]:
-    starts, at = {}, 0
-    for module, width in widths.items():
-        starts[module] = at
-        at += width
-    return starts
+        """Add to `out` [T, N] what the rows' adapters make of `x` [T, K]; both are contiguous."""
+        ...

@@ -16,10 +16,11 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.batch import Batch
 from serve_app.engine.model import peak
-from serve_app.engine.model.adapter_table import AdapterTable
+from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.dry_run import learn_layers
 from serve_app.engine.model.forward import ATTENTION_NAME, active, check_takes_positions
 from serve_app.engine.model.memory import CachePlan, CacheTooSmall, plan_for_device
+from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.prompt_tuning import STAND_IN, EmbeddingRows
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,8 @@ class ModelRunner:
     `module` is a transformers causal LM in eval mode on `device`; its attention is
     switched to ours. `dtype` is the type of its keys and values, and of the cache unless
     `config.kv_cache_dtype` says otherwise. `context_window` is the model's own in tokens;
-    None: `max_position_embeddings`. Raises UnsupportedModel and `memory.CacheTooSmall`.
+    None: `max_position_embeddings`. `make_adapters` makes the table of its adapters. Raises UnsupportedModel
+    and `memory.CacheTooSmall`.
     """
 
     def __init__(
@@ -43,6 +45,7 @@ class ModelRunner:
         device: torch.device,
         config: EngineConfig,
         context_window: int | None = None,
+        make_adapters: MakeAdapters = PackedTable,
     ) -> None:
         self.module = module
         self.device = device
@@ -57,7 +60,7 @@ class ModelRunner:
         )
         self._rows = EmbeddingRows(module, self.vocab_size)
         self.table_width = self._rows.width
-        self.adapters = AdapterTable(module, dtype, device) if config.max_adapters else None
+        self.adapters = make_adapters(module, dtype, device, config) if config.max_adapters else None
         window = context_window or int(text_config.max_position_embeddings)
         self._codes = config.kv_cache_dtype == "int8"
         self.plan: CachePlan = plan_for_device(
@@ -67,7 +70,7 @@ class ModelRunner:
             config=config,
             context_window=window,
             step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype),
-            adapter_bytes=self._adapter_bytes(config),
+            adapter_bytes=0 if self.adapters is None else self.adapters.bytes_to_come,
         )
         self.block_size = self.plan.block_size
         self.num_blocks = self.plan.num_blocks
@@ -130,12 +133,6 @@ class ModelRunner:
 
     def _allocate(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> None:
         self._backend.allocate(self.layers, num_blocks, block_size, dtype, self.device, codes=self._codes)
-
-    def _adapter_bytes(self, config: EngineConfig) -> int:
-        """The memory of all slots when every adapter has the largest rank."""
-        if self.adapters is None:
-            return 0
-        return config.max_adapters * self.adapters.bytes_at(config.max_adapter_rank)
 
     def _logits(self, input_ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """[T], [T], [R] -> [R, V]."""

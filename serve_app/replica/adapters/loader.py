@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from typing import Any
 
 from serve_app.config import ModelConfig
 from serve_app.engine.engine import Engine
 from serve_app.engine.loop import EngineLoop, OnOutputs
-from serve_app.engine.model.adapter_table import AdapterTable
-from serve_app.engine.model.lora import LoadedAdapter, LowRank
+from serve_app.engine.model.adapter_table import Adapters
+from serve_app.engine.model.lora import LowRank
 from serve_app.errors import Unavailable, UnsupportedField
 from serve_app.models.adapters import Accepts, fingerprint, read_tensors
 from serve_app.models.errors import ModelLoadError
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 class AdapterLoader:
     """Reads, checks and packs adapters for one model. Callable from any thread."""
 
-    def __init__(self, table: AdapterTable, config: ModelConfig) -> None:
+    def __init__(self, table: Adapters, config: ModelConfig) -> None:
         """Checks the folders of the settings. Raises ModelLoadError for one that cannot be served."""
         self.table = table
         self._accepts = Accepts(table.shapes, config.engine.max_adapter_rank, table.dtype)
@@ -33,7 +34,7 @@ class AdapterLoader:
         for folder in self._folders.values():
             read_folder(folder, self._accepts)
 
-    def load(self, key: str, adapter: Adapter) -> tuple[str, LoadedAdapter]:
+    def load(self, key: str, adapter: Adapter) -> tuple[str, Any]:
         """The name that requests use, made of `key` and a mark of the content, and the adapter as it runs.
 
         The mark keeps the prefix cache right when a client sends other weights under an old id.

@@ -16,24 +16,14 @@ Knows tensors alone. `backend.py` calls these functions, on a device or, for tes
 from __future__ import annotations
 
 import math
-import os
 
 import triton
 import triton.language as tl
 
+from serve_app.engine.attention.triton.product import product
+
 NEVER = tl.constexpr(-float("inf"))
 LOG2_E = tl.constexpr(math.log2(math.e))
-# The interpreter keeps bfloat16 as sixteen bits, whose products mean nothing.
-WIDENED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
-
-
-@triton.jit
-def _product(left, right):
-    """Summed in float32, and for float32 not rounded to TF32."""
-    if WIDENED:
-        left = left.to(tl.float32)
-        right = right.to(tl.float32)
-    return tl.dot(left, right, input_precision="ieee")
 
 
 @triton.jit
@@ -88,7 +78,7 @@ def _attend(
         )
         if CODES:  # exact; the interpreter makes a bfloat16 of a float32 alone
             key = key.to(tl.float32)
-        scores = _product(query, tl.trans(key.to(query.dtype)))
+        scores = product(query, tl.trans(key.to(query.dtype)))
         if CODES:
             scores = scores * tl.load(key_scales + slots, mask=there, other=0.0)[None, :]
         if SOFTCAP:
@@ -113,7 +103,7 @@ def _attend(
         if CODES:
             value = value.to(tl.float32)
             weights = weights * tl.load(value_scales + slots, mask=there, other=0.0)[None, :]
-        sums = sums * kept[:, None] + _product(weights.to(query.dtype), value.to(query.dtype))
+        sums = sums * kept[:, None] + product(weights.to(query.dtype), value.to(query.dtype))
         top = new_top
     return top, total, sums
 

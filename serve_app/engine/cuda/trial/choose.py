@@ -1,10 +1,14 @@
-"""What `attention: auto` is on a GPU: Triton's kernels, once a trial found nothing wrong with them there."""
+"""What `attention: auto` is on a GPU: Triton's kernels, once a trial found nothing wrong with them there.
+
+Kernels that are right but for adapters serve without these: adapters then run in plain torch.
+"""
 
 from __future__ import annotations
 
 import importlib.util
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from transformers import PreTrainedModel
@@ -14,37 +18,51 @@ from serve_app.engine.cuda.trial.question import ask_about
 from serve_app.engine.cuda.trial.verdict import fault_of
 
 
-def choose_attention(
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What runs on a GPU."""
+
+    attention: str  # `triton`, or `cuda`: plain torch, which is slower
+    adapters: bool  # whether the kernels add the products of adapters, too
+
+
+def choose_kernels(
     module: PreTrainedModel,
     *,
     dtype: torch.dtype,
     device: torch.device,
     config: ModelConfig,
     progress: Callable[[str], None],
-) -> str:
-    """`triton`, or `cuda`: plain torch, which is slower. `progress` is told why. Minutes on the first start.
+) -> Choice:
+    """What a trial found right. `progress` is told why. Minutes on the first start.
 
     `module`: loaded, its layers still transformers' own.
     """
     if importlib.util.find_spec("triton") is None:
         progress("attention in plain torch, which is slower: the package triton is not installed")
-        return "cuda"
+        return Choice("cuda", adapters=False)
     progress("trying the GPU's kernels in a process of its own (the first start compiles them)")
     began = time.monotonic()
+    engine = config.engine
     question = ask_about(
         module,
         dtype=dtype,
         device=device,
-        block_size=config.engine.block_size,
-        codes=config.engine.kv_cache_dtype == "int8",
+        block_size=engine.block_size,
+        codes=engine.kv_cache_dtype == "int8",
+        rank=engine.max_adapter_rank if engine.max_adapters else 0,
     )
     fault = fault_of(question)
+    if fault is not None and question.rank:
+        progress(f"a trial of the GPU's kernels failed ({fault}); trying them without adapters")
+        question = replace(question, rank=0)
+        fault = fault_of(question)
     seconds = time.monotonic() - began
     if fault is None:
         progress(f"the GPU's kernels give plain torch's results ({seconds:.1f} s)")
-        return "triton"
+        return Choice("triton", adapters=question.rank > 0)
     progress(
         f"attention in plain torch, which is slower: a trial of the GPU's kernels failed after "
         f"{seconds:.1f} s ({fault}); `attention: triton` uses them all the same"
     )
-    return "cuda"
+    return Choice("cuda", adapters=False)

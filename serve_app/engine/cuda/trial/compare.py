@@ -19,15 +19,20 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend, LayerSpec
 from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import Record, graph_decodes
 from serve_app.engine.cuda.trial.question import AttentionUse, Question
-from serve_app.engine.cuda.trial.steps import Prompts, steps_of
+from serve_app.engine.cuda.trial.steps import ADAPTERS, Prompts, steps_of
+from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
+from serve_app.engine.model.lora import LowRank
+from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 
 # Of outputs of attention over random numbers, which are below 4; and of the largest logit of the small model.
 ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
 LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not only the first adapter changes
 
 
 def find_fault(question: Question, record: Record | None = None) -> str | None:
@@ -73,11 +78,13 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
     """As `find_fault`, of a model that is fused, with and without graphs of its decodes."""
     prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
-    want = list(_logits(_runner(copy.deepcopy(model), ReferenceAttention(), question, prompts), prompts))
-    fused = _runner(accelerate_cuda(model, model.dtype), backend, question, prompts)
+    plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, prompts, PackedTable)
+    want = list(_logits(plain, prompts))
+    fused = _runner(accelerate_cuda(model, model.dtype), backend, question, prompts, StackedTable)
     if (fault := _difference("fused layers", want, _logits(fused, prompts), limit)) is not None:
         return fault
-    if graph_decodes(fused.module, backend, fused.plan, len(prompts.lengths), lambda _: None, record):
+    sequences, adapters = len(prompts.lengths), fused.adapters
+    if graph_decodes(fused.module, backend, fused.plan, sequences, lambda _: None, record, adapters):
         return _difference("graphs of decodes", want, _logits(fused, prompts), limit)
     return None  # a model whose graphs cannot be recorded is served without
 
@@ -99,27 +106,51 @@ def _small_model(name: str, config: str, dtype: torch.dtype, device: torch.devic
 
 
 def _runner(
-    model: PreTrainedModel, backend: AttentionBackend, question: Question, prompts: Prompts
+    model: PreTrainedModel,
+    backend: AttentionBackend,
+    question: Question,
+    prompts: Prompts,
+    make_adapters: MakeAdapters,
 ) -> ModelRunner:
     config = EngineConfig(
         block_size=prompts.block_size,
         num_blocks=prompts.num_blocks,
-        max_adapters=0,
+        max_adapters=len(set(ADAPTERS)) if question.rank else 0,
+        max_adapter_rank=max(question.rank, 1),
         kv_cache_dtype="int8" if question.codes else "auto",
     )
     device = torch.device(question.device)
-    return ModelRunner(
+    runner = ModelRunner(
         model,
         backend=backend,
         dtype=model.dtype,
         device=device,
         config=config,
         context_window=prompts.blocks_each * prompts.block_size,
+        make_adapters=make_adapters,
     )
+    if runner.adapters is not None:
+        for number, key in enumerate(dict.fromkeys(ADAPTERS)):
+            updates = _random_updates(runner.adapters, number, question.rank)
+            runner.adapters.put(key, runner.adapters.compile(updates))
+    return runner
+
+
+def _random_updates(table: Adapters, number: int, rank: int) -> list[LowRank]:
+    """An adapter about as large as the weights; those after the first are of lower rank, in SOME places."""
+    random, rank = torch.Generator().manual_seed(number), -(-rank // (1 + number))
+    updates = []
+    for (layer, module), (outputs, inputs) in table.shapes.items():
+        a = torch.randn(rank, inputs, generator=random) * inputs**-0.5
+        b = torch.randn(outputs, rank, generator=random) * rank**-0.5
+        if not number or module in SOME:
+            updates.append(LowRank(layer, module, a, b))
+    return updates
 
 
 def _logits(runner: ModelRunner, prompts: Prompts) -> Iterator[torch.Tensor]:
-    return (runner.run(batch) for batch in steps_of(prompts, runner.vocab_size, runner.device))
+    adapted = runner.adapters is not None
+    return (runner.run(batch) for batch in steps_of(prompts, runner.vocab_size, runner.device, adapted))
 
 
 def _difference(

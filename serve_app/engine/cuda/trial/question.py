@@ -55,6 +55,7 @@ class Question:
     codes: bool  # whether the cache keeps int8
     model: str | None  # class of a model whose layers can be fused, by transformers' name
     config: str | None  # JSON of a small model of that class, with layers of the same shape
+    rank: int = 0  # the largest of adapters on that model; 0: none are tried
     longest: int = LONGEST
 
     def to_json(self) -> bytes:
@@ -73,11 +74,13 @@ def ask_about(
     device: torch.device,
     block_size: int,
     codes: bool,
+    rank: int = 0,
     longest: int = LONGEST,
 ) -> Question:
     """The question for a loaded model whose layers are transformers' own.
 
-    Runs a forward of a few tokens. `longest`: tokens of the longest sequence.
+    Runs a forward of a few tokens. `rank`: the largest of its adapters, 0 if it has none. `longest`: tokens
+    of the longest sequence.
     """
     recorder = Recorder()
     run_model(module, recorder)
@@ -91,6 +94,7 @@ def ask_about(
         codes=codes,
         model=type(module).__name__ if fusable else None,
         config=_small_config(module) if fusable else None,
+        rank=rank if fusable else 0,
         longest=min(longest, positions - DECODES),
     )
 

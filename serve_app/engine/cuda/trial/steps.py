@@ -15,6 +15,11 @@ from serve_app.types import SamplingParams
 PIECE: Final = 512  # prompt tokens of a step: the reference holds scores of all of them at once
 SHORT: Final = (300, 1, 33, 64)  # tokens of the other prompts, at most
 DECODES: Final = 3
+ADAPTERS: Final = (
+    "first",
+    "second",
+    "first",
+)  # of the sequences; the others have none, nor has the last decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +42,21 @@ class Prompts:
         return self.blocks_each * len(self.lengths)
 
 
-def steps_of(prompts: Prompts, vocab_size: int, device: torch.device) -> Iterator[Batch]:
+def steps_of(
+    prompts: Prompts, vocab_size: int, device: torch.device, adapted: bool = False
+) -> Iterator[Batch]:
     """Steps over sequences whose blocks lie scattered, in the order in which they must run.
 
     Each decode has fewer sequences than the one before. The longest sequence is in all of them.
+    `adapted`: the sequences have ADAPTERS.
     """
     random = torch.Generator().manual_seed(0)
     tables = torch.randperm(prompts.num_blocks, generator=random).view(len(prompts.lengths), -1).tolist()
     running = []
-    for length, table in zip(prompts.lengths, tables, strict=True):
+    adapters = *(ADAPTERS if adapted else ()), *[None] * len(prompts.lengths)
+    for length, table, adapter in zip(prompts.lengths, tables, adapters, strict=False):
         ids = torch.randint(vocab_size, (length + DECODES,), generator=random).tolist()
-        running.append(Sequence("", 0, length, ids, SamplingParams(), 0, block_table=table))
+        running.append(Sequence("", 0, length, ids, SamplingParams(), 0, block_table=table, adapter=adapter))
     done = [0] * len(running)
     while any(before < length for before, length in zip(done, prompts.lengths, strict=True)):
         chunks, room = [], PIECE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain
 from unittest.mock import Mock
 
 import pytest
@@ -15,8 +16,12 @@ from serve_app.engine.attention.triton import plan as triton_plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda import graphs
+from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import BUCKETS, Step, buckets, graph_decodes
+from serve_app.engine.model.adapter_table import MakeAdapters
+from serve_app.engine.model.lora import LowRank
+from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
@@ -26,6 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 ON_DEVICE = DEVICE.type == "cuda"
 LAYERS, SEQUENCES, BLOCKS_EACH = 1, 3, 6
+ADAPTERS = "one", "two"
 
 
 @pytest.fixture(autouse=True)
@@ -52,14 +58,42 @@ class Recorder:
         return counted
 
 
-def runner(architecture: str = "mistral") -> tuple[ModelRunner, TritonAttention]:
-    """A model of one layer, with a window: the interpreter is slow."""
+def runner(
+    architecture: str = "mistral", make_adapters: MakeAdapters = StackedTable
+) -> tuple[ModelRunner, TritonAttention]:
+    """A model of one layer, with a window and two adapters: the interpreter is slow."""
     shape = {"num_hidden_layers": LAYERS, "num_attention_heads": 2, "num_key_value_heads": 1}
     model = make_model(tiny_config(architecture, **shape)).to(DEVICE)
     accelerate_cuda(model, torch.float32)
     backend = TritonAttention()
-    config = EngineConfig(block_size=BLOCK, num_blocks=SEQUENCES * BLOCKS_EACH, max_model_len=24)
-    return ModelRunner(model, backend=backend, dtype=torch.float32, device=DEVICE, config=config), backend
+    config = EngineConfig(
+        block_size=BLOCK,
+        num_blocks=SEQUENCES * BLOCKS_EACH,
+        max_model_len=24,
+        max_adapters=2,
+        max_adapter_rank=4,
+    )
+    made = ModelRunner(
+        model,
+        backend=backend,
+        dtype=torch.float32,
+        device=DEVICE,
+        config=config,
+        make_adapters=make_adapters,
+    )
+    for seed, key in enumerate(ADAPTERS):
+        put_adapter(made, key, seed)
+    return made, backend
+
+
+def put_adapter(runner: ModelRunner, key: str, seed: int) -> None:
+    table, random = runner.adapters, torch.Generator().manual_seed(seed)
+    assert table is not None
+    updates = [
+        LowRank(layer, module, torch.randn(4, k, generator=random), torch.randn(n, 4, generator=random))
+        for (layer, module), (n, k) in table.shapes.items()
+    ]
+    table.put(key, table.compile(updates))
 
 
 def sequences() -> list[Sequence]:
@@ -103,6 +137,46 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without()
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert all(not pool.any() for pool in pools)  # recording, and its null sequences, wrote nothing
+
+
+def with_adapters(chosen: list[list[Chunk]], keys: dict[str, str]) -> list[list[Chunk]]:
+    """The same steps, with the adapters of some sequences."""
+    for chunk in chain.from_iterable(chosen):
+        chunk.sequence.adapter = keys.get(chunk.sequence.request_id)
+    return chosen
+
+
+def test_rows_with_adapters_have_graphs_of_their_own() -> None:
+    """Which serve any rows and any adapters, also one that is loaded after they were recorded."""
+    keys: list[dict[str, str]] = [{"0": "one", "1": "two", "2": "one"}, {"1": "one"}, {"2": "three"}]
+    plain, _ = runner(make_adapters=PackedTable)
+    graphed, backend = runner()
+    recorder = Recorder()
+    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, graphed.adapters)
+    for number, chosen in enumerate(keys):
+        if "three" in chosen.values():
+            for each in (plain, graphed):
+                assert each.adapters is not None
+                each.adapters.drop("two")
+                put_adapter(each, "three", 5)
+        want, got = (logits(each, with_adapters(steps(), chosen)) for each in (plain, graphed))
+        assert recorder.replayed == 6 * (number + 1)
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    without = logits(plain, steps())
+    assert any(not torch.allclose(one, two, atol=0.1) for one, two in zip(without, want, strict=True))
+
+
+@pytest.mark.parametrize("make_adapters", [StackedTable, PackedTable])
+def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapters: MakeAdapters) -> None:
+    graphed, backend = runner(make_adapters=make_adapters)
+    recorder = Recorder()
+    table = graphed.adapters if make_adapters is PackedTable else None
+    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, table)
+    logits(graphed, with_adapters(steps(), {"0": "one", "1": "two", "2": "two"}))
+    assert recorder.replayed == 0
+    logits(graphed, steps())
+    assert recorder.replayed == 6
 
 
 def test_what_null_sequences_hold_reaches_nobody() -> None:

@@ -25,8 +25,11 @@ from serve_app.config import ModelConfig
 from serve_app.engine import assemble as assembling
 from serve_app.engine.assemble import assemble
 from serve_app.engine.attention.triton.backend import TritonAttention
+from serve_app.engine.cuda.adapters.stack import SiteStack
+from serve_app.engine.cuda.adapters.tiles import Tiles
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.cuda.trial import choose, verdict
+from serve_app.engine.cuda.trial.choose import Choice
 from serve_app.engine.cuda.trial.compare import attention_fault, find_fault
 from serve_app.engine.cuda.trial.question import AttentionUse, Question, ask_about
 from serve_app.engine.cuda.trial.steps import DECODES, PIECE, Prompts, steps_of
@@ -40,9 +43,13 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LONGEST = 40
 
 
-def question_of(architecture: str, dtype: torch.dtype = torch.float32, codes: bool = False) -> Question:
+def question_of(
+    architecture: str, dtype: torch.dtype = torch.float32, codes: bool = False, rank: int = 0
+) -> Question:
     model = tiny_model(architecture).to(DEVICE, dtype)
-    return ask_about(model, dtype=dtype, device=DEVICE, block_size=16, codes=codes, longest=LONGEST)
+    return ask_about(
+        model, dtype=dtype, device=DEVICE, block_size=16, codes=codes, rank=rank, longest=LONGEST
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +77,9 @@ def test_a_question_has_every_use_of_attention_once_and_a_small_model_of_the_sam
     assert question_of("qwen2").to_json() == asked.to_json()
     windows = {use.window for use in question_of("gemma2").uses}
     assert windows == {None, 6}
-    sinks = question_of("gpt_oss")
+    assert question_of("qwen2", rank=6).rank == 6
+    sinks = question_of("gpt_oss", rank=6)
+    assert sinks.rank == 0
     assert all(use.sinks for use in sinks.uses)
     assert sinks.model is sinks.config is None  # no fused layers
 
@@ -112,14 +121,14 @@ def test_steps_cover_every_token_once_in_order_and_end_with_decodes() -> None:
 )
 def test_nothing_is_wrong_with_the_kernels(architecture: str, codes: bool) -> None:
     """With what a graph would replay in place of graphs, so the filled-up steps are tried, too."""
-    assert find_fault(question_of(architecture, codes=codes), lambda step: step) is None
+    assert find_fault(question_of(architecture, codes=codes, rank=6), lambda step: step) is None
 
 
 @pytest.mark.parametrize(
     "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)], ids=str
 )
 def test_nor_with_those_of_narrow_types(dtype: torch.dtype) -> None:
-    assert find_fault(question_of("llama", dtype), lambda step: step) is None
+    assert find_fault(question_of("llama", dtype, rank=20), lambda step: step) is None
 
 
 # Softcap and windows, sinks, and keys wider than values.
@@ -169,6 +178,22 @@ def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch:
 
     monkeypatch.setattr(TritonKernels, "gated", gated)
     fault = find_fault(llama)
+    assert fault is not None
+    assert fault.startswith("fused layers change logits")
+
+
+@pytest.mark.parametrize("rows", [LONGEST, 3], ids=["prompts", "decodes"])
+def test_a_wrong_product_of_adapters_is_a_fault(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    right = SiteStack.add
+
+    def add(self: SiteStack, x: torch.Tensor, out: torch.Tensor, tiles: Tiles) -> None:
+        right(self, x, out, tiles)
+        if (len(tiles.order) > 3) == (rows > 3):
+            right(self, x, out, tiles)
+
+    monkeypatch.setattr(SiteStack, "add", add)
+    assert find_fault(question_of("llama")) is None  # none are tried
+    fault = find_fault(question_of("llama", rank=6))
     assert fault is not None
     assert fault.startswith("fused layers change logits")
 
@@ -312,22 +337,37 @@ def test_auto_is_triton_on_a_gpu_where_the_trial_found_nothing(
     monkeypatch.setattr(choose, "fault_of", find)
     lines: list[str] = []
     model = tiny_model("llama").to(DEVICE)
-    found = choose.choose_attention(
+    found = choose.choose_kernels(
         model, dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
     )
-    assert found == chosen
+    assert found == Choice(chosen, adapters=fault is None)
+    assert [each.rank for each in asked] == [64] if fault is None else [64, 0]
     assert asked[0].block_size == 16
     assert ("it is wrong" in lines[-1]) == (fault is not None)
+
+
+def test_kernels_that_are_wrong_for_adapters_alone_serve_without_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choose, "fault_of", lambda question: "it is wrong" if question.rank else None)
+    lines: list[str] = []
+    model = tiny_model("llama").to(DEVICE)
+    found = choose.choose_kernels(
+        model, dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
+    )
+    assert found == Choice("triton", adapters=False)
+    assert "it is wrong" in lines[1]
+    assert "without adapters" in lines[1]
 
 
 def test_without_triton_auto_is_plain_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     lines: list[str] = []
     model = tiny_model("llama").to(DEVICE)
-    found = choose.choose_attention(
+    found = choose.choose_kernels(
         model, dtype=torch.float32, device=DEVICE, config=settings(), progress=lines.append
     )
-    assert found == "cuda"
+    assert found == Choice("cuda", adapters=False)
     assert "not installed" in lines[-1]
 
 
@@ -342,9 +382,9 @@ def test_an_engine_asks_for_a_trial_where_the_settings_leave_the_choice(
 ) -> None:
     chosen: list[str] = []
 
-    def choose_attention(module: PreTrainedModel, **_: Any) -> str:
+    def choose_kernels(module: PreTrainedModel, **_: Any) -> Choice:
         chosen.append(type(module).__name__)
-        return "triton"
+        return Choice("triton", adapters=True)
 
     class Made(Exception):
         pass
@@ -352,7 +392,7 @@ def test_an_engine_asks_for_a_trial_where_the_settings_leave_the_choice(
     def make_backend(name: str, device: object) -> None:
         raise Made(name)
 
-    monkeypatch.setattr(choose, "choose_attention", choose_attention)
+    monkeypatch.setattr(choose, "choose_kernels", choose_kernels)
     monkeypatch.setattr(assembling, "make_backend", make_backend)
     model = tiny_model("llama")
 

@@ -27,7 +27,7 @@ from serve_app.engine.engine import Engine
 from serve_app.engine.kernels import native
 from serve_app.engine.kernels.quantized import Quantization
 from serve_app.engine.linear.packed import Method
-from serve_app.engine.model.adapter_table import AdapterTable
+from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.types import EngineOutput, EngineRequest, FinishReason, SamplingParams
@@ -74,7 +74,7 @@ def build(
     dtype: torch.dtype = torch.float32,
     quantization: Quantization | None = None,
     **settings: Any,
-) -> tuple[Engine, AdapterTable]:
+) -> tuple[Engine, Adapters]:
     module: Any = copy.deepcopy(original(name)).to(dtype)
     if how == "fused":
         accelerate_cpu(module, dtype, quantization=quantization)
@@ -86,7 +86,7 @@ def build(
     return Engine(runner, config, eos_token_ids=frozenset(), max_model_len=256), runner.adapters
 
 
-def adapter(table: AdapterTable, seed: int, rank: int = 4, places: float = 1.0) -> list[LowRank]:
+def adapter(table: Adapters, seed: int, rank: int = 4, places: float = 1.0) -> list[LowRank]:
     """Updates as large as the weights themselves, at this share of the places."""
     random = torch.Generator().manual_seed(seed)
     updates = []
@@ -149,7 +149,7 @@ def ask(id: str, key: str | None, prompt: tuple[int, ...] = (), **fields: Any) -
     )
 
 
-def load(table: AdapterTable, **places: float) -> dict[str, list[LowRank]]:
+def load(table: Adapters, **places: float) -> dict[str, list[LowRank]]:
     updates = {
         key: adapter(table, seed, rank=seed + 3, places=places.get(key, 1.0))
         for seed, key in enumerate("abc")
@@ -305,9 +305,12 @@ def test_memory_is_given_back() -> None:
 
 
 def test_what_all_slots_may_take_is_kept_free() -> None:
-    _, table = build("llama")
-    largest = table.compile(adapter(table, 0, rank=16))
-    assert 0 < largest.num_bytes <= 1.1 * table.bytes_at(16)
+    _, table = build("llama", max_adapters=3, max_adapter_rank=16)
+    before = table.bytes_to_come
+    for number, key in enumerate("abc", 1):
+        table.put(key, table.compile(adapter(table, 0, rank=16)))
+        assert 0 < table.num_bytes <= 1.1 * before * number / 3
+        assert table.bytes_to_come == before - table.num_bytes
 
 
 def test_experts_are_no_place_for_an_adapter() -> None:

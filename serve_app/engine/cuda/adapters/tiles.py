@@ -1,0 +1,38 @@
+"""Which rows of a step have which adapter, as kernels read it: tiles of rows of one adapter each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+
+from serve_app.engine.transfer import send
+
+FEW: Final = 16  # rows of a tile, the fewest that tensor cores multiply
+MANY: Final = 64  # the same in steps with prompts, where an adapter has many rows
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """Tiles of at most `size` rows. One of no rows is skipped."""
+
+    order: torch.Tensor  # [rows] int32: rows of the step, those of a tile side by side
+    bounds: torch.Tensor  # [tiles, 3] int32: the first place in `order`, the number of rows, the slot
+    size: int
+
+
+def tiles_of(rows: Collection[tuple[int, list[range]]], device: torch.device) -> Tiles:
+    """The tiles of a step; of FEW rows where each span is one row. `rows`: slots, each once, and spans."""
+    size = FEW if all(len(span) == 1 for _, spans in rows for span in spans) else MANY
+    order: list[int] = []
+    bounds: list[tuple[int, int, int]] = []
+    for slot, spans in rows:
+        each = [row for span in spans for row in span]
+        first = len(order)
+        order += each
+        bounds += [(first + start, min(size, len(each) - start), slot) for start in range(0, len(each), size)]
+    sent = send(device, np.array(order, dtype=np.int32), np.array(bounds, dtype=np.int32))
+    return Tiles(order=sent[0], bounds=sent[1], size=size)
