@@ -38,7 +38,7 @@ from serve_app.engine.kernels.structs import (
     packed_size,
     quantized_size,
 )
-from serve_app.engine.kernels.touching import Touching
+from serve_app.engine.kernels.touching import AT_ONCE_S, Touching
 
 QUANTIZED: Final = (Product.INT8, Product.INT4)
 
@@ -121,9 +121,9 @@ class Native:
         pack(*(part.data_ptr() for part in parts), packed.data_ptr(), n, k, torch.get_num_threads())
         return packed
 
-    def touch(self, pieces: Sequence[torch.Tensor], *, at_once: int) -> Touching:
+    def touch(self, pieces: Sequence[torch.Tensor], *, at_once: int, seconds: float = AT_ONCE_S) -> Touching:
         """Have the system give the memory of `pieces`, contiguous tensors, side by side; see Touching."""
-        return Touching(self._library, pieces, at_once=at_once)
+        return Touching(self._library, pieces, at_once=at_once, seconds=seconds)
 
     def _empty(self, size: int, dtype: torch.dtype, *, lasting: bool) -> torch.Tensor:
         return self._arena.empty(size, dtype) if lasting else torch.empty(size, dtype=dtype)

@@ -40,6 +40,7 @@ struct Progress {
 struct Touching {
   std::vector<int64_t> begins, sizes;
   long at_once;
+  long at_once_ns;
   Progress progress;
   std::atomic<bool> stops{false}, hurries{false};
   std::thread thread;
@@ -90,6 +91,8 @@ void wait_for_rest(const Touching& touching, Moments::time_point turn) {
 
 void run(Touching& touching) {
   long touched = 0;
+  int64_t spent_ns = 0;
+  bool gives_way = false;
   Moments::time_point turn{};
   const long longest = *std::max_element(touching.sizes.begin(), touching.sizes.end());
   for (long at = 0; at < longest; at += STRETCH) {
@@ -98,8 +101,9 @@ void run(Touching& touching) {
     for (size_t i = 0; i < touching.begins.size(); i++) {
       const long size = std::min(STRETCH, long(touching.sizes[i]) - at);
       if (size <= 0) continue;
-      if (touched >= touching.at_once) {
-        if (touched - touching.at_once < size) give_way();
+      if (touched >= touching.at_once || spent_ns >= touching.at_once_ns) {
+        if (!gives_way) give_way();
+        gives_way = true;
         wait_for_rest(touching, turn);
       }
       if (touching.stops) return;
@@ -108,7 +112,7 @@ void run(Touching& touching) {
       touch(begin, begin + size);
       const int64_t ns = thread_ns() - before;
       turn = Moments::now() + nanoseconds(ns * SHARE);
-      touched += size, round_bytes += size, round_ns += ns;
+      touched += size, spent_ns += ns, round_bytes += size, round_ns += ns;
     }
     if (times_given() != given) touching.progress.took(round_ns, round_bytes);
     touching.progress.touched(std::min(at + STRETCH, longest));
@@ -117,11 +121,12 @@ void run(Touching& touching) {
 
 }  // namespace
 
-void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once, int64_t* progress) {
+void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once, long at_once_ns,
+                     int64_t* progress) {
   auto* touching = new Touching;
   touching->begins.assign(begins, begins + count);
   touching->sizes.assign(sizes, sizes + count);
-  touching->at_once = at_once;
+  touching->at_once = at_once, touching->at_once_ns = at_once_ns;
   touching->progress.told = progress;
   touching->thread = std::thread(run, std::ref(*touching));
   return touching;

@@ -101,6 +101,18 @@ def test_what_counts_as_touched_has_its_memory_while_the_thread_goes_on_beside_k
     assert sys.platform != "linux" or given >= 2 * touched - HUGE_PAGE
 
 
+def test_touching_without_a_break_ends_when_it_took_its_time(kernels: Native) -> None:
+    memory = zeros(4 * SIZE, torch.uint8)
+    deadline = time.monotonic() + 60
+    with busy(kernels):
+        touching = kernels.touch([memory], at_once=len(memory), seconds=0.0)
+        while touching.touched_bytes < HUGE_PAGE and time.monotonic() < deadline:
+            time.sleep(0.001)
+        touched = touching.touched_bytes
+        del touching
+    assert HUGE_PAGE <= touched < len(memory), "the rest waits for the kernels"
+
+
 def test_blocks_are_ready_that_are_touched_in_every_piece(kernels: Native) -> None:
     pieces = [torch.zeros(100, size, dtype=torch.uint8) for size in (3, 8, 5)]
     touching = kernels.touch([piece[:25] for piece in pieces], at_once=1 << 20)
