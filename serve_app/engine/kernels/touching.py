@@ -10,7 +10,7 @@ from typing import Final
 import torch
 
 _TOUCHED, _NS_PER_MIB = range(2)  # what the thread tells, as `start_touching` of exports.h describes it
-AT_ONCE_S: Final = 1.0  # of touching without a break: the first requests may come soon
+AT_ONCE_S: Final = 2.0  # of touching without a break: the first requests may come soon
 _NS_PER_S_AND_MIB: Final = 1e9 * (1 << 20)
 
 _Progress = ctypes.c_int64 * 2
@@ -34,6 +34,7 @@ class Touching:
         )
         handle = library.start_touching(
             *(begins.data_ptr(), sizes.data_ptr(), len(pieces), at_once, int(seconds * 1e9)),
+            torch.get_num_threads(),
             ctypes.addressof(self._progress),
         )
         self._end = weakref.finalize(self, _end_touching, library, handle, (self._pieces, self._progress))
