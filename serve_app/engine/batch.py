@@ -100,6 +100,7 @@ def build_batch(
     )
     if fed is not None and pending:
         sent[0].index_copy_(0, sent[8], fed.tokens.index_select(0, sent[9]))
+    some = len(logit_rows) < row
     context = ForwardContext(
         query_start=sent[4],
         context_lens=sent[5],
@@ -108,8 +109,8 @@ def build_batch(
         query_lens=tuple(chunk.length for chunk in chunks),
         lens=lens,
         block_size=block_size,
-        wanted_start=sent[7] if len(logit_rows) < row else None,
-        wanted_lens=tuple(end - first for first, end in pairwise(wanted_start)),
+        wanted_start=sent[7] if some else None,
+        wanted_lens=tuple(end - first for first, end in pairwise(wanted_start)) if some else (),
     )
     return Batch(
         chunks=tuple(chunks), input_ids=sent[0], positions=sent[1], logit_rows=sent[3], context=context

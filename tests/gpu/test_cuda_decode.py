@@ -14,11 +14,11 @@ from serve_app.config import EngineConfig
 from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.select import make_backend
 from serve_app.engine.batch import Batch, build_batch
-from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
-from serve_app.engine.model.lora import LowRank
+from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk
+from tests.support.low_rank import random_updates
 from tests.support.tiny_models import make_sequence
 
 pytestmark = [
@@ -69,7 +69,7 @@ def runner(
     )
     assert made.adapters is not None
     for seed, (key, rank) in enumerate(RANKS.items()):
-        made.adapters.put(key, made.adapters.compile(updates_of(made.adapters, seed, rank)))
+        made.adapters.put(key, made.adapters.compile(random_updates(made.adapters.shapes, seed, rank, 0.3)))
     return made, backend
 
 
@@ -77,20 +77,6 @@ def stacked_table() -> MakeAdapters:
     from serve_app.engine.cuda.adapters.table import StackedTable
 
     return StackedTable
-
-
-def updates_of(table: Adapters, seed: int, rank: int) -> list[LowRank]:
-    """An adapter of random matrices, about as large as the weights."""
-    random = torch.Generator().manual_seed(seed)
-    return [
-        LowRank(
-            layer,
-            module,
-            torch.randn(rank, inputs, generator=random) * inputs**-0.5,
-            torch.randn(outputs, rank, generator=random) * 0.3 * rank**-0.5,
-        )
-        for (layer, module), (outputs, inputs) in table.shapes.items()
-    ]
 
 
 def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:

@@ -33,7 +33,7 @@ EXPORTS: Final[dict[str, Signature]] = {
     "time_parts": (None, (P,)),
     "tasks_taken_over": (L, ()),
     "simulate_preemption": (L, (L,)),
-    "start_touching": (P, (P, P, L, L, L, L, P)),
+    "start_touching": (P, (P, P, L, L, L, P)),
     "end_touching": (None, (P, I)),
 }
 

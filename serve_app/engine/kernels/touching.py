@@ -34,7 +34,6 @@ class Touching:
         )
         handle = library.start_touching(
             *(begins.data_ptr(), sizes.data_ptr(), len(pieces), at_once, int(seconds * 1e9)),
-            torch.get_num_threads(),
             ctypes.addressof(self._progress),
         )
         self._end = weakref.finalize(self, _end_touching, library, handle, (self._pieces, self._progress))

@@ -81,11 +81,11 @@ long simulate_preemption(long whom);
 // A thread of its own writes to each page of `count` pieces of memory, at begins [count], of sizes [count] in bytes. What
 // the memory holds, or gets meanwhile, stays as it is. The pieces are touched side by side, from their first bytes to
 // their last. The first `at_once` bytes are touched without a break, for `at_once_ns` of the thread's time at most; the
-// others while no kernel runs, and in a small part of the time of `threads` while some do. The thread keeps in progress [2]
-// how many bytes of each piece, from its first, are touched, and the nanoseconds that the system took for a MiB of late, 0
-// before it took any.
+// others while no kernel runs, and in a small part of the time while some do. The thread keeps in progress [2] how many
+// bytes of each piece, from its first, are touched, and the nanoseconds that the system took for a MiB of late, 0 before
+// it took any.
 void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once, long at_once_ns,
-                     long threads, int64_t* progress);
+                     int64_t* progress);
 
 // Ends the thread of start_touching, after all is touched if `finish`, else at once.
 void end_touching(void* touching, int finish);

@@ -22,7 +22,7 @@ using std::chrono::nanoseconds;
 constexpr long PAGE = 4096, STRETCH = 256 << 10, MIB = 1 << 20;  // bytes
 constexpr long REST_MS = 50;                    // without a program, before the kernels are taken to rest
 constexpr std::chrono::milliseconds LOOK{20};   // between two looks whether they rest
-constexpr long SHARE = 50;                      // while they do not, the thread touches for this part of their time
+constexpr long SHARE = 50;                      // while they do not, the thread touches for this part of the time
 constexpr int64_t SMOOTHED = 8;                 // a new measurement has this part of the figure's weight
 
 // What the thread tells, in memory of the caller, who reads it at any time.
@@ -40,7 +40,7 @@ struct Progress {
 struct Touching {
   std::vector<int64_t> begins, sizes;
   long at_once;
-  long at_once_ns, threads;
+  long at_once_ns;
   Progress progress;
   std::atomic<bool> stops{false}, hurries{false};
   std::thread thread;
@@ -111,7 +111,7 @@ void run(Touching& touching) {
       const int64_t before = thread_ns();
       touch(begin, begin + size);
       const int64_t ns = thread_ns() - before;
-      turn = Moments::now() + nanoseconds(ns * std::max(0L, SHARE - touching.threads) / touching.threads);
+      turn = Moments::now() + nanoseconds(ns * SHARE);
       touched += size, spent_ns += ns, round_bytes += size, round_ns += ns;
     }
     if (times_given() != given) touching.progress.took(round_ns, round_bytes);
@@ -122,11 +122,11 @@ void run(Touching& touching) {
 }  // namespace
 
 void* start_touching(const int64_t* begins, const int64_t* sizes, long count, long at_once, long at_once_ns,
-                     long threads, int64_t* progress) {
+                     int64_t* progress) {
   auto* touching = new Touching;
   touching->begins.assign(begins, begins + count);
   touching->sizes.assign(sizes, sizes + count);
-  touching->at_once = at_once, touching->at_once_ns = at_once_ns, touching->threads = threads;
+  touching->at_once = at_once, touching->at_once_ns = at_once_ns;
   touching->progress.told = progress;
   touching->thread = std::thread(run, std::ref(*touching));
   return touching;

@@ -19,12 +19,13 @@ from serve_app.engine.cuda.adapters.stack import SiteStack
 from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, tiles_of
 from serve_app.engine.cuda.fused import accelerate_cuda
-from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
+from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.lora import LowRank, Site
 from serve_app.engine.model.memory import CacheTooSmall
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
+from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -148,19 +149,6 @@ def runner(
     )
 
 
-def adapter_of(table: Adapters, seed: int, rank: int) -> list[LowRank]:
-    random = random_of(seed)
-    return [
-        LowRank(
-            layer,
-            module,
-            torch.randn(rank, inputs, generator=random) * 0.2,
-            torch.randn(outputs, rank, generator=random) * 0.2,
-        )
-        for (layer, module), (outputs, inputs) in table.shapes.items()
-    ]
-
-
 def steps(first: str, second: str) -> list[list[Chunk]]:
     """Prompts and decodes of rows with two adapters and of rows with none."""
     ids = torch.randint(3, 96, (4, 24), generator=random_of(4)).tolist()
@@ -191,7 +179,9 @@ def test_a_model_gives_the_logits_that_it_gives_with_packed_linears(architecture
         for each in (plain, tried):
             assert each.adapters is not None
             for seed, (name, rank) in enumerate(zip(names, ranks, strict=True)):
-                each.adapters.put(name, each.adapters.compile(adapter_of(each.adapters, seed, rank)))
+                each.adapters.put(
+                    name, each.adapters.compile(random_updates(each.adapters.shapes, seed, rank))
+                )
             assert len(each.adapters) == 2
         got, want = (logits(each, steps(*names)) for each in (tried, plain))
         for one, other in zip(got, want, strict=True):
@@ -211,9 +201,9 @@ def test_an_adapter_that_is_there_already_stays() -> None:
     held = table.num_bytes
     assert held > 0
     for _ in range(3):
-        table.put("a", table.compile(adapter_of(table, 0, 8)))
+        table.put("a", table.compile(random_updates(table.shapes, 0, 8)))
         assert len(table) == 1
-    table.put("b", table.compile(adapter_of(table, 1, 8)))
+    table.put("b", table.compile(random_updates(table.shapes, 1, 8)))
     assert table.num_bytes == held  # taken at the start, for all
     assert table.bytes_to_come == 0
 

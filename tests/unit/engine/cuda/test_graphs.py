@@ -20,10 +20,10 @@ from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import BUCKETS, Step, buckets, graph_decodes
 from serve_app.engine.model.adapter_table import MakeAdapters
-from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 from serve_app.engine.sequence import Chunk, Sequence
+from tests.support.low_rank import random_updates
 from tests.support.tiny_models import BLOCK, make_model, make_sequence, tiny_config
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -87,13 +87,9 @@ def runner(
 
 
 def put_adapter(runner: ModelRunner, key: str, seed: int) -> None:
-    table, random = runner.adapters, torch.Generator().manual_seed(seed)
+    table = runner.adapters
     assert table is not None
-    updates = [
-        LowRank(layer, module, torch.randn(4, k, generator=random), torch.randn(n, 4, generator=random))
-        for (layer, module), (n, k) in table.shapes.items()
-    ]
-    table.put(key, table.compile(updates))
+    table.put(key, table.compile(random_updates(table.shapes, seed, 4)))
 
 
 def sequences() -> list[Sequence]:

@@ -26,7 +26,7 @@ from serve_app.engine import assemble as assembling
 from serve_app.engine.assemble import assemble
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.stack import SiteStack
-from serve_app.engine.cuda.adapters.tiles import Tiles
+from serve_app.engine.cuda.adapters.tiles import MANY, Tiles
 from serve_app.engine.cuda.launch import TritonKernels
 from serve_app.engine.cuda.trial import choose, verdict
 from serve_app.engine.cuda.trial.choose import Choice
@@ -182,13 +182,13 @@ def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch:
     assert fault.startswith("fused layers change logits")
 
 
-@pytest.mark.parametrize("rows", [LONGEST, 3], ids=["prompts", "decodes"])
-def test_a_wrong_product_of_adapters_is_a_fault(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("prompts", [True, False], ids=["prompts", "decodes"])
+def test_a_wrong_product_of_adapters_is_a_fault(prompts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     right = SiteStack.add
 
     def add(self: SiteStack, x: torch.Tensor, out: torch.Tensor, tiles: Tiles) -> None:
         right(self, x, out, tiles)
-        if (len(tiles.order) > 3) == (rows > 3):
+        if (tiles.size == MANY) == prompts:
             right(self, x, out, tiles)
 
     monkeypatch.setattr(SiteStack, "add", add)
