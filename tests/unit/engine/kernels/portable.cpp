@@ -221,7 +221,8 @@ void check_shared(long product, bool codes) {
   for (size_t i = 0; i < alone.size(); i++) expect("attend, shared", together[i], alone[i], 0);
 }
 
-// A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in calls for each part of a layer.
+// A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
+// calls for each part of a layer. The last rows alone get the same bits.
 void check_layers(long product, bool codes) {
   std::deque<Weight> weights;
   const Floats norm = randoms(WIDTH), head_norm = randoms(DIM), cos = randoms(LENGTH * DIM / 2), sin = randoms(cos.size());
@@ -244,9 +245,18 @@ void check_layers(long product, bool codes) {
   for (const long rows : {LENGTH - 73, 70L, 1L, 2L}) {
     const std::vector<int32_t> start{0, (int32_t)rows}, length{(int32_t)(first + rows)};
     const float *const cos_at = &cos[first * DIM / 2], *const sin_at = &sin[first * DIM / 2];
-    const Step step{&states[first * WIDTH], cos_at, sin_at, &one[0].slots[first], start.data(), length.data(),
-                    one[0].table.data(), rows, 1, Blocks::COUNT};
+    const Floats before(&states[first * WIDTH], &states[(first + rows) * WIDTH]);
+    Step step{&states[first * WIDTH], cos_at, sin_at, &one[0].slots[first], start.data(), nullptr,
+                    length.data(), one[0].table.data(), rows, 1, Blocks::COUNT};
     run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
+    for (const int32_t some : {0L, std::min(3L, rows)}) {
+      const int32_t wanted[] = {0, some};
+      Floats again = before;
+      step.states = again.data(), step.wanted = wanted;
+      run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
+      const float* const last = &states[(first + rows - some) * WIDTH];
+      for (long j = 0; j < some * WIDTH; j++) expect("run_layers, some rows", again[j], last[j], 0);
+    }
     float* const x = &by_part[first * WIDTH];
     for (long i = 0; i < LAYERS; i++) {
       const Layer& l = layers[i];
@@ -275,7 +285,7 @@ void check_touching() {
   std::vector<double> memory(100'000, 1.5), want = memory;
   const int64_t begins[] = {int64_t(memory.data()), int64_t(memory.data() + 50'000)}, sizes[] = {8, 400'000};
   int64_t progress[2] = {};
-  for (const bool finish : {false, true}) end_touching(start_touching(begins, sizes, 2, 100, progress), finish);
+  for (const bool finish : {false, true}) end_touching(start_touching(begins, sizes, 2, 100, 1'000'000, progress), finish);
   if (memory != want) wrong++, std::printf("touching changed the memory\n");
   if (progress[0] != 400'000) wrong++, std::printf("%ld bytes count as touched\n", long(progress[0]));
 }

@@ -1,9 +1,13 @@
-"""What `make kernels-check` names exists, and compiles: the command is too slow for these tests to run."""
+"""What `make kernels-check` names exists, and compiles; what it runs on this processor without Python passes.
+
+The command itself is too slow for these tests to run.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -55,3 +59,15 @@ def test_other_compilers_take_them_too(compiler: str, variant: matrix.Variant) -
     if variant.compiler != "g++":
         pytest.skip("another compiler's processor")
     check_sources(compiler, variant.flags)
+
+
+def test_the_program_without_python_finds_no_wrong_result_on_this_processor(tmp_path: Path) -> None:
+    if (compiler := shutil.which("g++")) is None:
+        pytest.skip("needs g++")
+    library, program = build.library(), tmp_path / "portable"
+    flags = [flag for flag in build.flags(()) if flag not in ("-shared", "-O3")]
+    command = [compiler, *flags, f"-I{build.SOURCES}", str(matrix.PORTABLE), str(library)]
+    command += [f"-Wl,-rpath,{library.parent}", "-o", str(program)]
+    for step in (command, [str(program)]):
+        done = subprocess.run(step, capture_output=True, text=True, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
