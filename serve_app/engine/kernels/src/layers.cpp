@@ -21,7 +21,9 @@ namespace {
 constexpr long TILE = 256;       // rows of a tile that all threads compute together
 constexpr long OWN_LEAST = 128;  // rows, at least, of a tile that one thread computes: it widens all weights for them
 constexpr long OWN_MOST = 320;   // rows, at most: more would not stay in the second-level cache
-constexpr long OWN_UNIT = 32;    // such a tile has whole units, as products take so many rows at once
+
+// Such a tile has whole units of the rows that products take at once: 32 on tile registers, eight on vectors.
+long own_unit() { return product_rank(TILES) ? 32 : 8; }
 
 // How the rows of a step are cut into tiles. Threads compute a tile together, each some of its outputs; or each thread
 // computes a tile of its own, from one product to the next, and what it writes stays in its caches.
@@ -33,7 +35,8 @@ struct Tiling {
       : rows(rows), tile(std::min(TILE, rows)), own(threads > 1 && rows >= OWN_LEAST * threads) {
     if (!own) return;
     const long tiles = (rows + OWN_MOST * threads - 1) / (OWN_MOST * threads) * threads;
-    tile = ((rows + tiles - 1) / tiles + OWN_UNIT - 1) / OWN_UNIT * OWN_UNIT;
+    const long unit = own_unit();
+    tile = ((rows + tiles - 1) / tiles + unit - 1) / unit * unit;
   }
 };
 
