@@ -22,7 +22,7 @@ namespace {
 
 constexpr long COMPACT_LINES = 4, COMPACT_GROUP = COMPACT_LINES * 48, COMPACT_TILE = TILE_ROWS * 48;  // bytes
 constexpr long COMPACT_AHEAD = 2;  // tiles of a panel fetched ahead
-constexpr long PLAIN_AHEAD = 8;    // the same where lines are made in registers
+constexpr long PLAIN_AHEAD = 8;    // the same by fetch_ahead
 constexpr long CODES = 16;
 
 struct Exception {
@@ -98,12 +98,14 @@ class CompactPanel {
     return (U16)(second ? _mm512_unpackhi_epi8(low, high) : _mm512_unpacklo_epi8(low, high));
   }
 
-  // Goes past a plain tile, and fetches one that comes later.
-  INLINE_MEMBER void pass() {
-    const uint8_t* const ahead = tile_ahead(PLAIN_AHEAD);
+  // Fetches a tile of this panel that comes later.
+  INLINE_MEMBER void fetch_ahead() const {
+    const uint8_t* const ahead = at_ + (left_ > PLAIN_AHEAD ? PLAIN_AHEAD : 0) * COMPACT_TILE;
     for (long line = 0; line < COMPACT_TILE; line += 64) fetch_weights(ahead + line);
-    advance();
   }
+
+  // Goes past a plain tile.
+  INLINE_MEMBER void pass() { advance(); }
 #endif
 
  private:

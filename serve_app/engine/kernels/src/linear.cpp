@@ -4,9 +4,9 @@
 
 #include "exports.h"
 #include "quantized_product.h"
+#include "register_product.h"
 #include "scratch.h"
 #include "tile_product.h"
-#include "vector_product.h"
 
 namespace {
 

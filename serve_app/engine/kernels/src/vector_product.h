@@ -9,14 +9,6 @@
 
 namespace {
 
-// Whether a product of inputs X makes the lines of a weight in registers, where it uses them.
-template <class X, class Weight>
-constexpr bool IN_REGISTERS = false;
-#if defined(__AVX512BW__)
-template <>
-constexpr bool IN_REGISTERS<bf16, CompactWeight> = true;
-#endif
-
 constexpr long AHEAD = 1024;  // bytes of a panel fetched ahead: the hardware fetches ahead only within a page
 
 // Weights at neighbouring inputs, of panels that lie `apart` elements apart.
@@ -58,39 +50,8 @@ class CompactRead {
     return {here, apart_};
   }
   INLINE_MEMBER void fetch(const bf16*) {}
-
-  // acc += the products at the next 32 inputs, of `left` that are left, with lines that are made in registers. Where they
-  // cannot be, it does nothing and returns false. To write lines would cost more: Zen 5 writes 64 bytes in the time of two
-  // products.
-  template <int MR, class X>
-  INLINE_MEMBER bool add_tile(F16 (&acc)[MR][NR], const X* x, long row, long left) {
-#if defined(__AVX512BW__)
-    if constexpr (IN_REGISTERS<X, CompactWeight>) {
-      bool plain = !step_ && left >= BF16_INPUTS;
-      for (int i = 0; i < NR; i++) plain &= panels_[i].plain();
-      if (!plain) return false;
-#pragma GCC unroll 1
-      for (long group = 0; group < TILE_ROWS / COMPACT_LINES; group++)
-#pragma GCC unroll 2
-        for (long half = 0; half < 2; half++) {
-          __m512i high[NR];
-#pragma GCC unroll 4
-          for (int i = 0; i < NR; i++) high[i] = panels_[i].high_bytes(group, half);
-#pragma GCC unroll 2
-          for (int line = 0; line < 2; line++, x += 2) {
-            U16 b[NR];
-#pragma GCC unroll 4
-            for (int i = 0; i < NR; i++) b[i] = panels_[i].line(group, half, line, high[i]);
-            add_words(acc, x, row, b);
-          }
-        }
-#pragma GCC unroll 4
-      for (int i = 0; i < NR; i++) panels_[i].pass();
-      return true;
-    }
-#endif
-    return false;
-  }
+  template <class Sums, class X>
+  bool add_tile(Sums&, const X*, long, long) { return false; }
 
  private:
   CompactPanel panels_[NR];
@@ -170,22 +131,9 @@ void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long le
     }
 }
 
-// The rows and panels that a product takes at once, at most: all their sums stay in registers.
-struct BlockShape {
-  long rows, panels;
-};
-
-// With 32 registers, six weights and an input of WIDE stay there too.
-constexpr BlockShape WIDE = {SUMS < 24 ? 5 : 8, 3}, TALL = {12, 2}, SINGLE = {20, 1};
-constexpr long REGISTER_ROWS = 32;  // with more rows, lines are made once and kept, instead of once for each block
-
-// Where lines are made in registers, a line should serve many rows. Measured on Zen 5: a core reads one panel a sixth
-// to a quarter faster than three side by side, whatever is fetched ahead.
-template <class X, class Weight>
-constexpr BlockShape block_shape(long m) {
-  if (!IN_REGISTERS<X, Weight> || m > REGISTER_ROWS) return WIDE;
-  return m <= SINGLE.rows ? SINGLE : TALL;
-}
+// The rows and panels that a product takes at once, at most: all their sums stay in registers. With 32 registers, six
+// weights and an input stay there too.
+constexpr long BLOCK_ROWS = SUMS < 24 ? 5 : 8, BLOCK_PANELS = 3;
 
 // The panels [first, last). After them, their reader presumably takes those from `next` on.
 struct PanelRange {
@@ -205,32 +153,18 @@ void panels(InputRows<X> x, const Weight& w, const float* bias, Y* y, long n, lo
     tile<ADD, MR, 1>(x, read_panels<1>(w, j, range.after(j + 1)), bias_of(j), y, n, left);
 }
 
-// The same for a block of `count` rows, from MR to MOST.
-template <bool ADD, int MR, int MOST, int NR, class X, class Weight, class Y>
-void counted_rows(long count, InputRows<X> x, const Weight& w, const float* b, Y* y, long n, long left, PanelRange range) {
-  if (count == MR) return panels<ADD, MR, NR>(x, w, b, y, n, left, range);
-  if constexpr (MR < MOST) counted_rows<ADD, MR + 1, MOST, NR>(count, x, w, b, y, n, left, range);
-}
-
-// The same for a block of `count` rows of any shape. Those of TALL have half of its rows at least, as rows are cut evenly.
+// The same for a block of `count` rows.
 template <bool ADD, class X, class Weight, class Y>
-void rows(BlockShape shape, long count, InputRows<X> x, const Weight& w, const float* b, Y* y, long n, long left,
-          PanelRange range) {
-  if constexpr (IN_REGISTERS<X, Weight>) {
-    if (shape.panels == SINGLE.panels)
-      return counted_rows<ADD, 1, SINGLE.rows, SINGLE.panels>(count, x, w, b, y, n, left, range);
-    if (shape.panels == TALL.panels)
-      return counted_rows<ADD, TALL.rows / 2, TALL.rows, TALL.panels>(count, x, w, b, y, n, left, range);
-  }
+void rows(long count, InputRows<X> x, const Weight& w, const float* b, Y* y, long n, long left, PanelRange range) {
   switch (count) {
-    case 1: return panels<ADD, 1, vectors_at_once(1, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 2: return panels<ADD, 2, vectors_at_once(2, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 3: return panels<ADD, 3, vectors_at_once(3, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 4: return panels<ADD, 4, vectors_at_once(4, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 5: return panels<ADD, 5, vectors_at_once(5, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 6: return panels<ADD, 6, vectors_at_once(6, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 7: return panels<ADD, 7, vectors_at_once(7, WIDE.panels)>(x, w, b, y, n, left, range);
-    case 8: return panels<ADD, 8, vectors_at_once(8, WIDE.panels)>(x, w, b, y, n, left, range);
+    case 1: return panels<ADD, 1, vectors_at_once(1, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 2: return panels<ADD, 2, vectors_at_once(2, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 3: return panels<ADD, 3, vectors_at_once(3, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 4: return panels<ADD, 4, vectors_at_once(4, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 5: return panels<ADD, 5, vectors_at_once(5, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 6: return panels<ADD, 6, vectors_at_once(6, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 7: return panels<ADD, 7, vectors_at_once(7, BLOCK_PANELS)>(x, w, b, y, n, left, range);
+    case 8: return panels<ADD, 8, vectors_at_once(8, BLOCK_PANELS)>(x, w, b, y, n, left, range);
   }
 }
 
@@ -244,16 +178,16 @@ void row_tiles(long from, long to, long most, F&& block) {
 
 // Calls product(weights, ups, from, to), for rows [from, to) that together are m, at the panels [first, last) and, unless
 // `ups` is 0, at those `ups` further on.
-template <class X, class W, class F>
+template <class W, class F>
 void with_panels(const WholePanels<W>& weight, long, long, long ups, long m, F&& product) {
   product(weight, ups, 0, m);
 }
 
-template <class X, class F>
+template <class F>
 void with_panels(const CompactWeight& weight, long first, long last, long ups, long m, F&& product) {
-  if (m <= (IN_REGISTERS<X, CompactWeight> ? REGISTER_ROWS : WIDE.rows)) return product(weight, ups, 0, m);
+  if (m <= BLOCK_ROWS) return product(weight, ups, 0, m);
   static thread_local Scratch scratch;
-  const long count = last - first, panel = weight.steps * TILE_SIZE, some = m / ((m + WIDE.rows - 1) / WIDE.rows);
+  const long count = last - first, panel = weight.steps * TILE_SIZE, some = m / ((m + BLOCK_ROWS - 1) / BLOCK_ROWS);
   const KeptPanels kept{weight, (bf16*)scratch.take((ups ? 2 : 1) * count * panel / 2), first, count, ups};
   product(kept, ups, 0, some);
   product(WholePanels<bf16>{kept.room, panel, first}, ups ? count : 0, some, m);
@@ -262,21 +196,20 @@ void with_panels(const CompactWeight& weight, long first, long last, long ups, l
 // y [m, n] = x W^T + bias, or += if ADD, of m rows x of an even number of inputs. bias: padded to whole panels, or null.
 template <bool ADD, class X, class Weight, class Y>
 void multiply(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, int threads) {
-  const BlockShape shape = block_shape<X, Weight>(m);
   const long panels = (n + LANES - 1) / LANES;
-  parallel_panels(panels, shape.panels, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(panels, BLOCK_PANELS, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const long width = (last - first) * LANES;
     float* const own = kept ? own_outputs(m * width) : nullptr;
     const long next_task = following(first, last, panels, threads);
-    with_panels<X>(weight, first, last, 0, m, [&](const auto& w, long, long from, long to) {
-      row_tiles(from, to, shape.rows, [&](long row, long count) {
+    with_panels(weight, first, last, 0, m, [&](const auto& w, long, long from, long to) {
+      row_tiles(from, to, BLOCK_ROWS, [&](long row, long count) {
         const PanelRange range = {first, last, row + count < to ? first : next_task};
         if (kept)
-          rows<false>(shape, count, x.from(row), w, bias, own + row * width, width, width, range);
+          rows<false>(count, x.from(row), w, bias, own + row * width, width, width, range);
         else
-          rows<ADD>(shape, count, x.from(row), w, bias, y + row * n + first * LANES, n, n - first * LANES, range);
+          rows<ADD>(count, x.from(row), w, bias, y + row * n + first * LANES, n, n - first * LANES, range);
       });
     });
     if (kept && turn.mine()) hand_over<ADD>(own, m, width, y, n, n, first * LANES);
@@ -289,21 +222,19 @@ template <class X, class Weight, class Y>
 void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, long apart, bool gelu,
                     int threads) {
   const long count = n / LANES;
-  const BlockShape shape = block_shape<X, Weight>(m);
-  parallel_panels(count, shape.panels, threads, [&](long first, long last, Turn& turn) {
-    alignas(64) float both[2][SINGLE.rows * MAX_PANELS * LANES];
+  parallel_panels(count, BLOCK_PANELS, threads, [&](long first, long last, Turn& turn) {
+    alignas(64) float both[2][BLOCK_ROWS * MAX_PANELS * LANES];
     const long width = (last - first) * LANES;
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     float* const own = kept ? own_outputs(m * width) : nullptr;
     const long next_task = following(first, last, count, threads);
-    with_panels<X>(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
-      row_tiles(some, more, shape.rows, [&](long row, long size) {
+    with_panels(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
+      row_tiles(some, more, BLOCK_ROWS, [&](long row, long size) {
         for (long up = 0; up < 2; up++) {
           const long next = up == 0 ? first + ups : row + size < more ? first : next_task;
           const float* const b = bias ? bias + up * (count - ups) * LANES : nullptr;  // by the panels of w
-          rows<false>(shape, size, x.from(row), w, b, both[up], width, width,
-                      {first + up * ups, last + up * ups, next});
+          rows<false>(size, x.from(row), w, b, both[up], width, width, {first + up * ups, last + up * ups, next});
         }
         for (long r = 0; r < size; r++)
           for (long i = 0; i < width; i += LANES) {
