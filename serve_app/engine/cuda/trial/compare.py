@@ -30,8 +30,10 @@ from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
 
 # Of outputs of attention over random numbers, which are below 4; and of the largest logit of the small model.
+# Rounding alone, in another order, changes logits of bfloat16 by 0.02 to 0.06 of the largest one, by model,
+# seed and version of torch.
 ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
-LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
 SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not only the first adapter changes
 
 
