@@ -247,7 +247,7 @@ void check_layers(long product, bool codes) {
     const float *const cos_at = &cos[first * DIM / 2], *const sin_at = &sin[first * DIM / 2];
     const Floats before(&states[first * WIDTH], &states[(first + rows) * WIDTH]);
     Step step{&states[first * WIDTH], cos_at, sin_at, &one[0].slots[first], start.data(), nullptr,
-                    length.data(), one[0].table.data(), rows, 1, Blocks::COUNT};
+              length.data(), one[0].table.data(), rows, 1, Blocks::COUNT};
     run_layers(layers.data(), caches.data(), LAYERS, &step, THREADS);
     for (const int32_t some : {0L, std::min(3L, rows)}) {
       const int32_t wanted[] = {0, some};
