@@ -127,7 +127,17 @@ INLINE float max(F16 v) {
   return even > odd ? even : odd;
 }
 
+// Where one of a and b is NaN, the result is b. GCC 12 makes a comparison and a choice of the last lines.
+#if defined(__AVX512F__)
+INLINE F16 max(F16 a, F16 b) { return (F16)_mm512_max_ps((__m512)a, (__m512)b); }
+INLINE F16 min(F16 a, F16 b) { return (F16)_mm512_min_ps((__m512)a, (__m512)b); }
+#elif defined(__AVX2__)
+INLINE F16 max(F16 a, F16 b) { return {(F8)_mm256_max_ps(a.low, b.low), (F8)_mm256_max_ps(a.high, b.high)}; }
+INLINE F16 min(F16 a, F16 b) { return {(F8)_mm256_min_ps(a.low, b.low), (F8)_mm256_min_ps(a.high, b.high)}; }
+#else
 INLINE F16 max(F16 a, F16 b) { return where(a > b, a, b); }
+INLINE F16 min(F16 a, F16 b) { return where(a < b, a, b); }
+#endif
 
 // Whether some lane is above the bound. NaN is not.
 INLINE bool any_above(F16 v, float bound) {
@@ -138,13 +148,12 @@ INLINE bool any_above(F16 v, float bound) {
 #endif
 }
 
-// e^x within 2 ulp. The result is 0 for x below -87.3 (-103.9 with AVX-512), infinity above 88.7, and NaN for NaN.
+// e^x within 2 ulp. The result is 0 for x below -87 (-103.9 with AVX-512), infinity above 88.7, and NaN for NaN.
 INLINE F16 exp(F16 x) {
-#ifdef __AVX512F__  // the results are 0 or infinite beyond these bounds; of NaN, min and max return the second operand
-  F16 clamped = (F16)_mm512_min_ps(_mm512_set1_ps(100.f), _mm512_max_ps(_mm512_set1_ps(-104.f), (__m512)x));
+#ifdef __AVX512F__  // beyond these bounds the results are 0 or infinite
+  F16 clamped = min(splat(100.f), max(splat(-104.f), x));
 #else
-  const F16 low = splat(-87.33654f), high = splat(88.72283f);
-  F16 clamped = where(x < low, low, where(x > high, high, x));
+  F16 clamped = min(splat(89.f), max(splat(-87.3f), x));
 #endif
   const F16 magic = splat(12582912.f);  // 1.5 * 2^23: a sum with it has the nearest integer in its low bits
   F16 shifted = clamped * 1.44269504f + magic;
@@ -161,12 +170,8 @@ INLINE F16 exp(F16 x) {
 #ifdef __AVX512F__
   return (F16)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-  // 2^k as two factors: k may be 128, and 2^128 is no float.
-  I16 k = (I16)shifted - (I16)magic;
-  I16 first = k >> 1, second = k - first;
-  F16 result = p * (F16)((first + 127) << 23) * (F16)((second + 127) << 23);
-  result = where(x < low, F16{}, result);
-  return where(x > high, splat(__builtin_inff()), result);
+  // 2p * 2^(n - 1), as 2^128 is no float. The low bits of `shifted` are n. An exponent of 0 makes a factor of 0.
+  return (p + p) * (F16)(((U16)shifted << 23) + (126u << 23));
 #endif
 }
 
