@@ -132,8 +132,10 @@ void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long le
 }
 
 // The rows and panels that a product takes at once, at most: all their sums stay in registers. With 32 registers, six
-// weights and an input stay there too.
-constexpr long BLOCK_ROWS = SUMS < 24 ? 5 : 8, BLOCK_PANELS = 3;
+// weights and an input stay there too. With sixteen, fewer rows leave registers for what makes lines of compact weights,
+// and four of several blocks take as long to add up as their weights take to read.
+constexpr long BLOCK_ROWS = SUMS < 24 ? 6 : 8, BLOCK_PANELS = 3;
+constexpr long COMPACT_ROWS = SUMS < 24 ? 5 : 8, FIRST_ROWS = SUMS < 24 ? 4 : 8;
 
 // The panels [first, last). After them, their reader presumably takes those from `next` on.
 struct PanelRange {
@@ -185,9 +187,10 @@ void with_panels(const WholePanels<W>& weight, long, long, long ups, long m, F&&
 
 template <class F>
 void with_panels(const CompactWeight& weight, long first, long last, long ups, long m, F&& product) {
-  if (m <= BLOCK_ROWS) return product(weight, ups, 0, m);
+  if (m <= COMPACT_ROWS) return product(weight, ups, 0, m);
   static thread_local Scratch scratch;
-  const long count = last - first, panel = weight.steps * TILE_SIZE, some = m / ((m + BLOCK_ROWS - 1) / BLOCK_ROWS);
+  const long count = last - first, panel = weight.steps * TILE_SIZE;
+  const long some = std::min(FIRST_ROWS, m / ((m + BLOCK_ROWS - 1) / BLOCK_ROWS));
   const KeptPanels kept{weight, (bf16*)scratch.take((ups ? 2 : 1) * count * panel / 2), first, count, ups};
   product(kept, ups, 0, some);
   product(WholePanels<bf16>{kept.room, panel, first}, ups ? count : 0, some, m);
