@@ -50,8 +50,17 @@ INLINE void add_features(F16 (&acc)[MR][NP], const bf16* q, long dim, const T* k
 
 template <int MR, int NP, class T>
 INLINE void add_features(F16 (&acc)[MR][NP], const float* q, long dim, const T* keys, long size, Ahead after) {
-  Pair pairs[NP];
   fetch_features<NP>(after, keys, size);
+  if constexpr (ONE_AT_A_TIME<MR, NP>) {
+#pragma GCC unroll 2
+    for (int j = 0; j < NP; j++) {
+      const T* const at = keys + j * TOGETHER<T> * LANES;
+      add_one(acc, j, q, dim, key_pair(at, size).even);
+      add_one(acc, j, q + 1, dim, key_pair(at, size).odd);
+    }
+    return;
+  }
+  Pair pairs[NP];
 #pragma GCC unroll 2
   for (int j = 0; j < NP; j++) pairs[j] = key_pair(keys + j * TOGETHER<T> * LANES, size);
 #pragma GCC unroll 4
@@ -250,6 +259,8 @@ void few_sums(long rows, const typename Way::Factor* p, long p_row, const typena
     long f = 0;
     for (; MOST == 4 && f + 4 * LANES <= width; f += 4 * LANES)
       Way::template sums<some, 4>(at, p_row, rows_at, count, f, after, to, width);
+    for (; MOST == 3 && f + 3 * LANES <= width; f += 3 * LANES)
+      Way::template sums<some, 3>(at, p_row, rows_at, count, f, after, to, width);
     for (; MOST >= 2 && f + 2 * LANES <= width; f += 2 * LANES)
       Way::template sums<some, 2>(at, p_row, rows_at, count, f, after, to, width);
     for (; f < width; f += LANES) Way::template sums<some, 1>(at, p_row, rows_at, count, f, after, to, width);

@@ -44,8 +44,10 @@ class Worker : Places {
       const long at = r * c.key_dim + d;
       if (c.product == PAIRS)
         store((bf16*)query + at, q);
+      else if (some < LANES)
+        store_some(query + at, q, some);
       else
-        c.product == TILES ? store(query + at, rounded(q)) : store_some(query + at, q, some);
+        store(query + at, c.product == TILES ? rounded(q) : q);
     });
   }
 

@@ -20,36 +20,27 @@ INLINE Pair load_pair(const bf16* p) {
   return {(F16)(words << 16), (F16)(words & 0xffff0000u)};
 }
 
-// The even input of a pair alone, or the odd one.
-template <bool ODD>
-INLINE F16 load_one(const float* p) {
-  return load(p + ODD * LANES);
-}
+// Whether products of MR rows with NR vectors add one vector of weights at a time. Where registers are short, GCC would load
+// more of them at once, and keep sums in memory.
+template <int MR, int NR>
+constexpr bool ONE_AT_A_TIME = REGISTERS < 32 && MR > 2 && MR * NR > 4;
 
-template <bool ODD>
-INLINE F16 load_one(const bf16* p) {
-  const U16 words = load_words(p);
-  return (F16)(ODD ? words & 0xffff0000u : words << 16);
-}
-
-// acc[][j] += the products of MR rows of x, `row` apart, with one panel at one input of a pair. Where registers are short,
-// GCC would load more inputs at once, and keep sums in memory. So no load moves across the end of this one.
-template <bool ODD, int MR, int NR, class W>
-INLINE void add_one(F16 (&acc)[MR][NR], int j, const float* x, long row, const W* w) {
-  const F16 b = load_one<ODD>(w);
+// acc[][j] += the products of MR numbers of x, `row` apart, with a vector. No load moves across the end.
+template <int MR, int NR>
+INLINE void add_one(F16 (&acc)[MR][NR], int j, const float* x, long row, F16 vector) {
 #pragma GCC unroll 8
-  for (int i = 0; i < MR; i++) acc[i][j] += splat(x[i * row + ODD]) * b;
+  for (int i = 0; i < MR; i++) acc[i][j] += splat(x[i * row]) * vector;
   asm volatile("" ::: "memory");
 }
 
 // acc += the products of MR rows of x, `row` apart, with NR panels, `panel` apart, at one pair of inputs.
 template <int MR, int NR, class W>
 INLINE void add_pair(F16 (&acc)[MR][NR], const float* x, long row, const W* w, long panel) {
-  if constexpr (REGISTERS < 32 && MR > 2 && MR * NR > 4) {
+  if constexpr (ONE_AT_A_TIME<MR, NR>) {
 #pragma GCC unroll 4
     for (int j = 0; j < NR; j++) {
-      add_one<false>(acc, j, x, row, w + j * panel);
-      add_one<true>(acc, j, x, row, w + j * panel);
+      add_one(acc, j, x, row, load_pair(w + j * panel).even);
+      add_one(acc, j, x + 1, row, load_pair(w + j * panel).odd);
     }
     return;
   }
