@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,8 +31,11 @@ CHAT: Final = ModelInfo(
 )
 
 
+EMBEDDER: Final = dataclasses.replace(CHAT, has_chat_template=False, dimensions=64)
+
+
 class FakeCluster:
-    """Applications come up at once, unless `failing` or `held` names their model."""
+    """Applications come up at once, unless `failing`, `broken` or `held` names their model."""
 
     def __init__(self, offers: tuple[Offer, ...] = (), room: Room | None = None) -> None:
         self.found = offers or (
@@ -44,7 +48,9 @@ class FakeCluster:
         self.routes: frozenset[str] | None = frozenset()
         self.memory: dict[str, int] = {}  # version of a model -> bytes of a replica
         self.failing: dict[str, str] = {}  # version of a model -> what the cluster says
+        self.broken: set[str] = set()  # versions of models whose settings this program cannot read
         self.held: set[str] = set()  # versions of models that do not come up
+        self.model = CHAT  # what every application serves
         self.is_away = False
         self.calls: list[str] = []
 
@@ -58,9 +64,11 @@ class FakeCluster:
 
     async def deploy(self, spec: AppSpec) -> None:
         self._answer()
+        version = str(spec.model.get("version", ""))
+        if version in self.broken:
+            raise ValueError("unknown field")
         self.calls.append(f"deploy {spec.name} {spec.min_replicas}-{spec.max_replicas}")
         self.specs[spec.name] = spec
-        version = str(spec.model.get("version", ""))
         if version in self.failing:
             self.seen[spec.name] = AppSeen(AppStatus.FAILED, self.failing[version], spec.size)
         elif version in self.held:
@@ -75,7 +83,7 @@ class FakeCluster:
 
     async def info(self, app: str) -> ModelInfo:
         self._answer()
-        return CHAT
+        return self.model
 
     async def offers(self) -> tuple[Offer, ...]:
         self._answer()

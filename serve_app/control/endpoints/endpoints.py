@@ -221,6 +221,9 @@ class Endpoints:
             row = registry.find(session, command.name)
             merged = {**row.ai_gateway, **command.settings}
             row.ai_gateway = _ai_gateway({key: value for key, value in merged.items() if value is not None})
+            for config in (row.serving, row.pending):
+                if config is not None:
+                    registry.check(row, loaded(config), shadow=row.shadow)
             row.updated = time.time()
             return _detached(session, row)
 

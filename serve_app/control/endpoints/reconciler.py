@@ -23,7 +23,7 @@ from serve_app.control.endpoints.tables import EndpointRow
 from serve_app.control.endpoints.tasks import TaskProblem, task_of
 from serve_app.control.gateways import Gateways
 from serve_app.endpoints.endpoint import Endpoint
-from serve_app.errors import ServeError, Unavailable
+from serve_app.errors import InvalidField, ServeError, Unavailable
 from serve_app.types.control import UpdateState
 
 logger = logging.getLogger(__name__)
@@ -102,6 +102,8 @@ class Reconciler:
                 await self._act(action, rows)
             except ServeError as error:
                 logger.warning("%s: %s", type(action).__name__, error.message)
+            except Exception:  # such as a stored model that this version no longer takes: others go on
+                logger.exception("%s failed", action)
         busy = any(each.pending is not None or each.is_followed is not None for each in wanted)
         strays = [app for app in self.apps if app.startswith(RUN_TIME)]
         if actions or busy or len(strays) > sum(len(each.serving) for each in wanted):
@@ -178,10 +180,10 @@ class Reconciler:
         infos = {spec.name: await self._cluster.info(spec.name) for spec in pending.specs}
         try:
             task = task_of(row, pending, infos, self._declared())
-        except TaskProblem as problem:
+            await self._change(row, lambda session, fresh: registry.promote(session, fresh, task=task))
+        except (TaskProblem, InvalidField) as problem:
             await self._fail(row, f"{problem}; {self._stays(row)}")
             return
-        await self._change(row, lambda session, fresh: registry.promote(session, fresh, task=task))
         self._changed()
 
     async def _fail(self, row: EndpointRow, message: str) -> None:

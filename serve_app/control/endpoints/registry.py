@@ -134,10 +134,14 @@ def begin_update(session: Session, row: EndpointRow, config: Config, *, task: st
 
 
 def promote(session: Session, row: EndpointRow, *, task: str) -> None:
-    """The pending configuration serves from now on; the update ends once gateways have taken it."""
+    """The pending configuration serves from now on; the update ends once gateways have taken it.
+
+    Raises InvalidField where gateways would refuse the endpoint with the task that its models have.
+    """
     if row.pending is None:
         return
     config = loaded(row.pending)
+    check(row, config, shadow=_kept_shadow(row, config), task=task)
     before = None if row.serving is None else served(row, loaded(row.serving))
     row.shadow = _kept_shadow(row, config)
     row.task = task

@@ -35,7 +35,7 @@ from serve_app.types.control import (
     UpdateConfig,
     UpdateState,
 )
-from tests.support.fake_cluster import OPERATOR, FakeCluster, FakeGateway, plane_over
+from tests.support.fake_cluster import EMBEDDER, OPERATOR, FakeCluster, FakeGateway, plane_over
 
 CHAT = "demo-chat"
 
@@ -367,6 +367,33 @@ async def test_settings_tags_and_logs(tmp_path: Path) -> None:
         assert own.text.startswith("log of rt-mine")
         with pytest.raises(ModelNotFound, match="there is: demo-chat"):
             await plane.do(ReadLogs(name="mine", entity="other"), OPERATOR)
+
+
+async def test_settings_that_do_not_fit_the_task_are_refused(tmp_path: Path) -> None:
+    """Gateways would drop an endpoint that has them."""
+    cluster = FakeCluster()
+    cluster.model = EMBEDDER
+    checked = {"guardrails": {"output": {"safety": False, "invalid_keywords": ["secret"]}}}
+    async with plane_over(tmp_path, cluster) as (plane, gateway):
+        await create(plane, wanted(entity("2", 1)), ai_gateway=checked)
+        shown = await settled(plane)
+        assert shown.update is UpdateState.UPDATE_FAILED
+        assert "vectors have no text" in shown.message
+        await create(plane, wanted(entity("2", 1)), "theirs")
+        assert (await settled(plane, "theirs")).task == "llm/v1/embeddings"
+        with pytest.raises(InvalidField, match="vectors have no text"):
+            await plane.do(PutAiGateway(name="theirs", settings=checked), OPERATOR)
+        assert (await plane.do(GetEndpoint(name="theirs"), OPERATOR)).ai_gateway == {}
+        assert gateway.endpoints["theirs"]["task"] == "llm/v1/embeddings"
+
+
+async def test_a_model_that_cannot_be_deployed_stops_no_other_endpoint(tmp_path: Path) -> None:
+    cluster = FakeCluster()
+    cluster.broken.add("2")
+    async with plane_over(tmp_path, cluster) as (plane, _):
+        await create(plane, wanted(entity("2", 1)), "first")
+        await create(plane, wanted(entity(units=1)), "second")
+        assert (await settled(plane, "second")).is_ready
 
 
 async def test_bought_tokens_become_replicas_and_a_budget(tmp_path: Path) -> None:
