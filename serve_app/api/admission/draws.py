@@ -138,7 +138,9 @@ def _of_rate_limits(
 
 def _in_force(limits: Sequence[RateLimit], caller: Caller | None) -> Iterator[tuple[RateLimit, str]]:
     """The limits, all of one unit, that count for `caller`, each with who shares it."""
-    yield from ((each, "") for each in limits if each.key == "endpoint")
+    of_all = [each for each in limits if each.key == "endpoint"]
+    if of_all:
+        yield min(of_all, key=_most), ""
     if caller is None:
         return
     user = user_of(caller)

@@ -61,6 +61,11 @@ async def statuses(rules, *keys, **more):
             [200, 200, 200, 429, 200, 429],
         ),
         ([{"calls": 0, "key": "user", "principal": "ann"}], [ANN, BEA], [429, 200]),
+        (
+            [{"calls": 9}, {"calls": 2}, {"calls": 8}],
+            [ANN, BEA, BOT],
+            [200, 200, 429],
+        ),  # the least of several
         ([{"calls": 3}, {"calls": 1, "key": "user"}], [ANN, ANN, BEA, BOT], [200, 429, 200, 200]),
     ],
 )
