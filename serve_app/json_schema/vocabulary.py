@@ -81,7 +81,7 @@ def asserts(schema: Schema, *, besides: tuple[str, ...] = ()) -> bool:
 
 
 def check_form(schema: Schema) -> None:
-    """Raise UnusableSchema where a keyword that holds schemas or names is not of its form."""
+    """Raise UnusableSchema where a keyword that holds schemas, names or a name is not of its form."""
     for keyword in (*_MAPS, "dependentRequired"):
         if not isinstance(schema.get(keyword, {}), dict):
             raise UnusableSchema(f"{keyword} must be an object")
@@ -91,3 +91,5 @@ def check_form(schema: Schema) -> None:
     names = schema.get("required", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UnusableSchema("required must be a list of names")
+    if not isinstance(schema.get("format", ""), str):
+        raise UnusableSchema("format must be a string")

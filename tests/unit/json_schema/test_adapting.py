@@ -295,6 +295,7 @@ def test_every_answer_of_a_random_walk_is_valid(seed: int) -> None:
         ({"required": True}, "required must be a list of names"),
         ({"anyOf": {}}, "anyOf must be a list"),
         ({"dependentRequired": 5}, "dependentRequired must be an object"),
+        ({"format": []}, "format must be a string"),
     ],
 )
 def test_a_wrong_form_is_refused(schema: dict[str, Any], words: str) -> None:

@@ -23,17 +23,16 @@ from serve_app.types.control import ConfigWanted, CreateEndpoint
 STORED: Final = ("budget_policy_id", "email_notifications", "route_optimized", "telemetry_config")
 _NO_EFFECT: Final = "Kept and returned; it has no effect here"
 _PT: Final = "pt"  # a route of its own below the endpoints
+_Addresses = Annotated[
+    Annotated[list[str], Field(max_length=MAX_STORED_TEXTS)] | None, ListOf(0, MAX_STORED_TEXTS, "strings")
+]
 
 
 class Recipients(StrictBody):
     """Who is told by mail: nobody, since this server sends none."""
 
-    on_update_failure: Annotated[
-        list[str] | None, ListOf(0, MAX_STORED_TEXTS, "strings"), Field(max_length=MAX_STORED_TEXTS)
-    ] = None
-    on_update_success: Annotated[
-        list[str] | None, ListOf(0, MAX_STORED_TEXTS, "strings"), Field(max_length=MAX_STORED_TEXTS)
-    ] = None
+    on_update_failure: _Addresses = None
+    on_update_success: _Addresses = None
 
 
 class EndpointFields(StrictBody):

@@ -89,7 +89,7 @@ def _fault(part: Any, depth: int) -> str | None:
         return f"must list 1 to {limits.MAX_STRICT_ENUM} values in enum"
     if "anyOf" in part and not (isinstance(part["anyOf"], list) and part["anyOf"]):
         return "must list at least one schema in anyOf"
-    if "format" in part and part["format"] not in FORMATS:
+    if "format" in part and not (isinstance(part["format"], str) and part["format"] in FORMATS):
         return f"must have a format of {', '.join(sorted(FORMATS))}"
     if "array" in types and "items" not in part:
         return "must say what its items are"
