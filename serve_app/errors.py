@@ -15,6 +15,7 @@
     │   └── BudgetSpent           what the key may cost in a month is spent: only its owner can help
     ├── Overloaded           E8   our capacity
     ├── Unavailable          E9   loading, draining, not ready
+    │   └── InDoubt               what was asked for may be done: only a look can tell
     ├── DeadlineExceeded     E10
     ├── EngineRefused        E11  the engine could not accept the request
     ├── GenerationFailed     E12  the engine failed while generating
@@ -142,6 +143,12 @@ class Overloaded(ServeError):
 class Unavailable(ServeError):
     condition = "E9"
     retryable = True
+
+
+class InDoubt(Unavailable):
+    """A change whose answer was lost. To ask again may make it twice."""
+
+    retryable = False
 
 
 class DeadlineExceeded(ServeError):

@@ -33,7 +33,8 @@ V1: Final = "/v1/"
 V2: Final = "/v2/"
 V2_PAGE: Final = "/v2"  # which describes the server
 V3: Final = "/v3/"
-DATABRICKS: Final = ("/serving-endpoints/", "/api/2.0/")
+MANAGEMENT: Final = "/api/2.0/"
+DATABRICKS: Final = ("/serving-endpoints/", MANAGEMENT)
 OWNED: Final = (V1, V2, V3, *DATABRICKS)
 MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths below V2
 

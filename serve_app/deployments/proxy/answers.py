@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.family import (
     DATABRICKS,
     HEADER,
@@ -26,13 +27,17 @@ from serve_app.api.dialects.family import (
     Family,
 )
 from serve_app.api.error_renderers import render_error
-from serve_app.errors import GenerationFailed, ReadTimeout, RouteNotFound, ServeError, Unavailable
+from serve_app.deployments.proxy.repeats import CHANGE
+from serve_app.errors import GenerationFailed, InDoubt, ReadTimeout, RouteNotFound, ServeError, Unavailable
 
 RETRY_AFTER_S: Final = 2  # a new gateway takes some seconds
 STARTING: Final = Unavailable("the server is starting; try again soon", retry_after_s=RETRY_AFTER_S)
 UNREADY: Final = Unavailable("no gateway is ready; try again soon", retry_after_s=RETRY_AFTER_S)
 # Not a 502: a client that knows 503 and Retry-After comes back by itself, as Databricks' SDK does.
 LOST: Final = Unavailable("the gateway ended before it answered; try again soon", retry_after_s=RETRY_AFTER_S)
+UNSURE: Final = InDoubt(
+    "the gateway ended before it answered, and the change may be made; look, then ask again if it is not"
+)
 BROKEN: Final = GenerationFailed("the gateway could not be asked; the request may be retried")
 SLOW: Final = ReadTimeout("the body did not arrive in time")  # as a gateway says it
 MISSING: Final = RouteNotFound("there is no such route")
@@ -58,19 +63,22 @@ def request_rules(v1: Family) -> Iterator[str]:
         yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")
     for word, family in WORDS.items():
         yield _note(family, f"{{ req.fhdr({HEADER},1) -m str {word} }}")
-    yield "http-after-response set-status 503 if { status 502 }"  # ours alone: gateways have no 502
+    # A status 502 is ours alone: gateways have none.
+    for change in ("del-header retry-after", f"set-header {SHOULD_RETRY} false"):
+        yield f"http-after-response {change} if {{ status 502 }} {{ var({CHANGE}) -m found }}"
+    yield "http-after-response set-status 503 if { status 502 }"
 
 
 def errors(folder: Path) -> Iterator[str]:
     """Lines of the section `defaults`: the answers of HAProxy itself. Their bodies are files in `folder`."""
-    for status, name, error in (
-        (503, "unready", UNREADY),
-        (502, "lost", LOST),
-        (500, "broken", BROKEN),
-        (504, "broken", BROKEN),
-        (408, "slow", SLOW),
+    for status, name, error, of_change in (
+        (503, "unready", UNREADY, UNREADY),
+        (502, "lost", LOST, UNSURE),
+        (500, "broken", BROKEN, BROKEN),
+        (504, "broken", BROKEN, BROKEN),
+        (408, "slow", SLOW, SLOW),
     ):
-        bodies = _bodies(folder / f"{name}.map", error)
+        bodies = _bodies(folder / f"{name}.map", error, of_change)
         yield f"http-error status {status} {_headers(error)} lf-string {bodies}"
 
 
@@ -101,8 +109,16 @@ def _headers(error: ServeError) -> str:
     )
 
 
-def _bodies(file: Path, error: ServeError) -> str:
-    """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body."""
-    lines = (f"{family} {render_error(family, error).body.decode('ascii')}\n" for family in Family)
+def _bodies(file: Path, error: ServeError, of_change: ServeError | None = None) -> str:
+    """Writes the body of `error` in each protocol to `file`. Returns HAProxy's expression for one body.
+
+    `of_change`: what a request is told that manages something; None: the same.
+    """
+    told = {"": error, "-change": of_change or error}
+    lines = (
+        f"{family}{kind} {render_error(family, each).body.decode('ascii')}\n"
+        for family in Family
+        for kind, each in told.items()
+    )
     file.write_text("".join(lines))
-    return f'"%[var({_PROTOCOL}),map_str({file})]"'
+    return f'"%[var({_PROTOCOL}),concat(,{CHANGE}),map_str({file})]"'

@@ -3,7 +3,8 @@
 Serve's proxy answers in plain text where no gateway can: 404 while nothing is deployed, 500 for a gateway
 that ended before it answered, 408 and 503 of its own. A client's library reads neither, and comes back
 from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose
-gateway ended before it answered is asked again, as by HAProxy (docs/decisions/serving-repeated-requests.md).
+gateway ended before it answered is asked again, unless it manages something, as by HAProxy
+(docs/decisions/serving-repeated-requests.md).
 An answer that has begun stays as it is, and so do the pages below /-/.
 """
 
@@ -20,8 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.context import header
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
-from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
-from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS
+from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY, UNSURE
+from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS, is_change
 from serve_app.errors import DeadlineExceeded, ServeError, Unavailable
 
 CALLBACK: Final = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
@@ -50,6 +51,7 @@ class OwnWords:
             await self._app(scope, receive, send)
             return
         body = _Body(receive)
+        changes = is_change(scope["method"], unquote(scope["path"]))
         has_begun = False
         error: ServeError | None = None
 
@@ -62,10 +64,10 @@ class OwnWords:
 
         for _ in range(1 + REPEATS):
             await self._app({**scope, "headers": list(scope["headers"])}, body.receive, pass_on)
-            if has_begun or not body.rewind():
+            if has_begun or changes or not body.rewind():
                 break
         if not has_begun:  # Serve's proxy gave up, and its server would say 500
-            error = LOST
+            error = UNSURE if changes else LOST
         if error is not None:
             if error is MISSING and not await self._has_routes(scope, receive):
                 error = STARTING

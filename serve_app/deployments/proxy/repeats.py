@@ -1,8 +1,9 @@
-"""Which requests HAProxy may send to another gateway, when theirs ended before it answered.
+"""Which requests a proxy may send to another gateway, when theirs ended before it answered.
 
-No answer changes anything but usage, and an answer of which the client got nothing costs it nothing, so
-every request may be repeated (docs/decisions/serving-repeated-requests.md). HAProxy can repeat what it
-holds whole, and it holds one buffer: it waits for short bodies, and larger ones it passes on as they come.
+An answer of a model changes nothing but usage, and one of which the client got nothing costs it nothing, so
+such a request may be repeated. A request that manages something may have done it already, so it may not
+(docs/decisions/serving-repeated-requests.md). HAProxy can repeat what it holds whole, and it holds one
+buffer: it waits for short bodies, and larger ones it passes on as they come.
 """
 
 from __future__ import annotations
@@ -11,9 +12,14 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from serve_app.api.dialects.family import MANAGEMENT, WORDS, split_prefix
 from serve_app.limits import BODY_READ_TIMEOUT_S
 
 REPEATS: Final = 3  # as many as mark a server that refuses connections down, so that another is asked
+SAFE: Final = ("GET", "HEAD", "OPTIONS")
+CONSOLE: Final = "/console/"
+CONSOLE_API: Final = "/console/api/"  # the public API for scripts of pages
+CHANGE: Final = "txn.serve_app_change"  # HAProxy's variable, which only a change has: "-change"
 MAX_BYTES: Final = 14_000  # of a body: with its headers it fits into HAProxy's buffer of 16,384 bytes
 
 # What Ray writes into HAProxy's configuration.
@@ -25,7 +31,22 @@ ENVIRONMENT: Final[Mapping[str, str]] = MappingProxyType(
 )
 
 
+def is_change(method: str, path: str) -> bool:
+    """Whether a request to `path`, which is decoded, may change what is managed, such as a key."""
+    inner = "/" + path.removeprefix(CONSOLE_API) if path.startswith(CONSOLE_API) else path
+    is_managed = inner.startswith(CONSOLE) or split_prefix(inner)[1].startswith(MANAGEMENT)
+    return is_managed and method not in SAFE
+
+
 def request_rules() -> Iterator[str]:
-    """Rules of a frontend: a short body is awaited whole, as long as a gateway waits for a piece of one."""
+    """Rules of a frontend: which requests are changes, and are repeated only where no gateway got them.
+
+    A short body is awaited whole, as long as a gateway waits for a piece of one.
+    """
+    below = " ".join((CONSOLE, MANAGEMENT, *(f"/{word}{MANAGEMENT}" for word in WORDS)))
+    inner = f"path,url_dec,regsub(^{CONSOLE_API},/)"
+    changes = f"!{{ method {' '.join(SAFE)} }} {{ {inner} -m beg {below} }}"
+    yield f"http-request set-var({CHANGE}) str(-change) if {changes}"
+    yield f"http-request disable-l7-retry if {{ var({CHANGE}) -m found }}"
     short = f"{{ req.body_size le {MAX_BYTES} }}"
     yield f"http-request wait-for-body time {BODY_READ_TIMEOUT_S:.0f}s if {short}"

@@ -14,7 +14,7 @@ from starlette.types import Message, Receive, Scope, Send
 from serve_app.api.dialects.family import HEADER, Family
 from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy import middleware
-from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
+from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY, UNSURE
 from serve_app.deployments.proxy.middleware import OwnWords
 from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS
 from serve_app.errors import ServeError, Unavailable
@@ -109,14 +109,14 @@ class Dying:
                 await send(message)
 
 
-async def posted(app: App, body: bytes) -> httpx.Response:
+async def posted(app: App, body: bytes, path: str = "/v1/completions") -> httpx.Response:
     async def pieces() -> AsyncIterator[bytes]:
         yield body[:5]
         yield body[5:]
 
     transport = httpx.ASGITransport(OwnWords(app, Family.OPENAI))
     async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
-        return await client.post("/v1/completions", content=pieces())
+        return await client.post(path, content=pieces())
 
 
 async def test_a_short_request_is_asked_again_with_the_same_body() -> None:
@@ -136,6 +136,26 @@ async def test_a_long_request_is_left_to_its_client() -> None:
     app = Dying(1)
     check(await posted(app, b"x" * (MAX_BYTES + 1)), LOST)
     assert app.bodies == [b"x" * (MAX_BYTES + 1)]
+
+
+PATHS = ("/api/2.0/keys", "/openai/api/2.0/keys", "/console/key-new", "/console/api/api/2.0/keys")
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_change_is_made_once_at_most(path: str) -> None:
+    app = Dying(1)
+    answer = await posted(app, b"{}", path)
+    assert (answer.status_code, len(app.bodies)) == (503, 1)
+    assert UNSURE.message in answer.text
+    assert "retry-after" not in answer.headers
+    assert answer.headers["x-should-retry"] == "false"
+
+
+async def test_what_changes_nothing_is_asked_again_below_the_same_paths() -> None:
+    app, console = Dying(1), Dying(1)
+    assert (await asked(app, "/api/2.0/keys")).json() == {"body": ""}
+    assert (await posted(console, b"{}", "/console/api/v1/completions")).json() == {"body": "{}"}
+    assert (len(app.bodies), len(console.bodies)) == (2, 2)
 
 
 @pytest.mark.parametrize("status", [200, 404, 503])
@@ -160,7 +180,7 @@ async def test_an_answer_that_breaks_off_gets_no_second_one() -> None:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "path": "/v1/models", "headers": []}
+    scope = {"type": "http", "method": "GET", "path": "/v1/models", "headers": []}
     await OwnWords(answering(start, body), Family.OPENAI)(scope, receive, send)
     assert sent == [start, body]
 

@@ -11,9 +11,11 @@ import pytest
 
 from serve_app.api.dialects.family import HEADER, Family
 from serve_app.api.error_renderers import render_error
+from serve_app.console.site import API, PREFIX
+from serve_app.deployments import environment
 from serve_app.deployments.environment import haproxy, private_folder
 from serve_app.deployments.proxy import repeats
-from serve_app.deployments.proxy.answers import LOST, SLOW
+from serve_app.deployments.proxy.answers import LOST, SLOW, UNSURE
 from tests.support.haproxy import WAIT_S, Front, Replica, front, replica
 
 SHORT = b"x" * repeats.MAX_BYTES
@@ -70,6 +72,61 @@ def test_a_body_that_haproxy_does_not_hold_is_left_to_its_client(
         assert answer.status_code == 503
         assert answer.text == render_error(Family.MINDIE, LOST).body.decode()
         assert answer.headers["retry-after"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/api/2.0/keys"),
+        ("POST", "/databricks/api/2.0/token/create"),
+        ("DELETE", "/api/2.0/serving-endpoints/%61"),
+        ("POST", "/console/key-new"),
+        ("POST", "/console/api/api/2.0/keys"),
+    ],
+)
+def test_a_change_is_made_once_at_most(
+    client: httpx.Client, gateways: list[Replica], method: str, path: str
+) -> None:
+    answers = [client.request(method, path, content=b"x") for _ in range(4)]
+    assert asked(gateways) == 4
+    lost = [answer for answer in answers if answer.status_code != 200]
+    assert 0 < len(lost) < 4
+    family = Family.OPENAI if path.startswith("/console") else Family.DATABRICKS
+    for answer in lost:
+        assert answer.status_code == 503
+        assert answer.text == render_error(family, UNSURE).body.decode()
+        assert "retry-after" not in answer.headers
+        assert answer.headers["x-should-retry"] == "false"
+
+
+def test_what_the_console_asks_of_a_model_is_asked_again(
+    client: httpx.Client, gateways: list[Replica]
+) -> None:
+    path = "/console/api/v1/completions"
+    for _ in range(4):
+        assert client.post(path, content=b"x").text == path
+    assert asked(gateways) > 4
+
+
+def test_the_console_is_known_by_its_paths() -> None:
+    assert (PREFIX + "/", API) == (repeats.CONSOLE, repeats.CONSOLE_API)
+
+
+def test_what_changes_nothing_is_asked_again_below_the_same_paths(
+    client: httpx.Client, gateways: list[Replica]
+) -> None:
+    for _ in range(4):
+        assert client.get("/api/2.0/keys").text == "/api/2.0/keys"
+    assert asked(gateways) > 4
+
+
+def test_a_change_that_no_gateway_got_is_asked_again(gateways: list[Replica]) -> None:
+    with (
+        front(servers=[environment.free_port(), gateways[1].port]) as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
+        for _ in range(4):
+            assert client.post("/api/2.0/keys", content=b"x").text == "/api/2.0/keys"
 
 
 def test_an_answer_that_has_begun_is_not_begun_again(client: httpx.Client, gateways: list[Replica]) -> None:
