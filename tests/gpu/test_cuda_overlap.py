@@ -24,6 +24,7 @@ pytestmark = [
 
 CUDA = torch.device("cuda")
 EOS = 2
+LENGTH = 24
 
 
 @pytest.fixture
@@ -85,7 +86,7 @@ def engine(folder: Path, overlap: bool) -> Engine:
 
 
 def asked() -> list[EngineRequest]:
-    drawn = SamplingParams(temperature=0.8, seed=3, max_tokens=24)
+    drawn = SamplingParams(temperature=0.8, seed=3, max_tokens=LENGTH, ignore_eos=True)
     kinds = (
         replace(drawn, temperature=0.0),
         drawn,
@@ -102,6 +103,13 @@ def asked() -> list[EngineRequest]:
     ]
 
 
+def take(made: Engine, tokens: dict[str, list[int]]) -> None:
+    """One step, and the tokens that it gave. A wait that is not allowed would end its request."""
+    for output in made.step():
+        assert output.error is None
+        tokens.setdefault(output.request_id, []).extend(output.token_ids)
+
+
 def test_overlapped_steps_give_the_answers_of_steps_that_wait_and_never_wait_in_between(
     tmp_path: Path, strict: None
 ) -> None:
@@ -112,14 +120,13 @@ def test_overlapped_steps_give_the_answers_of_steps_that_wait_and_never_wait_in_
         for request in asked():
             made.add(request)
         for _ in range(8):  # prompts, and the kernels that they compile
-            for output in made.step():
-                tokens.setdefault(output.request_id, []).extend(output.token_ids)
+            take(made, tokens)
         torch.cuda.set_sync_debug_mode("error")
         try:
             while made.has_work():
-                for output in made.step():
-                    tokens.setdefault(output.request_id, []).extend(output.token_ids)
+                take(made, tokens)
         finally:
             torch.cuda.set_sync_debug_mode("default")
         found.append(tokens)
     assert found[0] == found[1]
+    assert {len(told) for told in found[0].values()} == {LENGTH}

@@ -7,15 +7,17 @@
 
 Tensors on it say that they are not on the CPU, so code takes the ways that it takes for a GPU. What is
 covered: reading numbers, shapes that hang on numbers, copies to the host, copies to the device that are
-not asked for as asynchronous, tensors made of lists on the device. What is not: whether memory is pinned,
-waiting inside of kernels, and libraries other than torch.
+not asked for as asynchronous, tensors made of lists on the device, numbers of Python that are stored where
+a tensor says, tensors of both sides in one operation, which a GPU refuses. What is not: whether memory is
+pinned, waiting inside of kernels, and libraries other than torch.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
@@ -62,6 +64,22 @@ class OnDevice(torch.Tensor):
         raise RuntimeError("the numbers of a pretended device are used outside of it")
 
 
+class _Stores(TorchFunctionMode):
+    """Notes `x[index] = number`, for which torch copies the number to a GPU, where it then is a tensor."""
+
+    def __init__(self, waits: list[str]) -> None:
+        super().__init__()
+        self._waits = waits
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.__setitem__ and isinstance(args[0], OnDevice):
+            places = args[1] if isinstance(args[1], tuple) else (args[1],)
+            said_by_tensors = any(isinstance(each, torch.Tensor) for each in places)
+            if said_by_tensors and not isinstance(args[2], torch.Tensor):
+                self._waits.append("Tensor.__setitem__")
+        return func(*args, **(kwargs or {}))
+
+
 class PretendDevice(TorchDispatchMode):
     """`waits`: the operations for which a host would have waited, in order; `sent`: copies to the device."""
 
@@ -71,6 +89,15 @@ class PretendDevice(TorchDispatchMode):
         super().__init__()
         self.waits: list[str] = []
         self.sent = 0  # copies to the device
+        self._stores = _Stores(self.waits)
+
+    def __enter__(self) -> Self:
+        self._stores.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stores.__exit__(*error)
 
     def put(self, tensor: torch.Tensor) -> torch.Tensor:
         return OnDevice(tensor)
@@ -81,6 +108,8 @@ class PretendDevice(TorchDispatchMode):
         if any(t.device == DEVICE and not isinstance(t, OnDevice) for t in tensors):
             raise AssertionError(f"{func}: a tensor was made of a list on the device, which waits")
         source = any(isinstance(t, OnDevice) for t in tensors)
+        if source and str(func) not in COPIES:
+            self._check_devices(func, args, kwargs)
         target = kwargs.get("device")
         there = source if target is None else torch.device(target) == DEVICE
         if str(func) == "aten.copy_.default":
@@ -99,6 +128,14 @@ class PretendDevice(TorchDispatchMode):
         if written is not None and written.is_write:
             return tensors[0]
         return tree_map(lambda x: OnDevice(x) if there and isinstance(x, torch.Tensor) else x, out)
+
+    @staticmethod
+    def _check_devices(func: Any, args: Any, kwargs: Any) -> None:
+        """Numbers of the host, and indices, may meet tensors of a device; other tensors may not."""
+        met = (args[0], *args[2:]) if str(func) in INDEXED else args
+        found = [leaf for leaf in tree_leaves((met, kwargs)) if isinstance(leaf, torch.Tensor) and leaf.dim()]
+        if any(not isinstance(each, OnDevice) for each in found):
+            raise AssertionError(f"{func}: tensors of the host and of the device")
 
     @staticmethod
     def _waits(name: str, args: Any, kwargs: Any, source: bool, there: bool) -> bool:

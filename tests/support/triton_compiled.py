@@ -25,6 +25,7 @@ from triton.compiler import ASTSource
 
 from serve_app.engine.attention.triton import kernels, writing
 from serve_app.engine.attention.triton.backend import JOINED, WRITTEN
+from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.attention.triton.plan import PART
 from serve_app.engine.attention.triton.tiles import (
     LARGE_SHARED,
@@ -43,7 +44,7 @@ POINTERS = {
     **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes"), "*i32"),
     **dict.fromkeys(("part_start", "owners"), "*i32"),
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
-    **dict.fromkeys(("width", "count", "window"), "i32"),
+    **dict.fromkeys(("width", "count", "window", "splits"), "i32"),
     **dict.fromkeys(("scale", "softcap", "eps"), "fp32"),
     **dict.fromkeys(("key_scales", "value_scales", "hidden"), "*fp32"),
     **dict.fromkeys(("ranks", "order"), "*i32"),
@@ -53,6 +54,7 @@ POINTERS = {
 
 
 ALIGNED = [["tt.divisibility", 16]]
+CODING = (writing.write_codes, layer_kernels.rope_and_cache)
 ITEMSIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -69,7 +71,8 @@ def compiled(
     places = {(names.index(name),): value for name, value in chosen.items()}
     aligned = {(place,): ALIGNED for place, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(kernel, signature=signature, constexprs=places, attrs=aligned)
-    made = triton.compile(source, target=target, options=tile.options if tile is not None else {})
+    options = {**(tile.options if tile is not None else {}), **(ROUNDED if kernel in CODING else {})}
+    made = triton.compile(source, target=target, options=options)
     return f"{made.metadata.shared} {stack(made.asm['cubin'])}"
 
 
@@ -149,7 +152,6 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
         "RANKS": RANKS,
         "STEP": INPUTS,
         "OUTPUTS": OUTPUTS,
-        "SPLITS": 8,
     }
     for size, name in product((FEW, MANY), ("shrink", "expand")):
         taken = compiled(getattr(adapter_kernels, name), target, dtype, {**constants, "TILE": size})

@@ -36,6 +36,8 @@ class CudaAttention(BlockPools):
 
     def __init__(self) -> None:
         super().__init__()
+        # cuDNN makes a plan of tens of milliseconds for every new shape, and keeps it. Steps have any shape.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         self._context: ForwardContext | None = None
         self._groups: tuple[_Group, ...] = ()
 

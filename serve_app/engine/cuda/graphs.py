@@ -243,7 +243,12 @@ def graph_decodes(
     try:
         graphed.record(record or CudaGraphs(), progress)
     except Exception:  # of the driver, of memory, or of an operation that cannot be recorded
-        log.warning("no CUDA graphs: recording failed; decodes are launched kernel by kernel", exc_info=True)
+        # torch 2.11 takes the recording for one that goes on: it gives no memory back to other processes.
+        log.warning(
+            "no CUDA graphs: recording failed; decodes are launched kernel by kernel, and memory of the GPU "
+            "that torch has taken stays taken until this process ends",
+            exc_info=True,
+        )
         graphed.forget()
         return False
     forward.decode = graphed

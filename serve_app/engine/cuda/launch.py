@@ -7,6 +7,7 @@ from typing import Final
 import torch
 
 from serve_app.engine.attention.block_pools import Pools
+from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.cuda import kernels
 
 GATED_AT_ONCE: Final = 1024  # numbers of a program
@@ -87,6 +88,7 @@ class TritonKernels:
                 AT_ONCE=HEADS_AT_ONCE,
                 NORMS=norms is not None,
                 CODES=pools[0].scales is not None,
+                **ROUNDED,
             )
         return query
 

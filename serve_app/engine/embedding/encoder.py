@@ -85,6 +85,8 @@ def make_encoder(
 
     `first_position`: the number of a sequence's first position; `window`: tokens it may have.
     """
+    # cuDNN makes a plan of tens of milliseconds for every new shape, and keeps it. Inputs have any length.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     plain = EqualLengthEncoder(module)
     own = str(module.config._attn_implementation)
     lengths = [min(length, window) for length in _PROBE_LENGTHS]

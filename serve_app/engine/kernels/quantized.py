@@ -117,9 +117,9 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     The largest magnitude of a row has the code 127. Where the row's mean magnitude would be less than an
     eighth of that, the largest has a code up to 32,639, so that 127 is eight times the mean.
     """
-    wide, _ = _codes(x, torch.full((len(x),), MOST_CODE))
+    wide, _ = _codes(x, x.new_full((len(x),), MOST_CODE))
     # The mean is that of integers, so it does not depend on the order of a sum.
-    mean = wide.abs().sum(1, dtype=torch.float64).float() / torch.full((len(x),), float(x.shape[1]))
+    mean = wide.abs().sum(1, dtype=torch.float64).float() / x.new_full((len(x),), float(x.shape[1]))
     reach = torch.full_like(mean, MOST_CODE) / (REACH * mean)  # infinite for a row of zeros
     return _codes(x, MAX_CODE * reach.clamp_(1.0, MOST_CODE / MAX_CODE))
 
@@ -127,7 +127,7 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def cached_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys or values [..., D] -> what a cache of codes keeps of them: codes int8, and scales [...]."""
     rows = x.reshape(-1, x.shape[-1]).float()
-    codes, scales = _codes(rows, torch.full((len(rows),), MAX_CODE))
+    codes, scales = _codes(rows, rows.new_full((len(rows),), MAX_CODE))
     return codes.view(x.shape).to(torch.int8), scales.view(x.shape[:-1])
 
 

@@ -10,6 +10,7 @@ from triton.runtime import driver
 
 from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.triton import kernels, writing
+from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
 from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
 from serve_app.engine.forward_context import ForwardContext
@@ -148,6 +149,7 @@ class TritonAttention(BlockPools):
                 VALUE_DIM=values.shape[3],
                 KEY_PAD=_power_of_two(keys.shape[3]),
                 VALUE_PAD=_power_of_two(values.shape[3]),
+                **ROUNDED,
             )
             return
         sizes = keys.shape[2] * keys.shape[3], values.shape[2] * values.shape[3]

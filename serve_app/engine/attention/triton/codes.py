@@ -1,14 +1,17 @@
 """Rows of numbers as int8 codes with one scale each, in Triton.
 
-`kernels.quantized.cached_rows` is the same in torch. A device may round a number halfway between two
-codes to the other one.
+`kernels.quantized.cached_rows` is the same in torch. Launches of kernels that call `codes_of` take ROUNDED.
 """
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 import triton
 import triton.language as tl
 
+# A product and a sum in one, rounded once, would give some numbers between two codes the other one.
+ROUNDED: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 INFINITE = tl.constexpr(0x7F800000)  # the bits of infinity; those of NaN are more
 LEAST_PEAK = tl.constexpr(1e-30)
 ROUNDER = tl.constexpr(12582912.0)  # 1.5 * 2^23: a sum with it is rounded to an integer, ties to even

@@ -19,16 +19,15 @@ def shrink(
     ranks,  # [slots] int32
     order,  # int32: rows of x, those of a tile side by side
     tiles,  # [tiles, 3] int32: the first place in `order`, the number of rows, the slot
-    hidden,  # [SPLITS, tiles TILE, MODULES RANK] float32
+    hidden,  # [splits, tiles TILE, MODULES RANK] float32
     K: tl.constexpr,
     MODULES: tl.constexpr,
     RANK: tl.constexpr,  # the largest, a multiple of RANKS
     TILE: tl.constexpr,
     RANKS: tl.constexpr,
     STEP: tl.constexpr,  # inputs at once
-    SPLITS: tl.constexpr,
 ):
-    """RANKS sums of a tile's rows over one of SPLITS parts of the inputs, none above the slot's rank."""
+    """RANKS sums of a tile's rows over one of several parts of the inputs, none above the slot's rank."""
     tile = tl.program_id(0)
     column = tl.program_id(1) * RANKS
     split = tl.program_id(2)
@@ -42,9 +41,9 @@ def shrink(
     there = places < count
     rows = tl.load(order + tl.load(tiles + tile * 3) + places, mask=there, other=0).to(tl.int64)
     columns = column + tl.arange(0, RANKS)
-    PART: tl.constexpr = (K + SPLITS * STEP - 1) // (SPLITS * STEP) * STEP
+    part = tl.cdiv(K, tl.num_programs(2) * STEP) * STEP
     sums = tl.zeros([TILE, RANKS], dtype=tl.float32)
-    for start in range(split * PART, tl.minimum(K, (split + 1) * PART), STEP):
+    for start in range(split * part, tl.minimum(K, (split + 1) * part), STEP):
         inputs = start + tl.arange(0, STEP)
         inside = inputs < K
         some = tl.load(
@@ -60,14 +59,16 @@ def shrink(
     tl.store(hidden + place[:, None] * MODULES * RANK + columns[None, :], sums)
 
 
-@triton.jit
+# The number of parts follows that of tiles: as a constant, it would compile the kernel again and again.
+@triton.jit(do_not_specialize=["splits"])
 def expand(
-    hidden,  # [SPLITS, tiles TILE, MODULES RANK] float32
+    hidden,  # [splits, tiles TILE, MODULES RANK] float32
     b,  # [slots, N, RANK]
     ranks,  # [slots] int32
     order,
     tiles,
     out,  # [T, N]
+    splits,
     N: tl.constexpr,
     FIRST: tl.constexpr,  # outputs of the first module, and of the second
     SECOND: tl.constexpr,
@@ -76,7 +77,6 @@ def expand(
     TILE: tl.constexpr,
     RANKS: tl.constexpr,
     OUTPUTS: tl.constexpr,
-    SPLITS: tl.constexpr,
 ):
     """OUTPUTS outputs of one module of a tile's rows take what the rows' adapter adds."""
     tile = tl.program_id(0)
@@ -108,7 +108,7 @@ def expand(
     for column in range(0, rank, RANKS):
         columns = column + tl.arange(0, RANKS)
         some = tl.zeros([TILE, RANKS], dtype=tl.float32)
-        for split in range(SPLITS):
+        for split in range(splits):
             some += tl.load(place + split * apart + columns[None, :])
         matrix = tl.load(
             b + (slot * N + outputs)[:, None] * RANK + columns[None, :], mask=inside[:, None], other=0.0

@@ -58,14 +58,14 @@ class SiteStack:
         count = len(tiles.bounds)
         splits = max(1, min(features // PART, PROGRAMS // count))
         hidden = torch.empty(splits, count * tiles.size, modules * rank, dtype=torch.float32, device=x.device)
-        shape = {"MODULES": modules, "RANK": rank, "TILE": tiles.size, "RANKS": RANKS, "SPLITS": splits}
+        shape = {"MODULES": modules, "RANK": rank, "TILE": tiles.size, "RANKS": RANKS}
         kernels.shrink[(count, modules * rank // RANKS, splits)](
             *(x, self._a, self._ranks, tiles.order, tiles.bounds, hidden), K=features, STEP=INPUTS, **shape
         )
         widths = *self._site.widths.values(), 0, 0
         blocks = sum(-(-width // OUTPUTS) for width in widths)
         kernels.expand[(count, blocks)](
-            *(hidden, self._b, self._ranks, tiles.order, tiles.bounds, out),
+            *(hidden, self._b, self._ranks, tiles.order, tiles.bounds, out, splits),
             N=self._site.width,
             FIRST=widths[0],
             SECOND=widths[1],

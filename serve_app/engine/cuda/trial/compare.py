@@ -54,6 +54,7 @@ def attention_fault(
     use: AttentionUse, question: Question, dtype: torch.dtype, device: torch.device, tried: AttentionBackend
 ) -> str | None:
     """As `find_fault`, of one use of attention by the backend `tried`."""
+    limit = ATTENTION[dtype]
     spec = LayerSpec(use.kv_heads, use.key_dim, use.value_dim)
     prompts = Prompts.of(question.longest, question.block_size)
     backends: tuple[AttentionBackend, ...] = ReferenceAttention(), tried
@@ -70,7 +71,7 @@ def attention_fault(
             each.forward(0, query, key, value, batch.context, **options).float() for each in backends
         )
         difference = float((got - want).abs().max())
-        if not difference <= ATTENTION[dtype] * max(1.0, float(want.abs().max())):  # NaN is a fault too
+        if not difference <= limit * max(1.0, float(want.abs().max())):  # NaN is a fault too
             lengths = list(batch.context.query_lens)
             return f"attention of {use} differs by {difference:.3g} in a step of {lengths} tokens"
     return None

@@ -84,6 +84,36 @@ def test_every_mix_of_chunks_and_decodes_equals_the_reference(
         running[0].block_table[0] = 31 if step is STEPS[0] else 30
 
 
+@pytest.mark.parametrize("option", sorted(OPTIONS))
+@pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
+@pytest.mark.parametrize("codes", [False, True])
+def test_every_tensor_of_a_step_is_on_the_models_device(
+    kind: type[AttentionBackend], option: str, codes: bool
+) -> None:
+    """No operation takes tensors of two devices; "meta" is one on every machine, and holds no numbers."""
+    device = torch.device("meta")
+    backend = kind()
+    backend.allocate((LayerSpec(2, 8, 8),), BLOCKS, BLOCK, torch.float32, device, codes=codes)
+    options = {
+        name: value.to(device) if isinstance(value, torch.Tensor) else value
+        for name, value in OPTIONS[option].items()
+    }
+    first, second, _ = sequences()
+    for chunks in (
+        (Chunk(first, 0, 6, 6), Chunk(second, 0, 1, 1)),
+        (Chunk(first, 6, 1, 7), Chunk(second, 1, 1, 2)),
+    ):
+        context = build_batch(chunks, BLOCK, device).context
+        q, k, v = (torch.randn(len(context.slots), heads, 8, device=device) for heads in (HEADS, 2, 2))
+        assert backend.forward(0, q, k, v, context, scale=0.3, **options).device == device
+    backend.copy_blocks([(first.block_table[0], 31)])
+
+
+def test_no_plan_is_made_for_every_new_shape() -> None:
+    CudaAttention()
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 @pytest.mark.parametrize("option", ["plain", "all"])
 @pytest.mark.parametrize("kind", [ReferenceAttention, CudaAttention])
 @pytest.mark.parametrize("codes", [False, True])
