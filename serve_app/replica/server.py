@@ -141,6 +141,7 @@ class ModelServer:
                 OutputText,
                 self._encoder.tokenizer,
                 stop=StopStrings(request.stop, include_stop=request.include_stop),
+                min_tokens=request.sampling.min_tokens,
                 skip_special_tokens=request.skip_special_tokens,
                 # A grammar describes the text as the tokens spell it, with its first space.
                 continues=request.prompt.messages is None

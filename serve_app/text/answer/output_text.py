@@ -34,12 +34,14 @@ class OutputText:
         *,
         stop: StopStrings | Iterable[str] = (),
         include_stop: bool = False,
+        min_tokens: int = 0,
         skip_special_tokens: bool = True,
         continues: bool = False,
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         """`continues`: the text goes on where a raw prompt ended, so its first space is kept.
 
+        `min_tokens`: no stop string that ends in the first so many tokens ends the text.
         `shown_ids`: special tokens that are shown even if the others are skipped.
         The choices of a request may share one `StopStrings`, which then brings its own `include_stop`.
         """
@@ -49,6 +51,7 @@ class OutputText:
             skip_special_tokens=skip_special_tokens, continues=continues, shown_ids=shown_ids
         )
         self._matcher = StopMatcher(stops) if stops.strings else None
+        self._left = min_tokens  # tokens until a stop string may end the text
         self._show_end = stops.include_stop
         self._stop: str | None = None
 
@@ -65,7 +68,8 @@ class OutputText:
             return TextStep(self._detokenizer.push(shown), len(token_ids), None)
         parts: list[str] = []
         for used, token_id in enumerate(shown, start=1):
-            text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)))
+            may_end, self._left = self._left <= 0, self._left - 1
+            text, self._stop = self._matcher.push(self._detokenizer.push((token_id,)), may_end=may_end)
             parts.append(text)
             if self._stop is not None:
                 return TextStep("".join(parts), used, self._stop)
@@ -84,7 +88,7 @@ class OutputText:
         if self._matcher is None:
             return tail
         # Bytes that never became a character may still complete a stop string with U+FFFD.
-        text, self._stop = self._matcher.push(tail)
+        text, self._stop = self._matcher.push(tail, may_end=self._left < 0)
         return text if self._stop is not None else text + self._matcher.flush()
 
     def describe(self, position: PositionLogprobs) -> TextLogprob:

@@ -101,8 +101,11 @@ class StopMatcher:
         self._node = stops.root
         self._held = ""  # its length is the node's depth
 
-    def push(self, text: str) -> StopStep:
-        """Take more text. After a match the matcher is done and must not be pushed again."""
+    def push(self, text: str, *, may_end: bool = True) -> StopStep:
+        """Take more text. After a match the matcher is done and must not be pushed again.
+
+        Without `may_end` a stop string that ends in `text` is text like any other.
+        """
         stops, node = self._stops, self._node
         root, first_char = stops.root, stops.first_char
         if first_char is None:
@@ -117,7 +120,7 @@ class StopMatcher:
                 position = hit.start()
             node = _step(stops, node, buffer[position])
             position += 1
-            if node.match is not None:
+            if node.match is not None and may_end:
                 end = position if stops.include_stop else position - len(node.match)
                 self._node, self._held = root, ""
                 return StopStep(buffer[:end], node.match)

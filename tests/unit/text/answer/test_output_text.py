@@ -27,6 +27,24 @@ def test_the_token_that_completes_the_stop_string_counts_and_the_next_do_not(byt
     assert output.flush() == ""
 
 
+def test_no_stop_string_ends_within_the_first_tokens(byte_level: Tokenizer) -> None:
+    ids = byte_ids(byte_level, "xabxababx")
+    for least, shown in ((0, "x"), (2, "x"), (3, "xabx"), (5, "xabx"), (6, "xabxab"), (8, "xabxababx")):
+        for size in (1, 4, 9):
+            output = OutputText(byte_level, stop=["ab"], min_tokens=least)
+            steps = [output.push(ids[at : at + size]) for at in range(0, len(ids), size)]
+            assert "".join(step.text for step in steps) + output.flush() == shown, (least, size)
+            used = sum(step.num_tokens_used for step in steps)
+            assert used == min(9, len(shown) + 2)
+
+
+def test_half_a_character_at_the_end_stops_only_behind_the_first_tokens(byte_level: Tokenizer) -> None:
+    ids = byte_ids(byte_level, "aé")[:2]
+    for least, shown in ((1, ""), (2, "a\ufffd")):
+        output = OutputText(byte_level, stop=["a\ufffd"], min_tokens=least)
+        assert output.push(ids).text + output.flush() == shown
+
+
 def test_include_stop_keeps_the_match_and_nothing_after_it(byte_level: Tokenizer) -> None:
     output = OutputText(byte_level, stop=["cd"], include_stop=True)
     assert output.push(byte_ids(byte_level, "abcdef")) == TextStep("abcd", 4, "cd")
