@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from serve_app.api.backend import Backend, DeltaStream
 from serve_app.types import GenerateRequest, TokenDelta
+
+# Lists of deltas. What a slow client leaves above that waits where each request has a limit of its own.
+UNREAD: Final = 256
 
 
 class MergedStream:
@@ -15,6 +19,7 @@ class MergedStream:
     def __init__(self, backend: Backend, requests: Sequence[GenerateRequest], at_once: int) -> None:
         self._backend = backend
         self._slots = asyncio.Semaphore(at_once)
+        self._room = asyncio.Semaphore(UNREAD)
         self._arrived: asyncio.Queue[list[TokenDelta] | BaseException] = asyncio.Queue()
         self._streams: list[DeltaStream] = []
         self._tasks = [asyncio.ensure_future(self._pump(request)) for request in requests]
@@ -32,6 +37,7 @@ class MergedStream:
             if isinstance(item, BaseException):
                 raise item
             if item:
+                self._room.release()
                 return item
             self._left -= 1
         return []
@@ -47,6 +53,7 @@ class MergedStream:
             stream = self._backend.generate(request)
             self._streams.append(stream)
             while deltas := await stream.get():
+                await self._room.acquire()
                 self._arrived.put_nowait(deltas)
 
     def _pumped(self, task: asyncio.Task[None]) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from serve_app.api.exchange.call_stream import CallStream
+from serve_app.api.exchange.merge import UNREAD, MergedStream
 from serve_app.errors import GenerationFailed, Overloaded
 from serve_app.types import FinishReason, GenerateRequest, Overflow, Prompt, TokenDelta, Usage
 from tests.support.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
@@ -57,6 +59,29 @@ async def test_no_more_prompts_are_under_way_than_may_be() -> None:
     await backend.closed.wait()
     with pytest.raises(GenerationFailed):  # and does not wait
         await stream.get()
+
+
+async def test_what_a_slow_client_leaves_waits_where_each_prompt_has_its_limit() -> None:
+    taken = 0
+
+    class Endless:
+        migrations = 0
+
+        async def get(self) -> list[TokenDelta]:
+            nonlocal taken
+            taken += 1
+            return [TokenDelta(request_id="r", index=0, text="a")]
+
+        def close(self) -> None: ...
+
+    backend = SimpleNamespace(generate=lambda request: Endless())
+    with closing(MergedStream(backend, prompts(3), at_once=3)) as stream:  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        assert taken == UNREAD + 3  # each prompt has one in its hands
+        for _ in range(10):
+            await stream.get()
+        await asyncio.sleep(0.05)
+        assert taken == UNREAD + 3 + 10
 
 
 async def test_progress_is_noted_and_not_delivered() -> None:
