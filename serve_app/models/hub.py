@@ -11,6 +11,7 @@ import errno
 import json
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -53,7 +54,7 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
             raise _not_an_id(repo) from error
     try:
         info = HfApi().model_info(repo, revision=revision, files_metadata=True, timeout=_TIMEOUT_S)
-        return _download(repo, info, progress)
+        return _download(repo, revision, info, progress)
     except GatedRepoError as error:  # before its base class RepositoryNotFoundError
         raise ModelLoadError(
             f"model {repo!r} is gated: accept its licence on https://huggingface.co/{repo} and set HF_TOKEN "
@@ -71,7 +72,9 @@ def fetch(repo: str, revision: str | None, progress: Callable[[str], None]) -> t
         return _fall_back(repo, revision, progress, error)
 
 
-def _download(repo: str, info: Any, progress: Callable[[str], None]) -> tuple[Path, str]:
+def _download(
+    repo: str, revision: str | None, info: Any, progress: Callable[[str], None]
+) -> tuple[Path, str]:
     commit = str(info.sha)
     sizes = {f.rfilename: int(f.size or 0) for f in info.siblings if "/" not in f.rfilename}
     weights = wanted_weights(list(sizes))
@@ -86,7 +89,17 @@ def _download(repo: str, info: Any, progress: Callable[[str], None]) -> tuple[Pa
     for number, name in enumerate(weights, 1):
         progress(f"{repo}: file {number} of {len(weights)}, {name}, {sizes[name] / 2**30:.2f} GiB")
         hf_hub_download(repo, name, revision=commit)
+    _note(folder, revision or constants.DEFAULT_REVISION, commit)
     return folder, commit
+
+
+def _note(snapshot: Path, revision: str, commit: str) -> None:
+    """Have the cache find `snapshot` by the name that was asked for: only its commit was downloaded."""
+    if revision != commit:
+        ref = snapshot.parents[1] / "refs" / revision
+        with suppress(OSError):  # found by the hub's answer alone, then
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            ref.write_text(commit, "utf-8")
 
 
 def wanted_weights(names: list[str]) -> list[str]:
@@ -104,7 +117,9 @@ def cached(repo: str, revision: str | None) -> Path | None:
 
 
 def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
-    folder = Path(snapshot_download(repo, revision=revision, local_files_only=True))
+    # Of other files, such as a README, the cache only knows that they are not there.
+    patterns = list(TEXT_PATTERNS)
+    folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, local_files_only=True))
     index = folder / "model.safetensors.index.json"
     wanted = set(json.loads(index.read_text("utf-8"))["weight_map"].values()) if index.is_file() else set()
     present = {path.name for path in folder.glob("*" + WEIGHTS_SUFFIX)}

@@ -25,8 +25,8 @@ from huggingface_hub.errors import (
 from serve_app.models import hub
 from serve_app.models.errors import ModelLoadError
 from serve_app.models.hub import _http_error
+from tests.support.hub_server import COMMIT, hub_server
 
-COMMIT = "c" * 40
 FILES = {
     "config.json": 10,
     "model-00001-of-00002.safetensors": 2**30,
@@ -70,7 +70,7 @@ class FakeHub:
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeHub:
-    made = FakeHub(tmp_path)
+    made = FakeHub(tmp_path / "snapshots" / COMMIT)
     monkeypatch.setattr(hub, "HfApi", lambda: made)
     monkeypatch.setattr(hub, "snapshot_download", made.snapshot_download)
     monkeypatch.setattr(hub, "hf_hub_download", made.hf_hub_download)
@@ -168,6 +168,38 @@ def test_offline_mode_never_asks_the_hub(
     folder = in_cache(fake, tmp_path)
     assert hub.fetch("owner/model", None, print) == (folder, COMMIT)
     assert all(name == "snapshot" for name, _ in fake.calls)
+
+
+@pytest.mark.parametrize("revision", [None, "v1/best", COMMIT])
+def test_what_was_downloaded_is_found_again_without_the_hub(tmp_path: Path, revision: str | None) -> None:
+    """The real library, and a hub that ends after the first start."""
+    script = (
+        "import sys\n"
+        "from serve_app.models import hub\n"
+        f"folder, commit = hub.fetch('org/model', {revision!r}, print)\n"
+        f"assert hub.cached('org/model', {revision!r}) == folder\n"
+        "print('found', commit, sorted(path.name for path in folder.iterdir()))\n"
+    )
+    files = {"config.json": b"{}", "model.safetensors": b"abc", "README.md": b"#", ".gitattributes": b""}
+    environment = {**os.environ, "HF_HOME": str(tmp_path)}
+    environment.pop("HF_HUB_OFFLINE", None)
+
+    def started(**more: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", script],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()[-1]
+
+    with hub_server("org/model", files) as address:
+        first = started(HF_ENDPOINT=address)
+    assert first == f"found {COMMIT} ['config.json', 'model.safetensors']"
+    assert started(HF_ENDPOINT="http://127.0.0.1:9") == first
+    assert started(HF_HUB_OFFLINE="1") == first
 
 
 def test_a_refused_connection_is_told_as_an_unreachable_hub(tmp_path: Path) -> None:
