@@ -82,6 +82,7 @@ class SnapshotFeed:
         self._told: GatewayReport | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_new = True
+        self._is_kept = True  # the file has `current`
         self.on_answer: Callable[[], None] = lambda: None  # called after each poll that was answered
         self._confirmed = -math.inf  # when the control plane last said that ours is the newest
         self.current: Snapshot | None = None  # None: none was ever seen, neither here nor in the file
@@ -150,9 +151,7 @@ class SnapshotFeed:
             self._confirmed = time.monotonic()
             if found is not None:
                 self._take(found)
-                await self._keep(found)
-            else:
-                await asyncio.to_thread(_confirm, self._file)
+            await self._keep(is_new=found is not None)
             self.on_answer()
 
     @property
@@ -184,11 +183,18 @@ class SnapshotFeed:
             except Exception:  # what one part cannot take does not keep others from it
                 logger.exception("snapshot %d is not taken whole", snapshot.version)
 
-    async def _keep(self, snapshot: Snapshot) -> None:
+    async def _keep(self, *, is_new: bool) -> None:
+        """Have the file say what is in force, and that it is the newest; again, if it could not be kept."""
+        if self.current is None or (self._is_kept and not is_new):
+            await asyncio.to_thread(_confirm, self._file)
+            return
+        was_kept, self._is_kept = self._is_kept, False
         try:
-            await asyncio.to_thread(_write, self._file, _encoder.encode(snapshot))
+            await asyncio.to_thread(_write, self._file, _encoder.encode(self.current))
+            self._is_kept = True
         except OSError as error:
-            logger.warning("snapshot %d is not kept: %s", snapshot.version, error)
+            if was_kept or is_new:
+                logger.warning("snapshot %d is not kept: %s", self.current.version, error)
 
     def _note_failure(self, error: Exception) -> None:
         if self._heard.is_set():

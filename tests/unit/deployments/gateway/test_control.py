@@ -26,6 +26,7 @@ from serve_app.types.control import (
     Snapshot,
     WatchSnapshot,
 )
+from tests.support.small_disk import fill, free, small_disk
 
 ENDPOINT = {"name": "mine", "served_entities": [{"model": "demo-chat"}]}
 KEY = KnownKey(
@@ -146,6 +147,32 @@ async def test_the_age_of_a_snapshot_counts_from_the_last_word_of_the_control_pl
         assert 4_000.0 <= feed.age_s < 4_060.0  # a gateway that starts alone knows how old it is
         link.is_away = False
         await until(lambda: feed.age_s < 60.0)
+
+
+async def test_a_snapshot_that_a_full_disk_took_not_is_kept_later_and_no_older_one_passes_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The older one may have a key that was revoked since."""
+    monkeypatch.setattr(control, "POLL_S", 0.0)  # "nothing new", again and again
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        file = disk / "snapshot"
+        link = FakeLink(Snapshot(version=7, keys=(KEY,)))
+        async with feeding(link, file) as (feed, taken):
+            await until(file.exists)
+            fill(disk)
+            link.change(Snapshot(version=8))
+            await until(lambda: taken[-1].version == 8)
+            os.utime(file, (1.0, 1.0))
+            told = len(link.reports)
+            await until(lambda: len(link.reports) > told + 5)
+            assert file.stat().st_mtime == 1.0
+            assert feed.age_s < 60.0
+            free(disk)
+            await until(lambda: file.stat().st_mtime > 1.0)
+        link.is_away = True
+        async with feeding(link, file) as (feed, taken):
+            await feed.first(0.05)
+            assert taken == [Snapshot(version=8)]
 
 
 async def test_a_file_that_is_broken_or_missing_is_no_snapshot(tmp_path: Path) -> None:
