@@ -72,6 +72,7 @@ class KeyFile:
         try:
             state = self._stat()
             if state == self._state:
+                self.refused = False  # a file that was away, and is back
                 return
             keys = self._read()
         except (KeyFileError, OSError, UnicodeDecodeError) as error:

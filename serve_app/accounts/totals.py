@@ -39,7 +39,7 @@ class Total:
 
 
 def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "entity")) -> list[Total]:
-    """One total for each combination of the fields `by`, in their order.
+    """One total for each combination of the fields `by`, in their order; copies for a shadow are left out.
 
     A request of a user in several groups counts in each of them, where `by` has "group". Days and months are
     those in which requests began, in UTC. Raises ValueError for a field that is not in `FIELDS`.
@@ -49,6 +49,8 @@ def summarise(records: Iterable[UsageRecord], by: Sequence[str] = ("endpoint", "
         raise ValueError(f"by: {unknown[0]!r} is none of {', '.join(FIELDS)}")
     totals: dict[tuple[str, ...], Total] = {}
     for record in records:
+        if record.shadow:
+            continue
         for group in product(*(_values(record, name) for name in by)):
             totals.setdefault(group, Total(group)).add(record)
     return [totals[group] for group in sorted(totals)]

@@ -166,6 +166,10 @@ def test_a_file_that_is_not_understood_changes_nothing_until_it_is_mended(tmp_pa
     ]
     keys.write(line_b)
     assert (keys.admits(key_a), keys.admits(key_b), keys.accounts.refused) == (None, "b", False)
+    away = keys.path.rename(tmp_path / "away")
+    assert (keys.admits(key_b), keys.accounts.refused) == ("b", True)
+    away.rename(keys.path)
+    assert (keys.admits(key_b), keys.accounts.refused) == ("b", False)
 
 
 def test_a_file_without_any_key_shuts_everybody_out(tmp_path):

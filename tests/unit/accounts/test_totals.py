@@ -31,6 +31,7 @@ def test_requests_tokens_and_costs_add_up_in_groups() -> None:
         record(entity="b", migrations=2),
         record(prompt_tokens=5, outcome="aborted", cost=0.25, currency="EUR"),
         record(prompt_tokens=1, outcome="lost", cost=0.25, currency="USD"),
+        record(prompt_tokens=100, shadow=True),
     ]
     assert summarise(records) == [
         Total(
