@@ -95,11 +95,18 @@ class ProvisionedConfig(ConfigModel):
 
     @property
     def min_replicas(self) -> int:
-        return math.ceil(self.min_throughput / self.replica_throughput)
+        return replicas_for(self.min_throughput, self.replica_throughput)
 
     @property
     def max_replicas(self) -> int:
-        return math.ceil(self.max_throughput / self.replica_throughput)
+        return replicas_for(self.max_throughput, self.replica_throughput)
+
+
+def replicas_for(throughput: float, of_one: float) -> int:
+    """The fewest replicas of `of_one` each that have `throughput`."""
+    number = throughput / of_one
+    nearest = round(number)  # 153 are fifteen times 10.2, though not in floats
+    return nearest if math.isclose(number, nearest) else math.ceil(number)
 
 
 class EmbeddingConfig(ConfigModel):

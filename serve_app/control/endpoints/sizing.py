@@ -6,12 +6,12 @@ replica batches. `workload_size` is Databricks' word for requests at once: Small
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from serve_app.config import ControlConfig
+from serve_app.config.model import replicas_for
 from serve_app.control.endpoints.cluster import Offer
 from serve_app.errors import InvalidField
 from serve_app.types.control import EntityWanted
@@ -102,7 +102,7 @@ def _range(least: int | None, most: int | None, each: float, field: str) -> tupl
     high = low if most is None else most
     if low > high:
         raise InvalidField(field, "must not exceed the maximum")
-    return math.ceil(low / each), math.ceil(high / each)
+    return replicas_for(low, each), replicas_for(high, each)
 
 
 def _positive(value: int, field: str) -> int:

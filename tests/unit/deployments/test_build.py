@@ -93,6 +93,11 @@ def test_replicas_make_what_was_bought_and_one_fewer_would_not(
     assert bought.max_replicas >= 1
 
 
+def test_fifteen_times_a_throughput_are_fifteen_replicas_though_not_in_floats() -> None:
+    bought = ProvisionedConfig(min_throughput=153, max_throughput=153, replica_throughput=10.2)
+    assert (bought.min_replicas, bought.max_replicas) == (15, 15)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
