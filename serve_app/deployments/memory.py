@@ -110,7 +110,9 @@ def _group(folder: Path) -> Memory | None:
 def _file_cache(stat: Path) -> int:
     """Bytes of a group that the kernel takes back when it needs them."""
     values = dict(line.split(" ", 1) for line in stat.read_text().splitlines() if " " in line)
-    return int(values.get("total_inactive_file", values.get("inactive_file", "0")))
+    # Pages that were read twice are active, such as weights after a restart, and are given back as well.
+    kinds = ("inactive_file", "active_file")
+    return sum(int(values.get(f"total_{kind}", values.get(kind, "0"))) for kind in kinds)
 
 
 class MemoryGuard:

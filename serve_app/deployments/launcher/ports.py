@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 from serve_app.api.dialects.family import Family
@@ -38,13 +39,22 @@ def v1(config: dict[str, Any]) -> Family:
 
 
 def reachable(host: str) -> str:
-    """An address of this machine at which `host` answers."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    """An address of this machine at which `host` answers, as a URL has it."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else in_url(host)
 
 
-def check(config: dict[str, Any]) -> None:
-    """Raises CannotServe for a port of the file that is taken."""
+def in_url(host: str) -> str:
+    """A host, or the address of one, as a URL has it."""
+    return f"[{host}]" if ":" in host else host
+
+
+def check(config: dict[str, Any], proxy: Mapping[str, int]) -> None:
+    """Raises CannotServe for a port of the file that is taken, or is one of the `proxy`'s own."""
     host, port = address(config)
+    if both := {port, rpc_port(config)} & set(proxy.values()):
+        raise CannotServe(
+            f"the server's own proxy takes port {min(filter(None, both))}; choose another in the deploy file"
+        )
     _check(host, port, "http_options.port")
     check_rpc(config)
 
@@ -57,13 +67,13 @@ def check_rpc(config: dict[str, Any], *, besides: int | None = None) -> None:
 
 
 def _check(host: str, port: int, setting: str) -> None:
-    with socket.socket() as sock:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             sock.bind((host, port))
         except OSError as error:
             raise CannotServe(
-                f"{host}:{port} cannot be used ({error.strerror}). Stop what listens there "
+                f"{in_url(host)}:{port} cannot be used ({error.strerror}). Stop what listens there "
                 f"(`ss -ltnp 'sport = :{port}'` names it), or change {setting} in the deploy file."
             ) from error
 

@@ -58,6 +58,7 @@ class Server:
         self._link = link
         self._config: dict[str, Any] = {}
         self._note: Note | None = None
+        self._told_grace_s: float | None = None  # the launcher
         self._stops = False
 
     def run(self) -> int:
@@ -77,9 +78,10 @@ class Server:
 
     def _start(self) -> None:
         started = time.monotonic()
-        proxy = environment.PLAIN
+        proxy, proxy_ports = environment.PLAIN, {}
         if self._options.use_haproxy:
-            proxy = environment.haproxy(self._folder, **ports.haproxy_ports())
+            proxy_ports = ports.haproxy_ports()
+            proxy = environment.haproxy(self._folder, **proxy_ports)
         token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
         # First: Ray reads it when it is imported.
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
@@ -87,7 +89,7 @@ class Server:
         worker_template.start(self._folder)
         with collects_later():  # whoever reads the file imports Ray
             self._config = config = read(self._options.file)
-        ports.check(config)
+        ports.check(config, proxy_ports)
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
         say(f"starting Ray ... ({time.monotonic() - started:.1f} s)")
@@ -143,12 +145,14 @@ class Server:
 
     def _tell_launcher(self) -> None:
         """That it may say `stop`, and how long it then has to wait; the last word counts."""
-        self._link.sendall(f"ready {self._grace_s}\n".encode())
+        if self._grace_s != self._told_grace_s:  # the launcher reads at a stop alone
+            self._link.sendall(f"ready {self._grace_s}\n".encode())
+            self._told_grace_s = self._grace_s
 
     def _tell_ready(self, seconds: float) -> None:
         self._tell_launcher()
         host, port = ports.address(self._config)
-        show(f"\nserve: ready on http://{host}:{port} after {seconds:.1f} s. Try:\n\n")
+        show(f"\nserve: ready on http://{ports.in_url(host)}:{port} after {seconds:.1f} s. Try:\n\n")
         show(f"{_example(host, port, chat_endpoint(self._config))}\n\n")
         if (rpc := ports.rpc_port(self._config)) is not None:
             show(f"KServe v2 over gRPC: {ports.reachable(host)}:{rpc}\n\n")

@@ -46,7 +46,7 @@ def test_the_limit_of_a_container_counts_and_file_caches_are_free(
         {
             "memory.max": 100 * MIB,
             "memory.current": 99 * MIB,
-            "memory.stat": f"anon 5\ninactive_file {9 * MIB}",
+            "memory.stat": f"anon 5\ninactive_file {6 * MIB}\nactive_file {3 * MIB}",
         },
     )
     assert memory(tmp_path / "root", own) == Memory(free=10 * MIB, total=100 * MIB)
@@ -57,7 +57,7 @@ def test_the_tightest_of_nested_groups_counts(tmp_path: Path, own: Path) -> None
     numbers: dict[str, int | str] = {
         "memory.limit_in_bytes": 2**62,
         "memory.usage_in_bytes": 3,
-        "memory.stat": "total_inactive_file 0",
+        "memory.stat": "inactive_file 7\ntotal_inactive_file 0\ntotal_active_file 0",
     }
     group(tmp_path / "memory", numbers)
     group(tmp_path / "memory" / "outer", {**numbers, "memory.limit_in_bytes": 4})
