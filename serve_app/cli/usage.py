@@ -39,7 +39,7 @@ def _fields(context: click.Context, parameter: click.Parameter, value: str) -> t
     "--dir",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The gateway's usage_dir.  [default: $XDG_STATE_HOME/serve-app/usage]",
+    help="The gateway's usage_dir.  [default: $SERVE_APP_USAGE_DIR, else $XDG_STATE_HOME/serve-app/usage]",
 )
 @click.option(
     "--url",

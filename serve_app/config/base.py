@@ -11,6 +11,8 @@ from typing import Annotated, ClassVar, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
+USAGE_DIR: Final = "SERVE_APP_USAGE_DIR"  # in the environment: where a volume for all pods is mounted
+
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where this user's servers keep what must outlive them: `XDG_STATE_HOME` or ~/.local/state."""
@@ -20,7 +22,8 @@ def state_dir(environ: Mapping[str, str] = os.environ) -> Path:
 
 def default_usage_dir(environ: Mapping[str, str] = os.environ) -> Path:
     """Where usage is written down unless `usage_dir` says otherwise."""
-    return state_dir(environ) / "usage"
+    given = environ.get(USAGE_DIR)
+    return Path(given) if given else state_dir(environ) / "usage"
 
 
 _VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")

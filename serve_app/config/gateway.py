@@ -31,7 +31,9 @@ class GatewayConfig(ConfigModel):
         description="How long a changed endpoint stays as it was while its new applications come up.",
     )
     usage_dir: Path | None = Field(
-        None, description="Folder of the usage journal; none: $XDG_STATE_HOME/serve-app/usage."
+        None,
+        description="Folder of the usage journal; none: $SERVE_APP_USAGE_DIR, or "
+        "$XDG_STATE_HOME/serve-app/usage.",
     )
     usage_journal_days: int = Field(
         30,

@@ -56,18 +56,16 @@ def test_an_overlay_may_keep_weights_and_usage_on_volumes(overlay: str, tmp_path
             for each in pod["volumes"]
             if "persistentVolumeClaim" in each
         }
-        mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+        container = pod["containers"][0]
+        mounts = {each["name"]: Path(each["mountPath"]) for each in container["volumeMounts"]}
         assert set(claimed.values()) == (set() if name == "head" else claims)
         if name != "head":
-            # Where the server writes them: below the home of the image's user.
-            home = re.findall(r"^ENV HOME=(.*)$", (ROOT / "Dockerfile").read_text(), re.M)[0]
-            usage = default_usage_dir({"XDG_STATE_HOME": f"{home}/.local/state"})
+            environ = {each["name"]: each.get("value", "") for each in container["env"]}
             database = {Path("/var/lib/serve-app")} if "serve-app-database" in claims else set()
-            assert {Path(mounts[each]) for each in claimed} == {
-                usage,
-                Path(home, ".cache/huggingface"),
-                *database,
-            }
+            written = {default_usage_dir(environ), Path(environ["HF_HOME"]), *database}
+            assert {mounts[each] for each in claimed} == written
+        # Folders between a mount and one inside of it are root's, so the server could not write there.
+        assert not [each for each in mounts.values() if set(each.parents) & set(mounts.values())]
 
 
 @needs_kubectl

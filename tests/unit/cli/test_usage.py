@@ -194,4 +194,5 @@ def test_the_usual_place_is_that_of_the_gateway(invoke, folder, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     assert len(invoke("usage", "--records").stdout.splitlines()) == 5
     assert default_usage_dir() == state / "serve-app" / "usage"
+    assert default_usage_dir({"XDG_STATE_HOME": "/a", "SERVE_APP_USAGE_DIR": "/b"}) == Path("/b")
     assert default_usage_dir({"HOME": "x"}) == Path.home() / ".local/state/serve-app/usage"
