@@ -57,6 +57,7 @@ def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     values, ids = _any_largest(x, k + 1)
     # With the boundary not tied the set is unique, and only its order is left to decide.
     tied = ((values[:, k - 1] == values[:, k]) & (values[:, k] > NEVER)).nonzero().flatten().tolist()
+    few = (values[:, k - 1] == NEVER).nonzero().flatten().tolist()  # fewer than k tokens can be chosen
     ids, _ = ids[:, :k].sort(dim=-1)
     values, order = torch.sort(x.gather(1, ids), dim=-1, descending=True, stable=True)
     ids = ids.gather(1, order)
@@ -64,6 +65,12 @@ def largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
         reached = (~(x[row] < values[row, -1])).nonzero().flatten()  # NaN too, which sorts before all others
         values[row], order = _first(x[row, reached], k)
         ids[row] = reached[order]
+    for row in few:
+        possible = (x[row] != NEVER).nonzero().flatten()
+        others = (x[row, :k] == NEVER).nonzero().flatten()  # the first of them, as many as are needed
+        found = torch.cat((possible, others))[:k]
+        values[row], order = _first(x[row, found], k)
+        ids[row] = found[order]
     return values, ids
 
 
@@ -82,7 +89,7 @@ def _any_largest(x: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
     inside = split.gather(1, chosen.unsqueeze(-1).expand(-1, -1, _TOP_BLOCK)).flatten(1)  # [R, k*32]
     best = inside.topk(k, dim=-1)
     block = chosen.gather(1, best.indices // _TOP_BLOCK)
-    # Padding can only be met among tokens of probability zero; keep its id inside the row.
+    # Padding can only be met among tokens that cannot be chosen; keep its id inside the row.
     return best.values, (block * _TOP_BLOCK + best.indices % _TOP_BLOCK).clamp_(max=x.shape[1] - 1)
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serve_app.engine.kernels import SWITCH
-from serve_app.engine.sampling.topk import highest, largest
+from serve_app.engine.sampling.topk import NEVER, highest, largest
 
 torch.set_num_threads(1)
 
@@ -69,14 +69,20 @@ def test_highest_of_a_row_of_which_nothing_is_left_is_its_first_token() -> None:
     assert (value.tolist(), ids.tolist()) == ([float("-inf")] * 2, [0, 0])
 
 
-def test_largest_of_a_row_with_few_possible_tokens_keeps_ids_inside_it() -> None:
-    x = torch.full((1, 2001), float("-inf"))
-    x[0, 7] = x[0, 1999] = 1.0
-    values, ids = largest(x, 20)
-    assert ids[0, :2].tolist() == [7, 1999]
-    assert values[0, 2:].eq(float("-inf")).all()
-    assert int(ids.min()) >= 0
-    assert int(ids.max()) <= 2000
+@pytest.mark.parametrize("width", [2_001, 32_001, 50_257])  # none fills its last block
+@pytest.mark.parametrize("k", [1, 8, 20, 50])
+def test_largest_of_a_row_with_few_possible_tokens_is_the_head_of_a_stable_sort(width: int, k: int) -> None:
+    for seed in range(10):
+        random = torch.Generator().manual_seed(seed)
+        x = torch.full((3, width), NEVER)
+        for row in x:
+            possible = torch.randperm(width, generator=random)[: seed * (k + 2) // 10]
+            row[possible] = torch.randn(len(possible), generator=random)
+        x[0, width - 1], x[1, width - 1] = 1.0, float("nan")
+        values, ids = largest(x, k)
+        wanted, order = torch.sort(x, dim=-1, descending=True, stable=True)
+        assert torch.equal(ids, order[:, :k])
+        torch.testing.assert_close(values, wanted[:, :k], atol=0, rtol=0, equal_nan=True)
 
 
 def test_a_row_with_nan_and_ties_leaves_the_others_alone() -> None:
