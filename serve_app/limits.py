@@ -77,6 +77,7 @@ MAX_STOP_SEQUENCES: Final = 256  # of tokens; each is compared with the tail of 
 MAX_STOP_SEQUENCE_TOKENS: Final = 64  # the length of that comparison
 MAX_DRAFT_TOKENS: Final = 1_024  # each is a row of logits, within what a step has of them
 MAX_LOGITS_BYTES: Final = 64 * 2**20  # of one request: 524 rows of a vocabulary of 32,000 in float32
+MAX_PROMPT_LOGPROBS: Final = 250_000  # of one request, all choices: what a message to a gateway holds
 MAX_BEAM_WIDTH: Final = 64  # each beam is a sequence, and all of them take their tokens in one step
 MAX_BEAM_CANDIDATES: Final = 4_096  # continuations a search looks at in a step: width x (1 + end tokens)
 MAX_LENGTH_PENALTY: Final = 10.0  # an exponent, both signs: beyond it a score leaves float32

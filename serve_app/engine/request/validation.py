@@ -44,6 +44,7 @@ def validate(
     _between("n", request.n, 1, limits.MAX_N)
     _between("logprobs", request.logprobs, 0, limits.MAX_LOGPROBS)
     _between("prompt_logprobs", request.prompt_logprobs, 0, limits.MAX_LOGPROBS)
+    _prompt_logprobs(request)
     if request.timeout_s is not None and not request.timeout_s > 0:
         raise InvalidField("timeout", "must be positive.", joint=" ")
     _sampling(request.sampling, vocab_size)
@@ -92,6 +93,19 @@ def _prompt(request: EngineRequest, vocab_size: int, window: int) -> None:
             f"is {max_tokens}, but after a prompt of {length} tokens the context window of "
             f"{window} has room for {window - length}.",
             joint=" ",
+        )
+
+
+def _prompt_logprobs(request: EngineRequest) -> None:
+    """Those of all choices go to the gateway at once."""
+    if request.prompt_logprobs is None:
+        return
+    listed = len(request.token_ids) * (1 + request.prompt_logprobs)
+    if request.n * listed > limits.MAX_PROMPT_LOGPROBS:
+        raise InvalidField(
+            "prompt_logprobs",
+            f"{request.n} x {listed} log-probabilities of the prompt are wanted, n counted; an answer holds "
+            f"at most {limits.MAX_PROMPT_LOGPROBS}. Ask for fewer, or for fewer choices.",
         )
 
 
