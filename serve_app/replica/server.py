@@ -123,16 +123,19 @@ class ModelServer:
         if request.left_to_model:
             sampling = self._defaults.fill(request.sampling, request.left_to_model)
             request = replace(request, sampling=sampling)
-        token_ids = await self._encoder.encode(request, self._window.most_prompt(request))
-        request, token_ids = self._window.fit(request, token_ids)
+        whole = await self._encoder.encode(request, self._window.most_prompt(request))
+        request, token_ids = self._window.fit(request, whole)
         engine_request = going_on(await self._encoder.engine_request(request, token_ids), request)
         if adapter is not None:
             engine_request = replace(engine_request, adapter=adapter)
         reader = AnswerReader(self._encoder.answers, request, token_ids, self._encoder.tokenizer)
         if (grammar := reader.grammar()) is not None:
             engine_request = await self._constrained(engine_request, grammar, reader.grammar_field)
-        if request.timeout_s is not None and time.monotonic() - started > request.timeout_s:
-            raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
+        if request.timeout_s is not None:
+            left = request.timeout_s - (time.monotonic() - started)
+            if left <= 0:
+                raise DeadlineExceeded("timeout: the deadline passed before the request was queued")
+            engine_request = replace(engine_request, timeout_s=left)
         state = RequestState(
             request,
             token_ids,
@@ -149,7 +152,7 @@ class ModelServer:
                 or request.grammar is not None,
                 shown_ids=reader.marker_ids,
             ),
-            prompt_text=self._prompt_text(request, token_ids) if request.echo else None,
+            prompt_text=self._prompt_text(request, whole, token_ids) if request.echo else None,
             describe=self._encoder.tokenizer.describe,
             first_prompt_token=self._first_prompt_token(request, token_ids),
         )
@@ -182,8 +185,9 @@ class ModelServer:
             raise error.renamed(field) from error
         return replace(request, grammar=compiled, sampling=replace(request.sampling, ignore_eos=False))
 
-    def _prompt_text(self, request: GenerateRequest, token_ids: list[int]) -> str:
-        if request.prompt.text is not None:
+    def _prompt_text(self, request: GenerateRequest, whole: list[int], token_ids: list[int]) -> str:
+        """The text of the prompt as it is computed: of one that was cut, the text of what is left."""
+        if request.prompt.text is not None and len(token_ids) == len(whole):
             return request.prompt.text
         return self._encoder.tokenizer.decode(token_ids, skip_special_tokens=False)
 

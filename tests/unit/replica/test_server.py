@@ -5,6 +5,7 @@ import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,8 +15,9 @@ from transformers import AutoModelForCausalLM
 from serve_app.config import EngineConfig, ModelConfig
 from serve_app.errors import InvalidField, PromptTooLong, Unavailable, UnsupportedField
 from serve_app.models.errors import ModelLoadError
+from serve_app.replica.prompt import PromptEncoder
 from serve_app.replica.server import ModelServer
-from serve_app.types import FinishReason, GenerateRequest, Prompt, SamplingParams
+from serve_app.types import EngineRequest, FinishReason, GenerateRequest, Prompt, SamplingParams
 from tests.support.sink import Sink
 from tests.support.tiny_llama import make_tiny_llama, tiny_tokenizer
 
@@ -172,6 +174,41 @@ async def test_echo_gives_the_prompt_and_its_log_probabilities(server: ModelServ
     assert first.prompt_logprobs[0].logprob is None
     assert all(p.logprob is not None and p.logprob < 0 for p in first.prompt_logprobs[1:])
     assert all(d.prompt_text is None for d in sink.deltas[1:])
+
+
+async def test_echo_of_a_prompt_that_was_cut_is_what_is_left_of_it(server: ModelServer) -> None:
+    whole = await run(server, request(echo=True))
+    ids = whole.deltas[0].prompt_token_ids
+    assert ids is not None
+    cut = (await run(server, request(echo=True, truncate_prompt=2))).deltas[0]
+    assert cut.prompt_token_ids == ids[-2:]
+    assert cut.prompt_text == tiny_tokenizer().decode(ids[-2:])
+    assert (await run(server, request(echo=True, truncate_prompt=100))).deltas[
+        0
+    ].prompt_text == "Hello, world"
+
+
+async def test_what_passed_before_the_engine_has_the_request_counts_for_its_time(
+    server: ModelServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[float | None] = []
+    add = server._driver.add
+
+    def noted(asked: EngineRequest) -> None:
+        given.append(asked.timeout_s)
+        add(asked)
+
+    encode = PromptEncoder.encode
+
+    async def late(*args: Any) -> list[int]:
+        await asyncio.sleep(0.2)
+        return await encode(*args)
+
+    monkeypatch.setattr(server._driver, "add", noted)
+    monkeypatch.setattr(PromptEncoder, "encode", late)
+    await run(server, request(timeout_s=60.0))
+    assert given[0] is not None
+    assert 0 < given[0] <= 59.8
 
 
 async def test_echo_of_nothing_more_bills_no_output(server: ModelServer) -> None:

@@ -46,11 +46,12 @@ void multiply_tiles(const bf16* x, const Weight& weight, const float* bias, Y* y
         each_pair([&](const float* sums, long row, long pair) {
           for (long c = 0; c < 2; c++) {
             const long j = 2 * pair + c, some = std::min(LANES, n - j * LANES);
+            if (some <= 0) return;  // the last pair has one panel, and there is no bias for another
             Y* const at = y + row * n + j * LANES;
             const F16 v = load(sums + c * LANES) + bias_at(bias, j);
             if (some == LANES)
               store(at, ADD ? load(at) + v : v);
-            else if (some > 0)
+            else
               store_some(at, ADD ? load_some(at, some) + v : v, some);
           }
         }));
