@@ -70,6 +70,8 @@ class InferenceTables:
         self._number = 0
         self._swept = self._complained = float("-inf")
         self.problem: str | None = None  # why rows are not written at present
+        if folder.is_dir():  # what is too old there goes, though no endpoint may write a table any more
+            self._start()
 
     @property
     def waiting(self) -> int:
@@ -89,11 +91,11 @@ class InferenceTables:
                 return
             self._rows.append(row)
             self._bytes += row.size
+            is_first = len(self._rows) == 1
             is_much = len(self._rows) >= ROWS_AT_ONCE or self._bytes >= BYTES_AT_ONCE
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="inference-tables", daemon=True)
-                self._thread.start()
-        if is_much and self.problem is None:
+                self._start()
+        if is_first or (is_much and self.problem is None):
             self._wake.set()
 
     def close(self) -> None:
@@ -105,15 +107,23 @@ class InferenceTables:
         if thread is not None:
             thread.join()
 
+    def _start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="inference-tables", daemon=True)
+        self._thread.start()
+
     def _run(self) -> None:
         while not self._is_closed:
-            self._wake.wait(self._flush_s)
-            self._wake.clear()
-            self._write_all()
             try:
                 self._sweep()
             except OSError as error:
                 logger.error("inference tables: old partitions stay: %s", error.strerror)
+            if not self._rows:
+                self._wake.wait(SWEEP_S)  # until the first row
+                self._wake.clear()
+            if self._rows and not self._is_closed:
+                self._wake.wait(self._flush_s)  # for more of them
+                self._wake.clear()
+            self._write_all()
         self._write_all()
         with self._lock:
             self._dropped += len(self._rows)

@@ -6,6 +6,8 @@ Ray reads these variables once, when a process starts, so they must be set befor
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import importlib.util
 import os
 import random
@@ -15,7 +17,7 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Final
 
@@ -168,9 +170,23 @@ def free_port() -> int:
     raise OSError(f"no free port from {UNPICKED_PORTS.start} to {UNPICKED_PORTS.stop - 1}")
 
 
-def private_folder() -> Path:
-    """A new folder for this user alone, of a path that leaves room in a socket's 97 characters."""
-    return Path(tempfile.mkdtemp(prefix="sa-", dir="/tmp"))
+def private_folder(usual: str = "/tmp", environ: Mapping[str, str] = os.environ) -> Path:
+    """A new folder for this user alone, of a path that leaves room in a socket's 97 characters.
+
+    It lies in `usual`, or elsewhere if nothing there may be executed, as HAProxy's wrapper is.
+    """
+    for base in filter(None, (usual, environ.get("XDG_RUNTIME_DIR"), "/var/tmp")):
+        with contextlib.suppress(OSError):
+            if not os.statvfs(base).f_flag & getattr(os, "ST_NOEXEC", 0):
+                return Path(tempfile.mkdtemp(prefix="sa-", dir=base))
+    return Path(tempfile.mkdtemp(prefix="sa-", dir=usual))
+
+
+def keep_from_cleaners(folder: Path) -> int:
+    """An open descriptor. As long as it is, systemd-tmpfiles, which cleans /tmp, leaves `folder` alone."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
 
 
 def apply(variables: dict[str, str], environ: MutableMapping[str, str] = os.environ) -> None:

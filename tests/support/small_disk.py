@@ -13,11 +13,16 @@ FILLER = "filler"
 
 
 @contextmanager
-def small_disk(folder: Path, size: int) -> Iterator[Path]:
-    """`folder`, with a file system of `size` bytes mounted on it. Skips where mounting is not permitted."""
+def small_disk(folder: Path, size: int, options: str = "exec") -> Iterator[Path]:
+    """`folder`, with a file system of `size` bytes mounted on it. Skips where mounting is not permitted.
+
+    `options`: further ones of `mount`, with commas between.
+    """
     folder.mkdir(parents=True)
     made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True, text=True
+        ["mount", "-t", "tmpfs", "-o", f"size={size},{options}", "tmpfs", str(folder)],
+        capture_output=True,
+        text=True,
     )
     if made.returncode != 0:
         pytest.skip(f"mounting is not permitted here; run as root: {made.stderr.strip()}")

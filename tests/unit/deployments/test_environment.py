@@ -1,3 +1,5 @@
+import fcntl
+import os
 import resource
 import shutil
 import stat
@@ -54,6 +56,39 @@ def test_haproxy_sockets_fit_a_socket_path_and_are_the_owners_alone() -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     finally:
         shutil.rmtree(folder)
+
+
+def test_what_is_executed_lies_where_that_is_permitted(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with small_disk(tmp_path / "noexec", 2**20, "noexec") as usual:
+        made = environment.private_folder(str(usual), {"XDG_RUNTIME_DIR": str(run)})
+        assert made.parent == run
+        made = environment.private_folder(str(usual), {"XDG_RUNTIME_DIR": str(tmp_path / "none")})
+        assert made.parent == Path("/var/tmp")
+        made.rmdir()
+    with small_disk(tmp_path / "exec", 2**20) as usual:
+        assert environment.private_folder(str(usual), {}).parent == usual
+
+
+def test_a_cleaner_sees_that_the_folder_is_in_use(tmp_path: Path) -> None:
+    """By the lock that systemd-tmpfiles tries to take before it looks into a folder."""
+
+    def is_left_alone() -> bool:
+        cleaner = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(cleaner, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(cleaner)
+        return False
+
+    assert not is_left_alone()
+    kept = environment.keep_from_cleaners(tmp_path)
+    assert is_left_alone()
+    os.close(kept)
+    assert not is_left_alone()
 
 
 def test_serve_itself_is_on_loopback_behind_haproxy_and_public_without(tmp_path: Path) -> None:
