@@ -11,7 +11,9 @@ from typing import Annotated, ClassVar, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
-USAGE_DIR: Final = "SERVE_APP_USAGE_DIR"  # in the environment: where a volume for all pods is mounted
+# In the environment, before what a deploy file says or leaves out:
+USAGE_DIR: Final = "SERVE_APP_USAGE_DIR"  # where a volume for all pods is mounted
+DATABASE_URL: Final = "SERVE_APP_DATABASE_URL"  # of the control plane, with its password
 
 
 def state_dir(environ: Mapping[str, str] = os.environ) -> Path:

@@ -18,6 +18,7 @@ from serve_app.channel.commands import decode_command
 from serve_app.channel.frames import Refused
 from serve_app.channel.replies import encode_reply
 from serve_app.config import GatewayConfig, state_dir
+from serve_app.config.base import DATABASE_URL
 from serve_app.control.database.database import Database
 from serve_app.control.plane import ControlPlane
 from serve_app.deployments.control.cluster import RayCluster
@@ -29,7 +30,6 @@ from serve_app.heap import settle
 
 logger = logging.getLogger(__name__)
 
-DATABASE_URL: Final = "SERVE_APP_DATABASE_URL"
 DATABASE_FILE: Final = "control.db"
 BROKEN: Final = GenerationFailed("the control plane failed; its log says why")
 UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this command")

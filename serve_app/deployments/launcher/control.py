@@ -8,17 +8,20 @@ or `{"error"}`. Both the note and the socket are the owner's alone.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import state_dir
+from serve_app.config.base import DATABASE_URL
 from serve_app.deployments.launcher.errors import CannotServe
+from serve_app.endpoints.endpoint import SYSTEM_APP
 
 CONNECT_S: Final = 10.0
 MAX_TEXT_BYTES: Final = 16 * 2**20  # of a deploy file
@@ -33,6 +36,7 @@ class Note:
     port: int  # of HTTP
     socket: str
     file: str  # its deploy file, for people
+    database: str = ""  # which one its control plane has, as a digest; empty: none
 
     @classmethod
     def path(cls, port: int) -> Path:
@@ -133,14 +137,29 @@ def _connected(port: int) -> socket.socket:
             return sock
         except OSError:
             sock.close()
-    others = [
-        found for each in sorted(path.parent.glob("*.json")) if (found := read_note(each)) and _lives(found)
-    ]
-    running = "; ".join(f"{each.port} ({each.file})" for each in others)
+    running = "; ".join(f"{each.port} ({each.file})" for each in servers())
     raise CannotServe(
         f"no server that you started runs at port {port}, which http_options.port of the file says. "
         + (f"These run: {running}." if running else "`serve-app serve FILE` starts one.")
     )
+
+
+def servers() -> list[Note]:
+    """The servers of this user that run, by their ports."""
+    found = (read_note(each) for each in sorted(Note.path(0).parent.glob("*.json")))
+    return [note for note in found if note is not None and _lives(note)]
+
+
+def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) -> str:
+    """A digest of which database the control plane of a deploy file has; empty: it has none."""
+    for app in config["applications"]:
+        args = app.get("args") or {}
+        settings = args.get("control") or {}
+        if app.get("name") == SYSTEM_APP and settings.get("enabled") is not False:
+            given = environ.get(DATABASE_URL) or settings.get("database_url")
+            where = given or str(Path(args.get("usage_dir") or state_dir(environ)).absolute())
+            return hashlib.sha256(where.encode()).hexdigest()
+    return ""
 
 
 def _lives(note: Note) -> bool:

@@ -21,7 +21,7 @@ from serve_app.config import state_dir
 from serve_app.deployments import environment
 from serve_app.deployments.gateway import drain
 from serve_app.deployments.launcher import ports, worker_template
-from serve_app.deployments.launcher.control import Control, Note
+from serve_app.deployments.launcher.control import Control, Note, database, servers
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
 from serve_app.deployments.launcher.guardian import SAID
@@ -90,6 +90,7 @@ class Server:
         with collects_later():  # whoever reads the file imports Ray
             self._config = config = read(self._options.file)
         ports.check(config, proxy_ports)
+        _warn_of_shared(config)
         host, _ = ports.address(config)
         serve_host = environment.listen(self._folder, host, ports.v1(config))
         say(f"starting Ray ... ({time.monotonic() - started:.1f} s)")
@@ -113,7 +114,8 @@ class Server:
     def _take_deploys(self) -> None:
         control = Control(self._folder, self._deploy)
         _, port = ports.address(self._config)
-        self._note = Note(port, str(control.path), str(self._options.file.resolve()))
+        file = str(self._options.file.resolve())
+        self._note = Note(port, str(control.path), file, database(self._config))
         self._note.write()
 
     def _deploy(self, file: str, text: str, tell: Callable[[str], None]) -> None:
@@ -187,6 +189,18 @@ class Server:
         cut = finish(self._folder, {port} if rpc is None else {port, rpc}, grace_s)
         if cut is not None:
             complain(cut)
+
+
+def _warn_of_shared(config: dict[str, Any]) -> None:
+    """Each control plane believes that it is alone with its database."""
+    own = database(config)
+    for other in servers():
+        if own and other.database == own:
+            complain(
+                f"the server at port {other.port} has the same database. Endpoints that are made at run time "
+                "would run in both, and a key that one revokes stays good at the other: set "
+                "control.database_url of the gateway, or XDG_STATE_HOME, for one of them"
+            )
 
 
 def fixed(old: dict[str, Any], new: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from serve_app.config import ControlConfig, GatewayConfig
-from serve_app.deployments.control.replica import DATABASE_URL, database_url
+from serve_app.config.base import DATABASE_URL
+from serve_app.deployments.control.replica import database_url
 
 OTHER = "postgresql://user@host/name"
 
