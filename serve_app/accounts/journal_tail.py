@@ -52,6 +52,7 @@ class Batch:
     marks: dict[str, Place] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)  # behind its newest line, of each process
     over: set[str] = field(default_factory=set)  # processes that are gone, with all that they wrote
+    is_full: bool = False  # there may be more, though nothing in it has to be shipped
 
     def __len__(self) -> int:
         return len(self.ended) + len(self.lost) + len(self.settled)
@@ -121,6 +122,7 @@ class JournalTail:
             process = self._processes.setdefault(name, _Process())
             limit -= self._read(process, paths, batch, limit)
             if limit <= 0:
+                batch.is_full = True
                 return self._marked(batch)
             if name in gone:
                 batch.lost += [record for record, _ in process.running.values()]

@@ -44,6 +44,18 @@ def test_an_end_comes_once_and_what_runs_does_not_come(tail, tmp_path):
     assert len(take(tail)) == 0
 
 
+def test_a_batch_of_lines_that_nothing_comes_of_says_that_there_may_be_more(tail, tmp_path):
+    journal = Journal(tmp_path)
+    for number in range(5):
+        journal.opened(some(str(number)))
+    journal.closed(some("0", CLOSED))
+    first = take(tail, limit=5)
+    assert (len(first), first.is_full) == (0, True)
+    second = take(tail, limit=5)
+    assert ([each.id for each in second.ended], second.is_full) == (["0"], False)
+    journal.close()
+
+
 def test_what_a_gateway_left_open_is_lost_with_what_its_last_line_says(tail, tmp_path):
     journal = Journal(tmp_path)
     journal.opened(some("a"))

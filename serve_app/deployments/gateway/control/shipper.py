@@ -103,7 +103,7 @@ class Shipper:
             await self._management.do(_command(batch), CALLER)
         self._batch = None  # it has arrived: should the next line fail, a restart ships it once more
         await run_in_executor(self._files, self._tail.commit, batch)
-        return len(batch) > 0
+        return batch.is_full or len(batch) > 0
 
     def _next(self) -> Batch | None:
         return self._tail.next() if self._tail.elect() else None
