@@ -39,7 +39,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Final
 
@@ -95,6 +95,7 @@ class Journal:
         self._first: int | None = None  # the first file, held open for its lock
         self._file: int | None = None  # the newest file; None: there is no space for one yet
         self._path = folder
+        self._named = datetime.min.replace(tzinfo=UTC)  # the time in the newest file's name
         self._size = 0
         self._grace = 0  # bytes beyond `max_file_bytes`, while there can be no other file
         self._rest = b""  # the end of the file's last line, not written yet
@@ -241,7 +242,9 @@ class Journal:
     def _create(self) -> tuple[Path, int]:
         """A new file with its lock held. It gets its name last, so that no reader sees it unlocked."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        started = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        # Readers take a process's files in the order of their names, also where the clock was set back.
+        self._named = max(datetime.now(UTC), self._named + timedelta(microseconds=1))
+        started = self._named.strftime("%Y%m%dT%H%M%S.%fZ")
         path = self._folder / f"{PREFIX}{started}-{self._process}{SUFFIX}"
         hidden = path.with_name(f".{path.name}")
         file = os.open(hidden, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL, 0o600)

@@ -3,6 +3,7 @@
 import os
 import time
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -54,6 +55,24 @@ def test_a_batch_of_lines_that_nothing_comes_of_says_that_there_may_be_more(tail
     second = take(tail, limit=5)
     assert ([each.id for each in second.ended], second.is_full) == (["0"], False)
     journal.close()
+
+
+def test_a_clock_that_is_set_back_hides_nothing_that_is_written_later(tail, tmp_path, monkeypatch):
+    class Clock(datetime):
+        back = timedelta()
+
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) - cls.back
+
+    monkeypatch.setattr("serve_app.accounts.journal.datetime", Clock)
+    journal = Journal(tmp_path, max_file_bytes=1)  # each line begins a file
+    for number in range(3):
+        journal.closed(some(str(number), CLOSED))
+        assert [each.id for each in take(tail).ended] == [str(number)]
+        Clock.back += timedelta(hours=1)
+    journal.close()
+    assert len(list(tmp_path.glob("*.jsonl"))) > 2
 
 
 def test_what_a_gateway_left_open_is_lost_with_what_its_last_line_says(tail, tmp_path):
