@@ -31,8 +31,8 @@ def least_memory(config: ModelConfig) -> int | None:
         return None
     try:
         tensors = stored_tensors(folder)
-        item_bytes = _WANTED.get(config.dtype)
         shape = read_json(folder / "config.json")
+        item_bytes = _WANTED.get(config.dtype) or _declared_bytes(shape, tensors)
         vocabulary = (shape.get("text_config") or shape).get("vocab_size")
         if config.quantization != "none":
             weights = _quantised_bytes(tensors, item_bytes, vocabulary, config.quantization)
@@ -70,6 +70,15 @@ def _folder(config: ModelConfig) -> Path | None:
     else:
         folder = Path(source).expanduser()
     return folder if folder.is_dir() else hub.cached(source, config.revision)
+
+
+def _declared_bytes(shape: Mapping[str, Any], tensors: Sequence[StoredTensor]) -> int | None:
+    """Bytes of a number of the type that config.json declares; None if any tensor is stored in fewer."""
+    text = shape.get("text_config") or shape
+    named = (text.get("dtype"), shape.get("dtype"), text.get("torch_dtype"), shape.get("torch_dtype"))
+    declared = next((_WANTED[str(name)] for name in named if name in _WANTED), None)
+    stored = [_FLOATS[each.dtype] for each in tensors if _is_float(each)]
+    return declared if declared is not None and declared <= min(stored, default=0) else None
 
 
 def _is_float(tensor: StoredTensor) -> bool:

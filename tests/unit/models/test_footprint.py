@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -69,6 +70,15 @@ def test_the_cache_is_what_the_settings_insist_on(settings: dict[str, int], size
 def test_a_cache_of_another_form_counts_nothing() -> None:
     assert cache_bytes(SHAPE | {"kv_lora_rank": 512}, EngineConfig(), 2) == 0
     assert cache_bytes({}, EngineConfig(), 2) == 0
+
+
+@pytest.mark.parametrize("declared", [{"dtype": "bfloat16"}, {"text_config": {"torch_dtype": "bfloat16"}}])
+def test_floats_count_in_the_type_that_the_model_declares(tmp_path: Path, declared: dict[str, Any]) -> None:
+    """`dtype: auto` takes it, whatever the files have."""
+    config = folder_of(tmp_path, a=torch.zeros(10, 10)).model_copy(update={"device": "cuda"})
+    (tmp_path / "config.json").write_text(json.dumps(declared))
+    assert least_memory(config) == 200
+    assert least_memory(config.model_copy(update={"dtype": "float32"})) == 400
 
 
 def test_floats_count_in_the_type_that_is_asked_for(tmp_path: Path) -> None:
