@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from serve_app.api.dialects.family import Family
@@ -59,10 +59,10 @@ def check(config: dict[str, Any], proxy: Mapping[str, int]) -> None:
     check_rpc(config)
 
 
-def check_rpc(config: dict[str, Any], *, besides: int | None = None) -> None:
-    """Raises CannotServe if the file's port of gRPC is taken; by ourselves, if it is `besides`."""
+def check_rpc(config: dict[str, Any], *, besides: Collection[int | None] = ()) -> None:
+    """Raises CannotServe if the file's port of gRPC is taken; by ourselves, if it is one of `besides`."""
     host, _ = address(config)
-    if (rpc := rpc_port(config)) is not None and rpc != besides:
+    if (rpc := rpc_port(config)) is not None and rpc not in besides:
         _check(host, rpc, "args.grpc_port of the gateway")
 
 

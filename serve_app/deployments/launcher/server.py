@@ -58,6 +58,7 @@ class Server:
         self._link = link
         self._config: dict[str, Any] = {}
         self._note: Note | None = None
+        self._rpc_ports: set[int | None] = set()  # of deploys, also of failed ones: a gateway may hold it
         self._told_grace_s: float | None = None  # the launcher
         self._stops = False
 
@@ -134,7 +135,8 @@ class Server:
         except DeployFileError as error:
             raise CannotServe(f"{file} cannot be deployed:\n{error}") from error
         fixed(self._config, config)
-        ports.check_rpc(config, besides=ports.rpc_port(self._config))
+        ports.check_rpc(config, besides=self._rpc_ports | {ports.rpc_port(self._config)})
+        self._rpc_ports.add(ports.rpc_port(config))
         say(f"deploying {file} ...")
         try:
             roll_out(config, told, cancelled=lambda: STOPPING if self._stops else _lost())
