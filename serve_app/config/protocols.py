@@ -36,9 +36,8 @@ class OvmsConfig(ConfigModel):
 
     profile: Literal["source", "current"] = Field(
         "source",
-        description="Defaults and bounds of the first release with this protocol (greedy, seed 0, contents "
-        "are text), or of today's (temperature 1, top_k 40, seeds drawn, contents in parts, no bound with "
-        "ignore_eos).",
+        description="Defaults and bounds of the first release with this protocol (greedy, seed 0), or of "
+        "today's (temperature 1, top_k 40, seeds drawn, no bound with ignore_eos).",
     )
     malformed_json_status: Literal[400, 412] = Field(
         400, description="Status of a body that is not JSON; 412 is the product's own."

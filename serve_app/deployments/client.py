@@ -9,11 +9,11 @@
     answer = await AsyncClient("demo-chat").generate(text="2 + 2 =", sampling=SamplingParams(max_tokens=4))
     print(answer.text, answer.usage)
 
-Both take the model's name and, as keywords, the fields of `Prompt` that say what to
-answer (`text`, `messages`, `token_ids`, `tools`, `templating`, `suffix`) and any field of
-`GenerateRequest` (`sampling`, `n`, `beam`, `grammar`, `stop`, ...). Without `sampling` the
-model's own generation_config.json holds. What has one answer is asked:
-`client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
+Both take the model's name, and its version where it has several. Requests have, as keywords,
+the fields of `Prompt` that say what to answer (`text`, `messages`, `token_ids`, `tools`,
+`templating`, `suffix`) and any field of `GenerateRequest` (`sampling`, `n`, `beam`, `grammar`,
+`stop`, ...). Without `sampling` the model's own generation_config.json holds. What has one
+answer is asked: `client.ask(EmbedRequest(id="", inputs=("text",)))`. They raise the errors of
 errors.py.
 
 An answer is not moved to another replica, as a gateway's are. A replica that stops finishes it, and one that
@@ -71,10 +71,13 @@ class Answer(Choice):
 class AsyncClient:
     """For code on an event loop, such as another deployment."""
 
-    def __init__(self, model: str) -> None:
-        """Raises ModelNotFound unless `model` is deployed in this cluster."""
+    def __init__(self, model: str, version: str = "") -> None:
+        """Raises ModelNotFound unless `model` is deployed in this cluster.
+
+        `version`: which of several versions of the model; "": the one that has none.
+        """
         self._model = model
-        self._handle = _handle(model)
+        self._handle = _handle(model, version)
 
     async def stream(self, **fields: Any) -> AsyncIterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
@@ -113,16 +116,22 @@ class AsyncClient:
 
     async def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
-        return _info_decoder.decode(await self._handle.info.remote())
+        try:
+            return _info_decoder.decode(await self._handle.info.remote())
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
 
 
 class Client:
     """For plain code, such as a script or a notebook; not for use on an event loop."""
 
-    def __init__(self, model: str) -> None:
-        """Raises ModelNotFound unless `model` is deployed in this cluster."""
+    def __init__(self, model: str, version: str = "") -> None:
+        """Raises ModelNotFound unless `model` is deployed in this cluster.
+
+        `version`: which of several versions of the model; "": the one that has none.
+        """
         self._model = model
-        self._handle = _handle(model)
+        self._handle = _handle(model, version)
 
     def stream(self, **fields: Any) -> Iterator[TokenDelta]:
         """The deltas of one request as they are generated. Closing the iterator aborts it."""
@@ -159,14 +168,18 @@ class Client:
 
     def info(self) -> ModelInfo:
         """What the model is: context window, vocabulary, device."""
-        return _info_decoder.decode(self._handle.info.remote().result())
+        try:
+            return _info_decoder.decode(self._handle.info.remote().result())
+        except (RayError, RayServeException) as error:
+            raise _public(error) from error
 
 
-def _handle(model: str) -> DeploymentHandle:
+def _handle(model: str, version: str) -> DeploymentHandle:
     try:
-        return serve.get_app_handle(app_name(model))
+        return serve.get_app_handle(app_name(model, version))
     except RayServeException as error:
-        raise ModelNotFound("model", f"{model!r} is not deployed here") from error
+        named = f"version {version!r} of {model!r}" if version else repr(model)
+        raise ModelNotFound("model", f"{named} is not deployed here") from error
 
 
 def _payload(model: str, fields: Mapping[str, Any]) -> bytes:

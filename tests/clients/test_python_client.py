@@ -71,6 +71,19 @@ async def test_a_question_is_answered_or_refused(model: None) -> None:
         await client.ask(EmbedRequest(id="", inputs=("refuse=InvalidField",)))
 
 
+async def test_one_of_several_versions_is_spoken_to(model: None) -> None:
+    config = ModelConfig(name="spoken-to", version="2")
+    name = app_name(config.name, config.version)
+    serve.run(model_deployment(config).bind(config, FakeServer.start), name=name, route_prefix=None)
+    try:
+        answer = await AsyncClient("spoken-to", "2").generate(text="tokens=2")
+        assert answer.text == "0 1 "
+    finally:
+        serve.delete(name)
+    with pytest.raises(ModelNotFound, match="version '3' of 'spoken-to'"):
+        AsyncClient("spoken-to", "3")
+
+
 async def test_an_unknown_model_is_not_found(model: None) -> None:
     with pytest.raises(ModelNotFound):
         AsyncClient("never-heard-of")

@@ -114,8 +114,6 @@ async def test_messages_are_required_and_a_list_that_is_not_empty(messages: Any)
         ({"role": "tool", "content": "x"}, "messages.0.tool_call_id"),
         ({"role": "tool", "content": "x", "tool_call_id": ""}, "messages.0.tool_call_id"),
         ({"role": "tool", "content": "x", "tool_call_id": 5}, "messages.0.tool_call_id"),
-        ({**CALLS, "content": "text"}, "messages.0.content"),
-        ({**CALLS, "content": [{"type": "text", "text": "x"}]}, "messages.0.content"),
         ({**CALLS, "tool_calls": "x"}, "messages.0.tool_calls"),
         ({**CALLS, "tool_calls": [5]}, "messages.0.tool_calls.0"),
         ({**CALLS, "tool_calls": [{**CALL, "id": None}]}, "messages.0.tool_calls.0.id"),
@@ -157,6 +155,23 @@ async def test_content_beside_tool_calls_is_absent_null_or_empty(content: Any) -
     answer, reached = await post([USER, {**CALLS, "content": content}, TOOL])
     assert answer.status_code == 200, answer.text
     assert reached[1]["content"] == ""
+
+
+async def test_what_a_model_said_before_its_calls_is_taken_back() -> None:
+    said: list[Any] = ["Let me look.\n", [{"type": "text", "text": "Let me look.\n"}]]
+    for content in said:
+        answer, reached = await post([USER, {**CALLS, "content": content}, TOOL])
+        assert answer.status_code == 200, answer.text
+        assert reached[1]["content"] == "Let me look.\n"
+        assert len(reached[1]["tool_calls"]) == 1
+
+
+async def test_keys_that_the_protocol_does_not_know_are_ignored_whatever_they_hold() -> None:
+    call = {"name": "f", "arguments": "{}"}
+    odd = {"name": 7, "reasoning": {"a": 1}, "reasoning_content": [], "function_call": call}
+    answer, reached = await post([{**USER, **odd}, {"role": "assistant", "content": "x", **odd}, USER])
+    assert answer.status_code == 200, answer.text
+    assert [sorted(message) for message in reached] == [["content", "role"]] * 3
 
 
 @pytest.mark.parametrize("arguments", ['{"a": 1}', {"a": 1}], ids=["text", "object"])

@@ -175,6 +175,16 @@ async def test_a_stop_ends_the_stream_with_its_own_word() -> None:
         await g.check()
 
 
+async def test_a_gateway_that_is_full_still_takes_a_stop() -> None:
+    async with gateway(FakeBackend(hang_after=2), max_in_flight=1) as g:
+        task = await started(g)
+        assert (await g.post(STREAM, body())).status_code == 429
+        stop = await g.post(MODEL + "/stopInfer", {"id": "job_42"})
+        assert (stop.status_code, stop.json()) == (200, {"id": "job_42"})
+        assert events((await task).content)[-1]["details"]["finish_reason"] == "stop_sequence"
+        await g.check()
+
+
 async def test_a_stop_before_the_first_token_is_an_answer_too() -> None:
     async with gateway(FakeBackend(hang_after=0)) as g:
         for path in (STREAM, MODEL + "/generate"):

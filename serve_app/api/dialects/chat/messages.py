@@ -17,6 +17,7 @@ from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 MAX_NAME_CHARS: Final = 256  # of a function, a call id or a participant
 MAX_TOOL_CALLS: Final = 128  # in one message
+_OF_ALL: Final = ("role", "content", "tool_calls", "tool_call_id")  # keys of every protocol
 _REASONING: Final = ("reasoning_content", "reasoning")
 
 
@@ -27,6 +28,19 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise InvalidField("messages", f"must be a list of 1 to {MAX_MESSAGES} messages")
     return tuple(_message(item, f"messages.{i}") for i, item in enumerate(value))
+
+
+def known(message: dict[str, Any]) -> dict[str, Any]:
+    """A message without what only OpenAI's protocol knows, and another one ignores whatever it holds.
+
+    A name and thoughts of the usual form stay, as templates may have a place for them.
+    """
+    kept: dict[str, Any] = {key: message[key] for key in _OF_ALL if key in message}
+    if isinstance(name := message.get("name"), str) and 1 <= len(name) <= MAX_NAME_CHARS:
+        kept["name"] = name
+    if isinstance(thoughts := message.get("reasoning_content"), str):
+        kept["reasoning_content"] = thoughts
+    return kept
 
 
 def _message(value: Any, where: str) -> dict[str, Any]:

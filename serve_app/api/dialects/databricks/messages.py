@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from serve_app.api.dialects.chat.messages import known
 from serve_app.api.dialects.chat.messages import parse_messages as flattened
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_MESSAGES
@@ -64,7 +65,7 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
         before = role
     if before not in _LAST:
         raise _invalid(f"messages.{len(value) - 1}", ORDER)
-    return flattened([_with_text_arguments(message) for message in value])
+    return flattened([_with_text_arguments(known(message)) for message in value])
 
 
 def _check(message: Any, where: str) -> None:
@@ -77,8 +78,6 @@ def _check(message: Any, where: str) -> None:
     if calls:
         if role != "assistant":
             raise _invalid(f"{where}.tool_calls", "only an assistant message may have tool calls")
-        if content not in (None, "", []):
-            raise _invalid(f"{where}.content", "must be absent or empty beside tool_calls")
         _check_calls(calls, f"{where}.tool_calls")
     elif content is None:
         raise _invalid(f"{where}.content", "is required")

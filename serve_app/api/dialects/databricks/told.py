@@ -67,7 +67,7 @@ CHAT: Final[Mapping[str, Told]] = {
     ),
     "messages.content": Told(
         "parts are joined by line breaks",
-        accepts="a string or text parts; absent or empty beside `tool_calls`",
+        accepts="a string or text parts; beside `tool_calls` it may be absent or empty",
     ),
     "messages.tool_calls": Told(
         "`arguments` may be text or an object",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from serve_app.api.dialects.chat.messages import known
 from serve_app.api.dialects.chat.messages import parse_messages as flattened
 from serve_app.errors import InvalidField, PromptTooLong
 
@@ -23,12 +24,15 @@ def parse_messages(value: Any, max_chars: int) -> tuple[dict[str, Any], ...]:
         raise InvalidField("messages", "is required and must be a list of messages")
     for i, message in enumerate(value):
         _check(message, f"messages.{i}")
-    messages = flattened(value)
+    messages = flattened([known(message) for message in value])
     for i, message in enumerate(messages):
         # An assistant's calls come back as they were sent, with an empty content.
         if not message["content"] and "tool_calls" not in message:
             raise _invalid(f"messages.{i}.content", "must not be empty")
-    if sum(len(message["content"]) for message in messages) > max_chars:
+    total = sum(len(message["content"]) for message in messages)
+    if not total:
+        raise InvalidField("messages", "must hold at least one character")
+    if total > max_chars:
         raise PromptTooLong("messages", f"must hold at most {max_chars} characters")
     return messages
 

@@ -37,8 +37,8 @@ CHAT: Final[Mapping[str, Told]] = {
     "messages": Told(
         "any order of roles",
         accepts=(
-            f"a list of at least one message, of 1 to {_MINDIE.max_input_chars} characters together (setting "
-            "`mindie.max_input_chars`); required"
+            f"a list of 1 to {limits.MAX_MESSAGES} messages, of 1 to {_MINDIE.max_input_chars} characters "
+            "together (setting `mindie.max_input_chars`); required"
         ),
     ),
     "messages.role": Told(

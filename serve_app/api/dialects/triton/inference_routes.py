@@ -21,6 +21,7 @@ from serve_app.api.dialects.triton.infer import InferDialect, StopAsked
 from serve_app.api.dialects.triton.stop import find_model, stopped
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.generate import GenerateExchange
+from serve_app.api.exchange.stream import STREAM_HEADERS
 from serve_app.api.kserve.http_body import BINARY_TYPE, HEADER, JSON_TYPE
 from serve_app.api.kserve.inflate import Inflated
 from serve_app.api.kserve.recorded import HttpTensors
@@ -91,7 +92,8 @@ class ValuesRoute:
         except StopAsked as asked:
             body = msgspec.json.encode(stopped(services, scope, asked.stop, names.get("version")))
             if self._stream:
-                await reply(send, 200, {"content-type": STREAM_TYPE}, b"data: " + body + b"\n\n")
+                headers = {"content-type": STREAM_TYPE, **STREAM_HEADERS}
+                await reply(send, 200, headers, b"data: " + body + b"\n\n")
             else:
                 await reply(send, 200, {"content-type": JSON_TYPE}, body)
 

@@ -18,6 +18,7 @@ from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.dispatch import ANSWERED_BY
 from serve_app.api.exchange.frame import exchange
+from serve_app.api.exchange.stream import STREAM_HEADERS
 from serve_app.api.kserve.http_body import (
     BINARY_TYPE,
     HEADER,
@@ -89,7 +90,7 @@ class ValueSteps:
     def render(self, response: InferResponse) -> tuple[Mapping[str, str], bytes]:
         body = value_object(response)
         if self._stream:
-            return {"content-type": STREAM_TYPE}, b"data: " + body + b"\n\n"
+            return {"content-type": STREAM_TYPE, **STREAM_HEADERS}, b"data: " + body + b"\n\n"
         return {"content-type": JSON_TYPE}, body
 
 
