@@ -68,14 +68,15 @@ def topics(allowed: Sequence[str]) -> Inquest:
 
 def pieces(text: str) -> list[str]:
     """`text` in the pieces in which it is judged."""
-    found = []
-    while len(text) >= PIECE_CHARS:
-        end = piece_end(text)
-        found.append(text[:end])
-        text = text[end:]
-    return [*found, text] if text.strip() or not found else found
+    found, start = [], 0
+    while len(text) - start >= PIECE_CHARS:
+        end = piece_end(text, start)
+        found.append(text[start:end])
+        start = end
+    rest = text[start:]
+    return [*found, rest] if rest.strip() or not found else found
 
 
-def piece_end(text: str) -> int:
-    """Where the first piece of `text`, of at least PIECE_CHARS, ends: behind a space, where there is one."""
-    return text.rfind(" ", PIECE_CHARS // 2, PIECE_CHARS) + 1 or PIECE_CHARS
+def piece_end(text: str, start: int = 0) -> int:
+    """Where the piece at `start`, behind which are PIECE_CHARS, ends: behind a space, where there is one."""
+    return text.rfind(" ", start + PIECE_CHARS // 2, start + PIECE_CHARS) + 1 or start + PIECE_CHARS

@@ -50,19 +50,22 @@ _CARDS: Final = tuple(
     re.compile(rf"(?<!\d)(?=([2-6]{rest})(?!\d))")
     for rest in (
         r"\d{12,18}",
-        r"\d{3}([ -])\d{4}\2\d{4}\2\d{4}",
-        r"\d{3}([ -])\d{4}\2\d{4}\2\d{4}\2\d{3}",
-        r"\d{3}([ -])\d{6}\2\d{4,5}",
+        r"\d{3}([ \u00a0-])\d{4}\2\d{4}\2\d{4}",
+        r"\d{3}([ \u00a0-])\d{4}\2\d{4}\2\d{4}\2\d{3}",
+        r"\d{3}([ \u00a0-])\d{6}\2\d{4,5}",
     )
 )
-_SSN: Final = re.compile(r"(?<![\w-])(?!000|666|9)\d{3}([ .-])(?!00)\d{2}\1(?!0000)\d{4}(?![\w-])")
+# A dash before or behind may be one of a list; one beside a digit makes another number.
+_SSN: Final = re.compile(
+    r"(?<!\w)(?<!\d-)(?!000|666|9)\d{3}([ \u00a0.-])(?!00)\d{2}\1(?!0000)\d{4}(?!\w|-\d)"
+)
 _BARE_SSN: Final = re.compile(r"(?<!\w)(?!000|666|9)\d{3}(?!00)\d{2}(?!0000)\d{4}(?!\w)")
 _SSN_WORD: Final = re.compile(r"\b(?:ssns?|social security)\b", re.I)
 _ACCOUNT: Final = re.compile(r"(?<!\w)\d{8,17}(?!\w)")
 _ACCOUNT_WORD: Final = re.compile(
     r"\b(?:accounts?|acct|a/c|bank|banking|checking|savings?|routing|debit)\b", re.I
 )
-_IBAN: Final = re.compile(r"(?<![A-Za-z0-9])(?=([A-Z]{2}\d{2}(?:[ -]?[A-Z0-9]){11,30}))", re.I)
+_IBAN: Final = re.compile(r"(?<![A-Za-z0-9])(?=([A-Z]{2}\d{2}(?:[ \u00a0-]?[A-Z0-9]){11,30}))", re.I)
 _PHONE_DIGITS: Final = 7  # of the shortest number that is looked for
 
 # Characters of an IBAN by country (the registry of ISO 13616).
@@ -144,7 +147,7 @@ def _ibans(text: str) -> Iterator[Span]:
             continue
         code, end = "", match.start(1)
         while end < match.end(1) and len(code) < chars:
-            code += text[end].upper() if text[end] not in " -" else ""
+            code += text[end].upper() if text[end] not in " \u00a0-" else ""
             end += 1
         ends_here = end == len(text) or not text[end].isalnum()
         if len(code) == chars and ends_here and _passes_mod_97(code):

@@ -67,7 +67,7 @@ class Segmenter:
                 return end if is_end else None
             if not _is_number(text[start:end]) or text[end] not in " \t\u00a0":
                 return end
-            following = min(_word_end(text, end + 1), end + 1 + MAX_CHARS)
+            following = _word_end(text, end + 1)
             if following == len(text) and not is_end and following <= end + MAX_CHARS:
                 return None  # the next word may still become a part of the number
             if not _continues(text[end + 1 : following]):
@@ -93,7 +93,8 @@ class Segmenter:
 
 
 def _word_end(text: str, start: int) -> int:
-    found = _WORD.match(text, start)
+    """Where the word at `start` ends, or its first MAX_CHARS: one of megabytes is read at each cut."""
+    found = _WORD.match(text, start, start + MAX_CHARS)
     return start if found is None else found.end()
 
 

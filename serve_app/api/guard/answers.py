@@ -17,7 +17,7 @@ from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
 from serve_app.api.guard.values import checked_arguments
 from serve_app.errors import GuardrailTriggered, UnsupportedField
 from serve_app.guardrails.judging import PIECE_CHARS, piece_end
-from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
+from serve_app.types import FinishReason, GenerateRequest, Overflow, TokenDelta, ToolCallDelta, Usage
 
 PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
 
@@ -83,6 +83,8 @@ class GuardedStream:
             for prompt, request in enumerate(requests)
             for index in range(request.n)
         }
+        self._found: list[PromptDelta] = []  # what passed, and was not read yet
+        self._may_cut = all(request.overflow is Overflow.TRUNCATE for request in requests)
 
     @property
     def usage(self) -> Usage:
@@ -97,37 +99,49 @@ class GuardedStream:
 
         `deltas` are those that were read already.
         """
-        found: list[PromptDelta] = []
         while deltas:
-            found += await self._passed(deltas)
-            if any(_is_seen(delta) for _, delta in found):
+            await self._pass(deltas)
+            if any(_is_seen(delta) for _, delta in self._found):
                 break
             deltas = await self._source.get()
-        return found
+        return self._taken()
 
     async def get(self) -> list[PromptDelta]:
         """As `CallStream.get`. Raises GuardrailTriggered too."""
         while self._choices and (deltas := await self._source.get()):
-            if found := await self._passed(deltas):
-                return found
-        return []
+            await self._pass(deltas)
+            if self._found:
+                break
+        return self._taken()
 
     def stop(self) -> None:
         self._source.stop()
 
     def cut(self) -> list[PromptDelta]:
-        """As `CallStream.cut`; what no model has judged yet is left out."""
-        return [
-            (prompt, choice.cut(delta))
-            for prompt, delta in self._source.cut()
-            if (choice := self._choices.get((prompt, delta.index))) is not None
-        ]
+        """As `CallStream.cut`; what no model has judged yet is left out.
+
+        Before that comes what passed while another choice was judged.
+        """
+        if not self._may_cut:
+            return []
+        ends = {(prompt, delta.index): delta for prompt, delta in self._source.cut()}
+        found = self._taken()
+        for key, choice in self._choices.items():
+            # The source has ended a choice whose end is being judged.
+            end = ends.get(key) or choice.end_of_last()
+            if end is not None:
+                found.append((key[0], choice.cut(end)))
+        return found
 
     def close(self) -> None:
         self._source.close()
 
-    async def _passed(self, deltas: list[PromptDelta]) -> list[PromptDelta]:
-        found = []
+    def _taken(self) -> list[PromptDelta]:
+        found, self._found = self._found, []
+        return found
+
+    async def _pass(self, deltas: list[PromptDelta]) -> None:
+        """Have the rules read `deltas`. Whoever cancels this finds in `_found` what had passed."""
         for prompt, delta in deltas:
             choice = self._choices.get((prompt, delta.index))
             if choice is None:  # a guardrail has ended it
@@ -141,10 +155,9 @@ class GuardedStream:
                 passed = _filtered(delta)
             if passed.finish is not None:
                 del self._choices[prompt, delta.index]
-            found.append((prompt, passed))
+            self._found.append((prompt, passed))
         if not self._choices:
             self._source.close()  # where guardrails ended all choices, their models go on for nobody
-        return found
 
 
 class _Triggered(Protocol):
@@ -161,9 +174,11 @@ class _GuardedChoice:
         self._reasoning = _GuardedText(rules.filter(masks=masks), rules, judge)
         self._calls: dict[int, ToolCallDelta] = {}  # sent whole, at the end
         self._judge = judge
+        self._last: TokenDelta | None = None  # the newest that came
 
     async def pass_on(self, delta: TokenDelta) -> TokenDelta:
         """`delta` with what passes now. Raises Blocked."""
+        self._last = delta
         is_end = delta.finish is not None
         reasoning = await self._reasoning.push(delta.reasoning) if delta.reasoning else ""
         if is_end or delta.text:  # thoughts are complete before the answer begins
@@ -176,6 +191,13 @@ class _GuardedChoice:
             text += await self._text.end()
             calls = tuple([await self._passed_call(call) for call in self._calls.values()])
         return structs.replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
+
+    def end_of_last(self) -> TokenDelta | None:
+        """What ends the choice in the place of an end that came and was not judged; None: none came."""
+        if self._last is None or self._last.finish is None:
+            return None
+        unjudged = {"text": "", "reasoning": "", "tool_calls": (), "stop": None}
+        return structs.replace(self._last, finish=FinishReason.LENGTH, **unjudged)
 
     def cut(self, delta: TokenDelta) -> TokenDelta:
         """`delta`, which ends the choice, with what passes without a model."""

@@ -6,6 +6,7 @@ memory does. Knows nothing of what is inside.
 
 from __future__ import annotations
 
+import asyncio
 import zlib
 from typing import Final
 
@@ -35,6 +36,8 @@ class Inflated:
         """Raises InvalidBody for data that cannot be unpacked."""
         if self._unpack is None:
             return await self._receive()
+        if self._held:  # nothing is awaited below: a small body may unpack to hundreds of pieces
+            await asyncio.sleep(0)
         while not self._held and self._more and not self._unpack.eof:
             message = await self._receive()
             if message["type"] == "http.disconnect":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+from typing import Final
 
 import pytest
 from hypothesis import assume, given, settings
@@ -12,7 +13,7 @@ from serve_app.guardrails.findings import Blocked
 from serve_app.guardrails.keywords import KeywordFilter, Keywords
 from serve_app.guardrails.masking import PiiFilter, masked
 from serve_app.guardrails.pii import PiiFinder
-from serve_app.guardrails.segments import MAX_CHARS
+from serve_app.guardrails.segments import MAX_CHARS, Segmenter
 
 FINDER = PiiFinder(("US", "DE"))
 SECRETS = (
@@ -36,6 +37,7 @@ FILLERS = st.one_of(
     ),
     st.text(alphabet="aZ9 .-@/\n\té漢", max_size=12),
 )
+LONG: Final = 3_000_000  # characters; with time that grows with the square it takes minutes
 # Secrets stand between spaces: what a neighbour may glue to a number decides whether it is one.
 TEXTS = st.lists(
     st.one_of(FILLERS, st.sampled_from(SECRETS).map(lambda secret: f"\n{secret}\n")), max_size=12
@@ -158,3 +160,10 @@ def test_a_keyword_is_found_wherever_a_stream_is_cut(text: str, cuts: list[int])
         found = True
     assert found == KEYWORDS.occur(text)
     assert found or passed == text
+
+
+def test_a_word_of_megabytes_takes_as_long_as_its_length_says() -> None:
+    cut = Segmenter(lambda piece: [])
+    pieces = [*cut.push("a" * LONG), *cut.end()]
+    assert "".join(pieces) == "a" * LONG
+    assert max(map(len, pieces)) <= MAX_CHARS

@@ -15,6 +15,9 @@ FOUND = [
     ("amex 3782 822463 10005 and 5500000000000004", [Kind.CREDIT_CARD, Kind.CREDIT_CARD]),
     ("iban de89 3704 0044 0532 0130 00.", [Kind.IBAN_CODE]),
     ("ssn 219-09-9999", [Kind.US_SSN]),
+    ("-219-09-9999, 219-09-9999-", [Kind.US_SSN, Kind.US_SSN]),
+    ("4111\u00a01111\u00a01111\u00a01111 219\u00a009\u00a09999", [Kind.CREDIT_CARD, Kind.US_SSN]),
+    ("DE89\u00a03704\u00a00044\u00a00532\u00a00130\u00a000", [Kind.IBAN_CODE]),
     ("my social security number is 219099999", [Kind.US_SSN]),
     ("call (212) 555-0134 or +44 20 7946 0958", [Kind.PHONE_NUMBER, Kind.PHONE_NUMBER]),
     ("bank account: 000123456789", [Kind.US_BANK_NUMBER]),
@@ -24,6 +27,7 @@ FOUND = [
 NOT_FOUND = [
     "card 4111 1111 1111 1112",  # a wrong check digit
     "DE89 3704 0044 0532 0130 01",
+    "7-219-09-9999, 219-09-9999-7",
     "ssn 000-12-3456, 666-12-3456, 219-00-9999",
     "on 2024-05-06 at 12:30:45, pi is 3.14159265358979",
     "192.168.100.200:8080, v1.2.3.4, 1700000000 s",

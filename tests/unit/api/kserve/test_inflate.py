@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import random
 import zlib
@@ -53,6 +54,22 @@ async def test_the_body_is_what_was_packed(encoding: str | None, seed: int) -> N
     packed = packs.get((encoding or "").strip().lower(), bytes)(body)
     sizes = [rng.randint(0, max(1, len(packed) // 3)) for _ in range(rng.randint(0, 6))]
     assert await unpacked(arriving(packed, sizes), encoding) == body
+
+
+async def test_a_small_body_that_becomes_large_lets_others_go_on_meanwhile() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    going = asyncio.ensure_future(other())
+    body = bytes(200 * PIECE_BYTES)
+    assert await unpacked(arriving(gzip.compress(body), []), "gzip") == body
+    going.cancel()
+    assert turns > 100
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 15, -1, -8])
