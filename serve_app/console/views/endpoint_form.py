@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from serve_app.console.forms import Form
 from serve_app.console.views.config_form import config_body
-from serve_app.console.views.fields import words
+from serve_app.console.views.fields import listed, words
 from serve_app.console.views.gateway_form import FORM, PARTS, settings_body
 from serve_app.console.views.problem import Problem
 
@@ -24,21 +25,30 @@ def creation_body(form: Form) -> dict[str, Any]:
     return body
 
 
-def tags_in(text: str) -> dict[str, str]:
-    """`team=sea, spare` as tags by key."""
-    pairs = (word.partition("=") for word in words(text))
-    return {key.strip(): value.strip() for key, _, value in pairs}
+def tags_in(text: str, there: Mapping[str, str] = MappingProxyType({})) -> dict[str, str]:
+    """`team=sea, spare` as tags by key. Those that are `there` are known again, whatever their keys hold."""
+    known = {_tag_text(key, value): (key, value) for key, value in there.items()}
+    found = {}
+    for word in words(text):
+        key, _, value = word.partition("=")
+        key, value = known.get(word) or (key.strip(), value.strip())
+        found[key] = value
+    return found
 
 
 def tags_text(tags: tuple[tuple[str, str], ...]) -> str:
     """Tags as a form shows them."""
-    return ", ".join(f"{key}={value}" if value else key for key, value in tags)
+    return listed(_tag_text(key, value) for key, value in tags)
+
+
+def _tag_text(key: str, value: str) -> str:
+    return f"{key}={value}" if value else key
 
 
 def tags_body(form: Form, former: Json) -> dict[str, Any]:
     """The change that makes a form's tags of those of the endpoint `former`."""
-    wanted = tags_in(form.text("tags"))
     there = {tag["key"]: tag.get("value", "") for tag in former.get("tags", ())}
+    wanted = tags_in(form.text("tags"), there)
     added = [{"key": key, "value": value} for key, value in wanted.items() if there.get(key) != value]
     deleted = [key for key in there if key not in wanted]
     return {"add_tags": added, "delete_tags": deleted}

@@ -5,12 +5,14 @@ What is no number stays the text that it is, so that the API refuses it in its o
 
 from __future__ import annotations
 
+import csv
 import re
+from collections.abc import Iterable
 from typing import Any, Final
 
 _INTEGER: Final = re.compile(r"[+-]?[0-9]{1,18}")
 _NUMBER: Final = re.compile(r"[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})")
-_BETWEEN_NAMES: Final = re.compile(r"[,\r\n]")
+_QUOTED: Final = re.compile(r'[,"\r\n]')
 
 
 def number(text: str) -> Any:
@@ -23,5 +25,15 @@ def number(text: str) -> Any:
 
 
 def words(text: str) -> list[str]:
-    """The names in a text that has commas or lines between them."""
-    return [word for part in _BETWEEN_NAMES.split(text) if (word := part.strip())]
+    """The names in a text that has commas or lines between them; one with a comma stands in double quotes."""
+    lines = text.splitlines()
+    try:
+        parts = [part for row in csv.reader(lines, skipinitialspace=True) for part in row]
+    except csv.Error:  # a field that is too long for the library, and for the API
+        parts = lines
+    return [word for part in parts if (word := part.strip())]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as a form shows them, of which `words` makes the same names."""
+    return ", ".join('"' + name.replace('"', '""') + '"' if _QUOTED.search(name) else name for name in names)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from serve_app.console.forms import Form
-from serve_app.console.views.fields import number, words
+from serve_app.console.views.fields import listed, number, words
 
 Json = Mapping[str, Any]
 
@@ -82,7 +82,7 @@ def fields_of(settings: Json) -> GatewayFields:
     for side in SIDES:
         rules = _rules(settings, side)
         texts[f"{GUARDRAILS}.{side}.pii.behavior"] = (rules.get("pii") or {}).get("behavior", "NONE")
-        texts[f"{GUARDRAILS}.{side}.invalid_keywords"] = ", ".join(rules.get("invalid_keywords", ()))
+        texts[f"{GUARDRAILS}.{side}.invalid_keywords"] = listed(rules.get("invalid_keywords", ()))
     limits = (
         {name: str(limit[name]) for name in LIMITS if limit.get(name) is not None}
         for limit in settings.get("rate_limits") or ()

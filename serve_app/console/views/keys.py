@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any, Final
 
 from serve_app.console.forms import Form
-from serve_app.console.views.fields import number, words
+from serve_app.console.views.fields import listed, number, words
 from serve_app.console.views.status import Status, Tone
 
 Json = Mapping[str, Any]
@@ -111,10 +112,10 @@ def fields_of(key: KeyView) -> KeyFields:
     budgets = {name: value for name in BUDGETS if (value := getattr(key, name)) is not None}
     return KeyFields(
         texts={
-            "groups": ", ".join(key.groups),
+            "groups": listed(key.groups),
             "comment": key.comment,
             "currency": key.currency,
-            **{name: f"{value:.15g}" for name, value in budgets.items()},
+            **{name: f"{Decimal(f'{value:.15g}'):f}" for name, value in budgets.items()},
         },
         scopes=frozenset(key.scopes),
         endpoints=frozenset(key.endpoints),

@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from serve_app.console.views.endpoint_form import tags_body, tags_text
 from serve_app.console.views.endpoints import endpoint_view, endpoint_views, known_models, size_of
 from serve_app.console.views.status import Tone
+from tests.support.console_forms import form_of
 
 
 def entity(name: str, version: str = "1", state: str = "READY", **fields: Any) -> dict[str, Any]:
@@ -117,3 +119,11 @@ def test_the_list_is_by_name_and_offers_each_model_once() -> None:
 )
 def test_the_size_of_an_entity_in_words(fields: dict[str, Any], words: str) -> None:
     assert size_of(entity("a", **fields)) == words
+
+
+def test_tags_that_nobody_touched_stay_as_they_are() -> None:
+    tags = [{"key": "owner", "value": "Smith, Ann"}, {"key": "a=b", "value": "c"}, {"key": "spare"}]
+    shown = tags_text(tuple((tag["key"], tag.get("value", "")) for tag in tags))
+    assert tags_body(form_of([("tags", shown)]), {"tags": tags}) == {"add_tags": [], "delete_tags": []}
+    changed = tags_body(form_of([("tags", f"{shown}, team=sea")]), {"tags": tags})
+    assert changed == {"add_tags": [{"key": "team", "value": "sea"}], "delete_tags": []}

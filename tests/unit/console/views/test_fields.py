@@ -3,8 +3,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serve_app.console.views.fields import number, words
+from serve_app.console.views.fields import listed, number, words
 
 
 @pytest.mark.parametrize(
@@ -26,6 +28,11 @@ from serve_app.console.views.fields import number, words
 def test_what_is_no_number_stays_for_the_api_to_refuse(text: str, value: Any) -> None:
     assert number(text) == value
     assert type(number(text)) is type(value)
+
+
+@given(st.lists(st.text(alphabet='ab ,"=é', min_size=1, max_size=6).map(str.strip).filter(bool), max_size=5))
+def test_names_are_the_same_after_they_were_shown(names: list[str]) -> None:
+    assert words(listed(names)) == names
 
 
 def test_names_stand_between_commas_or_lines() -> None:

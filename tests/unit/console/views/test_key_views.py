@@ -55,6 +55,13 @@ def test_a_key_and_the_form_that_changes_it() -> None:
     assert fields.endpoints == {"talk"}
 
 
+def test_a_form_that_nobody_touched_changes_no_group_and_no_budget() -> None:
+    groups = ["Sales, EMEA", 'the "A" team']
+    view = keys.key_view(key(groups=groups, budget=0.00005, soft_budget=1e11), NOW_MS)
+    body = keys.change_body(form_of(keys.fields_of(view).texts.items()))
+    assert (body["groups"], body["budget"], body["soft_budget"]) == (groups, 0.00005, 100_000_000_000)
+
+
 def test_keys_in_force_come_first() -> None:
     answer = {"keys": [key(name="b"), key(name="a", revocation_time=1), key(name="c")]}
     assert [each.name for each in keys.key_views(answer, NOW_MS)] == ["b", "c", "a"]
