@@ -63,7 +63,8 @@ class InferenceTables:
         self._bytes = 0
         self._dropped = 0
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._some = threading.Event()  # rows wait
+        self._wake = threading.Event()  # they are many, or nothing more comes
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self._process = secrets.token_hex(6)
@@ -95,7 +96,9 @@ class InferenceTables:
             is_much = len(self._rows) >= ROWS_AT_ONCE or self._bytes >= BYTES_AT_ONCE
             if self._thread is None:
                 self._start()
-        if is_first or (is_much and self.problem is None):
+        if is_first:
+            self._some.set()
+        if is_much and self.problem is None:
             self._wake.set()
 
     def close(self) -> None:
@@ -103,6 +106,7 @@ class InferenceTables:
         with self._lock:
             self._is_closed = True
             thread = self._thread
+        self._some.set()
         self._wake.set()
         if thread is not None:
             thread.join()
@@ -117,13 +121,13 @@ class InferenceTables:
                 self._sweep()
             except OSError as error:
                 logger.error("inference tables: old partitions stay: %s", error.strerror)
-            if not self._rows:
-                self._wake.wait(SWEEP_S)  # until the first row
-                self._wake.clear()
-            if self._rows and not self._is_closed:
+            if self._some.wait(SWEEP_S):
                 self._wake.wait(self._flush_s)  # for more of them
                 self._wake.clear()
-            self._write_all()
+                self._some.clear()
+                self._write_all()
+                if self._rows:  # that came meanwhile, or that the disk refused
+                    self._some.set()
         self._write_all()
         with self._lock:
             self._dropped += len(self._rows)

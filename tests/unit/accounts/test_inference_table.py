@@ -193,6 +193,18 @@ def test_old_partitions_and_nothing_else_are_removed(tmp_path: Path) -> None:
     assert all(folder.exists() for folder in (kept, *others))
 
 
+def test_rows_that_come_while_others_are_written_wait_for_more_of_them(tmp_path: Path) -> None:
+    flush_s, started = 0.2, time.monotonic()
+    tables = InferenceTables(tmp_path, retention_days=30, flush_s=flush_s)
+    for number in range(300):
+        tables.add(payload(id=str(number)))
+        time.sleep(0.003)
+    tables.close()
+    files = len(list(tmp_path.rglob("*.parquet")))
+    assert len(rows(tmp_path)) == 300
+    assert files <= (time.monotonic() - started) / flush_s + 2
+
+
 def test_no_row_spoils_the_others(tmp_path: Path) -> None:
     def fails(body: str) -> str:
         raise RecursionError
