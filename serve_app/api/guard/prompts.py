@@ -105,8 +105,9 @@ async def _judged(request: GenerateRequest, rules: Rules, judge: Judge) -> None:
 async def _ask(inquest: Inquest, texts: Sequence[str], rules: Rules, judge: Judge) -> None:
     """Raises GuardrailTriggered unless all pass, and PromptTooLong for more than may be asked."""
     most = MAX_PIECES * PIECE_CHARS
+    texts = [text for text in texts if text.strip()]
     is_long = sum(map(len, texts)) > most  # told before megabytes are cut into pieces
-    asked = [] if is_long else [piece for text in texts if text.strip() for piece in pieces(text)]
+    asked = [] if is_long else [piece for text in texts for piece in pieces(text)]
     if is_long or len(asked) > MAX_PIECES:
         raise PromptTooLong(
             "prompt", f"must have at most about {most} characters here, as a model judges all of them"

@@ -103,7 +103,7 @@ class Reconciler:
             except ServeError as error:
                 logger.warning("%s: %s", type(action).__name__, error.message)
             except Exception:  # such as a stored model that this version no longer takes: others go on
-                logger.exception("%s failed", action)
+                logger.exception("%s failed", type(action).__name__)
         busy = any(each.pending is not None or each.is_followed is not None for each in wanted)
         strays = [app for app in self.apps if app.startswith(RUN_TIME)]
         if actions or busy or len(strays) > sum(len(each.serving) for each in wanted):
