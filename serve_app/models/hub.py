@@ -117,7 +117,7 @@ def cached(repo: str, revision: str | None) -> Path | None:
 
 
 def _cached(repo: str, revision: str | None, progress: Callable[[str], None]) -> tuple[Path, str]:
-    # Of other files, such as a README, the cache only knows that they are not there.
+    # Only these were downloaded. The cache lists every file of the repository, and would miss the others.
     patterns = list(TEXT_PATTERNS)
     folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, local_files_only=True))
     index = folder / "model.safetensors.index.json"

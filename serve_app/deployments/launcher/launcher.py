@@ -36,7 +36,7 @@ class Launcher:
     def __init__(self, options: Options) -> None:
         self._options = options
         self._folder = environment.private_folder()
-        self._kept = environment.keep_from_cleaners(self._folder)
+        environment.keep_from_cleaners(self._folder)  # until this process ends
         self._woken, wake = os.pipe()  # bytes are the numbers of signals
         for fd in (self._woken, wake):
             os.set_blocking(fd, False)

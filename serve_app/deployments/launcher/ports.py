@@ -51,10 +51,9 @@ def in_url(host: str) -> str:
 def check(config: dict[str, Any], proxy: Mapping[str, int]) -> None:
     """Raises CannotServe for a port of the file that is taken, or is one of the `proxy`'s own."""
     host, port = address(config)
-    if both := {port, rpc_port(config)} & set(proxy.values()):
-        raise CannotServe(
-            f"the server's own proxy takes port {min(filter(None, both))}; choose another in the deploy file"
-        )
+    for each in proxy.values():
+        if each in (port, rpc_port(config)):
+            raise CannotServe(f"the server's own proxy takes port {each}; choose another in the deploy file")
     _check(host, port, "http_options.port")
     check_rpc(config)
 

@@ -231,6 +231,8 @@ async def test_messages_that_are_accepted(messages: Any) -> None:
         [message(role="tool")],
         [message(role="tool", tool_call_id="")],
         [{"role": "assistant"}],
+        [{"role": "assistant", "tool_calls": [CALL]}],
+        [message()] * 2_049,
         [message(content="x" * 524_289)],
         [message(content="x" * 524_288), message()],
     ],

@@ -10,7 +10,7 @@ from typing import Any, Final
 import triton
 import triton.language as tl
 
-# A product and a sum in one, rounded once, would give some numbers between two codes the other one.
+# A fused product and sum is rounded once: a number near the middle of two codes could get the other code.
 ROUNDED: Final[dict[str, Any]] = {"enable_fp_fusion": False}
 INFINITE = tl.constexpr(0x7F800000)  # the bits of infinity; those of NaN are more
 LEAST_PEAK = tl.constexpr(1e-30)
