@@ -32,6 +32,9 @@ TOKENS: Final = 5  # of the batches on which results are compared
 TOLERANCE: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 5e-3}
 
 
+SMALLEST: Final = 1e-6  # update that counts as one
+
+
 def known(layer: Any, dtypes: frozenset[torch.dtype]) -> bool:
     """Whether a fused layer can replace `layer`: its class, activation and linears are known, of `dtypes`."""
     if type(layer) not in LAYERS or type(layer.mlp.act_fn) not in (SiLUActivation, nn.SiLU, GELUTanh):
@@ -62,18 +65,22 @@ def observe(model: PreTrainedModel, layer: Any) -> AttentionCall:
 def layer_error(model: PreTrainedModel, layer: Any, fused: DecoderStack, backend: AttentionBackend) -> float:
     """Largest difference between the layer's update of its input and the fused one's, relative.
 
-    `fused` is a stack of that layer alone, `backend` the attention that it is made for.
+    `fused` is a stack of that layer alone, `backend` the attention that it is made for. The input is about
+    as large as the update: the original rounds their sum, and that of a larger input would lose the update.
     """
     states = _random_states(model, layer)
     attention = layer.self_attn
     spec = LayerSpec(
         attention.k_proj.out_features // attention.head_dim, attention.head_dim, attention.head_dim
     )
-    updates = []
-    for module, each in ((layer, ReferenceAttention()), (fused, backend)):
-        each.allocate((spec,) * (attention.layer_idx + 1), 1, 16, states.dtype, states.device)
-        updates.append(_run(model, module, each, states).float() - states.float())
-    return float((updates[0] - updates[1]).abs().max() / updates[0].abs().max().clamp_min(1e-6))
+
+    def update(module: Any, by: AttentionBackend) -> torch.Tensor:
+        by.allocate((spec,) * (attention.layer_idx + 1), 1, 16, states.dtype, states.device)
+        return _run(model, module, by, states).float() - states.float()
+
+    states = states * float(update(layer, ReferenceAttention()).abs().max().clamp(SMALLEST, 1.0))
+    want, got = update(layer, ReferenceAttention()), update(fused, backend)
+    return float((got - want).abs().max() / want.abs().max().clamp_min(SMALLEST))
 
 
 def forward_error(model: PreTrainedModel, fused: FusedForward, backend: AttentionBackend) -> float:
@@ -94,7 +101,7 @@ def forward_error(model: PreTrainedModel, fused: FusedForward, backend: Attentio
     backend.allocate(layers, 1, 16, model.dtype, device)
     with torch.inference_mode(), active(backend, _context(positions)):
         want, got = model(**inputs).logits.float(), fused(**inputs).logits.float()
-    return float((got - want).abs().max() / want.abs().max().clamp_min(1e-6))
+    return float((got - want).abs().max() / want.abs().max().clamp_min(SMALLEST))
 
 
 def _random_states(model: PreTrainedModel, layer: Any) -> torch.Tensor:
