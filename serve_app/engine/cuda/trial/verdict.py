@@ -28,6 +28,7 @@ ENGINE: Final = Path(__file__).parents[2]
 # Whose source decides what runs on the GPU: a change of it asks for a new trial.
 SOURCES: Final = ("attention/triton", "attention/block_pools.py", "cuda", "fused")
 COMMAND: Final = (sys.executable, "-m", "serve_app.engine.cuda.trial")
+DRIVER: Final = Path("/proc/driver/nvidia/version")
 TIMEOUT_S: Final = 300  # kernels are compiled in some of it
 TOLD: Final = 300  # characters of the last thing that a process said before it died
 
@@ -99,8 +100,9 @@ def _key(question: Question) -> str:
     device = torch.device(question.device)
     if device.type == "cuda":
         found = torch.cuda.get_device_properties(device)
-        driver = torch._C._cuda_getDriverVersion()  # type: ignore[attr-defined]  # of builds with CUDA
-        digest.update(f"{found.name} {found.major}.{found.minor} {driver}".encode())
+        digest.update(f"{found.name} {found.major}.{found.minor} {torch.version.cuda}".encode())
+        with contextlib.suppress(OSError):  # there is none below Windows
+            digest.update(DRIVER.read_bytes())
     for package in ("torch", "transformers", "triton"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             digest.update(f"{package} {importlib.metadata.version(package)}".encode())
