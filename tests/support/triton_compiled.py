@@ -23,10 +23,10 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from serve_app.engine.attention.triton import kernels, writing
+from serve_app.engine.attention.triton import dividing, kernels, writing
 from serve_app.engine.attention.triton.backend import JOINED, WRITTEN
 from serve_app.engine.attention.triton.codes import ROUNDED
-from serve_app.engine.attention.triton.plan import PART
+from serve_app.engine.attention.triton.plan import PART, PARTS
 from serve_app.engine.attention.triton.tiles import (
     LARGE_SHARED,
     LEAST,
@@ -41,10 +41,10 @@ from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.launch import GATED_AT_ONCE, HEADS_AT_ONCE
 
 POINTERS = {
-    **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes"), "*i32"),
-    **dict.fromkeys(("part_start", "owners"), "*i32"),
+    **dict.fromkeys(("tables", "query_start", "context_lens", "tiles", "decodes", "count"), "*i32"),
+    **dict.fromkeys(("parts", "lens", "pairs"), "*i32"),
     **dict.fromkeys(("tops", "totals", "partial"), "*fp32"),
-    **dict.fromkeys(("width", "count", "window", "splits"), "i32"),
+    **dict.fromkeys(("width", "window", "splits", "D", "most_parts", "outputs"), "i32"),
     **dict.fromkeys(("scale", "softcap", "eps"), "fp32"),
     **dict.fromkeys(("key_scales", "value_scales", "hidden"), "*fp32"),
     **dict.fromkeys(("ranks", "order"), "*i32"),
@@ -53,6 +53,7 @@ POINTERS = {
 }
 
 
+EARLY = {"EARLY": True}
 ALIGNED = [["tt.divisibility", 16]]
 CODING = (writing.write_codes, layer_kernels.rope_and_cache)
 ITEMSIZES = {"bf16": 2, "fp16": 2, "fp32": 4}
@@ -65,13 +66,14 @@ def compiled(
     names = kernel.arg_names
     if tile is not None:
         constants = constants | {"M": tile.rows, "N": tile.keys}
-    chosen = {name: value for name, value in constants.items() if name in names}
+    chosen = {name: value for name, value in (constants | EARLY).items() if name in names}
     pointers = POINTERS | (dict.fromkeys(("keys", "values"), "*i8") if constants.get("CODES") else {})
     signature = {name: "constexpr" if name in chosen else pointers.get(name, f"*{dtype}") for name in names}
     places = {(names.index(name),): value for name, value in chosen.items()}
     aligned = {(place,): ALIGNED for place, name in enumerate(names) if signature[name].startswith("*")}
     source = ASTSource(kernel, signature=signature, constexprs=places, attrs=aligned)
     options = {**(tile.options if tile is not None else {}), **(ROUNDED if kernel in CODING else {})}
+    options |= {"launch_pdl": True} if "EARLY" in chosen else {}
     made = triton.compile(source, target=target, options=options)
     return f"{made.metadata.shared} {stack(made.asm['cubin'])}"
 
@@ -117,7 +119,7 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     ):
         tiles = {
             "prompts": tile_of_prompts(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
-            "decode_parts": tile_of_decodes(group_pad, width, itemsize),
+            "decode_parts": tile_of_decodes(group_pad, width, itemsize, codes=codes),
         }
         for name in names:
             kernel = getattr(writing if name.startswith("write") else kernels, name)
@@ -142,6 +144,17 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     ):
         taken = compiled(getattr(layer_kernels, name), target, dtype, {**constants, "CODES": codes})
         print(name + "/codes" * codes, taken, flush=True)
+    taken = compiled(
+        layer_kernels.multiply_row,
+        target,
+        dtype,
+        {"K": heads * key_dim, "ROWS": 2, "STEP": 1024, "WHOLE": False, "BIAS": True},
+    )
+    print("multiply_row", taken, flush=True)
+    taken = compiled(
+        dividing.divide, target, dtype, {"SIZE": 256, "AT_ONCE": PARTS, "PART": PART, "PAIRS": True}
+    )
+    print("divide", taken, flush=True)
     constants = {
         "K": heads * key_dim,
         "N": heads * key_dim + kv_heads * (key_dim + value_dim),

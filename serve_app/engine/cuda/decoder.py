@@ -8,6 +8,7 @@ from torch.nn import functional
 
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.launch import TritonKernels
+from serve_app.engine.cuda.row_product import row_product
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.fused.layer import DecoderLayer
 from serve_app.engine.linear.packed import side_by_side
@@ -26,6 +27,8 @@ class DenseLinear(nn.Module):
 
     def project(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] -> [T, N], of the weights' type."""
+        if len(x) == 1:
+            return row_product(x.contiguous(), self._weight, self._bias)
         return functional.linear(x, self._weight, self._bias)
 
 

@@ -1,4 +1,4 @@
-"""What fused layers compute between their linears and attention, in Triton.
+"""What fused layers compute beside dense products and attention, in Triton.
 
 Numbers are read in the type of the weights, computed in float32 and rounded once. Knows tensors alone:
 `launch.py` calls these functions, on a device or, for tests, in Triton's interpreter.
@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 
 from serve_app.engine.attention.triton.codes import codes_of, peaks_of, scales_of
+from serve_app.engine.attention.triton.early import after_previous
 
 
 @triton.jit
@@ -22,18 +23,20 @@ def add_rmsnorm(
     SIZE: tl.constexpr,
     PAD: tl.constexpr,
     DELTA: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One row: the residual takes the delta, and its norm goes out."""
     row = tl.program_id(0).to(tl.int64) * SIZE
     dims = tl.arange(0, PAD)
     there = dims < SIZE
+    weights = tl.load(weight + dims, mask=there, other=0.0)
+    after_previous(EARLY)
     numbers = tl.load(residual + row + dims, mask=there, other=0.0)
     if DELTA:
         numbers += tl.load(delta + row + dims, mask=there, other=0.0).to(tl.float32)
         tl.store(residual + row + dims, numbers, mask=there)
     scale = tl.rsqrt(tl.sum(numbers * numbers, 0) / SIZE + eps)
-    normed = numbers * scale * tl.load(weight + dims, mask=there, other=0.0)
-    tl.store(out + row + dims, normed.to(out.dtype.element_ty), mask=there)
+    tl.store(out + row + dims, (numbers * scale * weights).to(out.dtype.element_ty), mask=there)
 
 
 @triton.jit
@@ -43,8 +46,10 @@ def gated(
     SIZE: tl.constexpr,
     STEP: tl.constexpr,
     GELU: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """STEP numbers of one row: the activation of the gate, times the other half."""
+    after_previous(EARLY)
     row = tl.program_id(0).to(tl.int64)
     dims = tl.program_id(1) * STEP + tl.arange(0, STEP)
     there = dims < SIZE
@@ -78,8 +83,10 @@ def rope_and_cache(
     AT_ONCE: tl.constexpr,
     NORMS: tl.constexpr,
     CODES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """AT_ONCE heads of one row: queries go out, keys and values into the row's slot, or codes of them."""
+    after_previous(EARLY)
     ALL: tl.constexpr = HEADS + 2 * KV_HEADS
     row = tl.program_id(0).to(tl.int64)
     heads = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
@@ -143,3 +150,45 @@ def _keep(
         high = codes_of(high, inverse)
     tl.store(place, low.to(pool.dtype.element_ty), mask=there)
     tl.store(place + HALF, high.to(pool.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def multiply_row(
+    x,  # [K]
+    matrix,  # [outputs, K]
+    bias,  # [outputs], if BIAS
+    out,  # [outputs]
+    outputs,
+    K: tl.constexpr,
+    ROWS: tl.constexpr,
+    STEP: tl.constexpr,
+    WHOLE: tl.constexpr,  # nothing hangs over
+    BIAS: tl.constexpr,
+    EARLY: tl.constexpr,
+):
+    """ROWS numbers of the product of one row with a matrix, summed in float32.
+
+    Weights are on their way while the kernel before, which computes the row, still runs.
+    """
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    dims = tl.arange(0, STEP)
+    places = matrix + rows[:, None].to(tl.int64) * K + dims[None, :]
+    inside = (rows < outputs)[:, None] & (dims < K)[None, :]
+    weights = tl.load(places, mask=inside | WHOLE, other=0.0, eviction_policy="evict_first")
+    after_previous(EARLY)
+    numbers = tl.load(x + dims, mask=(dims < K) | WHOLE, other=0.0)
+    sums = weights.to(tl.float32) * numbers.to(tl.float32)[None, :]
+    for start in range(STEP, K, STEP):
+        there = (start + dims < K) | WHOLE
+        more = tl.load(
+            places + start,
+            mask=(rows < outputs)[:, None] & there[None, :] | WHOLE,
+            other=0.0,
+            eviction_policy="evict_first",
+        )
+        numbers = tl.load(x + start + dims, mask=there, other=0.0)
+        sums += more.to(tl.float32) * numbers.to(tl.float32)[None, :]
+    found = tl.sum(sums, 1)
+    if BIAS:
+        found += tl.load(bias + rows, mask=rows < outputs, other=0.0).to(tl.float32)
+    tl.store(out + rows, found.to(out.dtype.element_ty), mask=rows < outputs)

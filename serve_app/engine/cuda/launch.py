@@ -8,12 +8,18 @@ import torch
 
 from serve_app.engine.attention.block_pools import Pools
 from serve_app.engine.attention.triton.codes import ROUNDED
+from serve_app.engine.attention.triton.early import early_start
+from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.cuda import kernels
 
 GATED_AT_ONCE: Final = 1024  # numbers of a program
 HEADS_AT_ONCE: Final = 8
 WARP: Final = 32  # threads, each of which takes some numbers of a row
 NUMBERS_A_THREAD: Final = 8
+
+_ADD_RMSNORM, _GATED, _ROPE_AND_CACHE = map(
+    Launcher, (kernels.add_rmsnorm, kernels.gated, kernels.rope_and_cache)
+)
 
 
 class TritonKernels:
@@ -36,12 +42,14 @@ class TritonKernels:
         out = torch.empty(rows, size, dtype=self._dtype, device=residual.device)
         if rows:
             pad = _power_of_two(size)
-            kernels.add_rmsnorm[(rows,)](
+            _ADD_RMSNORM(
+                (rows,),
                 *(residual, residual if delta is None else delta, weight, out, eps),
                 SIZE=size,
                 PAD=pad,
                 DELTA=delta is not None,
                 num_warps=_warps(pad),
+                **early_start(residual.device),
             )
         return out
 
@@ -51,8 +59,14 @@ class TritonKernels:
         out = gate_up.new_empty(rows, size)
         step = min(GATED_AT_ONCE, _power_of_two(size))
         if rows:
-            kernels.gated[(rows, -(-size // step))](
-                gate_up, out, SIZE=size, STEP=step, GELU=gelu, num_warps=_warps(step)
+            _GATED(
+                (rows, -(-size // step)),
+                *(gate_up, out),
+                SIZE=size,
+                STEP=step,
+                GELU=gelu,
+                num_warps=_warps(step),
+                **early_start(gate_up.device),
             )
         return out
 
@@ -79,7 +93,8 @@ class TritonKernels:
         query = qkv.new_empty(rows, heads, size)
         query_norm, key_norm = norms or (cos, cos)  # pointers that nobody reads
         if rows:
-            kernels.rope_and_cache[(rows, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE))](
+            _ROPE_AND_CACHE(
+                (rows, -(-(heads + 2 * kv_heads) // HEADS_AT_ONCE)),
                 *(qkv, cos, sin, query_norm, key_norm, eps, query, keys, values, *scales, slots),
                 HEADS=heads,
                 KV_HEADS=kv_heads,
@@ -89,6 +104,7 @@ class TritonKernels:
                 NORMS=norms is not None,
                 CODES=pools[0].scales is not None,
                 **ROUNDED,
+                **early_start(qkv.device),
             )
         return query
 

@@ -11,13 +11,19 @@ from triton.runtime import driver
 from serve_app.engine.attention.block_pools import BlockPools
 from serve_app.engine.attention.triton import kernels, writing
 from serve_app.engine.attention.triton.codes import ROUNDED
+from serve_app.engine.attention.triton.early import early_start
+from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
 from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
 from serve_app.engine.forward_context import ForwardContext
 
 WRITTEN: Final = 1024  # numbers that are copied to the cache at once
-PROGRAMS: Final = 2048  # that decode side by side; each takes one part after the other
+PROGRAMS: Final = 8192  # that decode side by side; each takes one part after the other
 JOINED: Final = 16  # parts at once
+
+_PROMPTS, _DECODE_PARTS, _DECODE_JOIN = map(
+    Launcher, (kernels.prompts, kernels.decode_parts, kernels.decode_join)
+)
 
 
 class TritonAttention(BlockPools):
@@ -85,10 +91,12 @@ class TritonAttention(BlockPools):
             "SOFTCAP": softcap is not None,
             "CODES": codes,
         }
+        early = early_start(query.device)
         options = (scale * kernels.LOG2_E.value, (softcap or 0.0) * kernels.LOG2_E.value, window or 0)
         sink_logits = query if sinks is None else sinks.contiguous()  # a pointer that nobody reads, if None
         if (tiles := self._tiles[rows_a_tile]) is not None:
-            kernels.prompts[(tiles.shape[0], kv_heads)](
+            _PROMPTS(
+                (kv_heads * tiles.shape[0],),
                 *(query, *cached, out, tables, tables.stride(0)),
                 *(context.query_start, context.context_lens, tiles, sink_logits, *options),
                 GROUP_PAD=group,
@@ -97,26 +105,27 @@ class TritonAttention(BlockPools):
                 SINKS=sinks is not None,
                 **shape,
                 **of_prompts.options,
+                **early,
             )
         if (decodes := self._decodes) is not None:
             size = (decodes.most_parts, heads)
             tops, totals = (query.new_empty(size, dtype=torch.float32) for _ in range(2))
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
-            count = decodes.rows.shape[0]
-            of_decodes = tile_of_decodes(group, width, query.element_size())
-            kernels.decode_parts[(min(decodes.most_parts, max(1, PROGRAMS // kv_heads)), kv_heads)](
+            of_decodes = tile_of_decodes(group, width, query.element_size(), codes=codes)
+            _DECODE_PARTS(
+                (kv_heads * min(decodes.most_parts, max(1, PROGRAMS // kv_heads)),),
                 *(query, *cached, tops, totals, partial),
-                *(decodes.rows, decodes.part_start, decodes.owners, count),
-                *(tables, tables.stride(0), context.context_lens, *options),
+                *(decodes.parts, decodes.count, tables, tables.stride(0), *options),
                 PART=PART,
                 M=of_decodes.rows,
                 N=of_decodes.keys,
                 **shape,
                 **of_decodes.options,
+                **early,
             )
-            kernels.decode_join[(count, heads)](
-                *(tops, totals, partial, out, decodes.rows, decodes.part_start, context.context_lens),
-                *(sink_logits, window or 0),
+            _DECODE_JOIN(
+                (len(decodes.each), heads),
+                *(tops, totals, partial, out, decodes.each, sink_logits, window or 0),
                 HEADS=heads,
                 VALUE_DIM=values.shape[3],
                 VALUE_PAD=value_pad,
@@ -124,6 +133,7 @@ class TritonAttention(BlockPools):
                 AT_ONCE=JOINED,
                 WINDOW=window is not None,
                 SINKS=sinks is not None,
+                **early,
             )
         return out
 

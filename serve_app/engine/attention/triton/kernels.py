@@ -20,6 +20,7 @@ import math
 import triton
 import triton.language as tl
 
+from serve_app.engine.attention.triton.early import after_previous
 from serve_app.engine.attention.triton.product import product
 
 NEVER = tl.constexpr(-float("inf"))
@@ -140,12 +141,15 @@ def prompts(
     SOFTCAP: tl.constexpr,
     SINKS: tl.constexpr,
     CODES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """One tile: M / GROUP_PAD rows of one sequence, with all query heads of one KV head."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    sequence = tl.load(tiles + 2 * tl.program_id(0))
-    first_row = tl.load(tiles + 2 * tl.program_id(0) + 1)
-    kv_head = tl.program_id(1)
+    after_previous(EARLY)
+    tile = tl.program_id(0) // KV_HEADS
+    sequence = tl.load(tiles + 2 * tile)
+    first_row = tl.load(tiles + 2 * tile + 1)
+    kv_head = tl.program_id(0) % KV_HEADS
     begin = tl.load(query_start + sequence)
     rows_of_sequence = tl.load(query_start + sequence + 1) - begin
     length = tl.load(context_lens + sequence)
@@ -200,7 +204,7 @@ def prompts(
     )
 
 
-@triton.jit(do_not_specialize=["width", "window", "count"])
+@triton.jit(do_not_specialize=["width", "window"])
 def decode_parts(
     query,  # [T, H, KEY_DIM]
     keys,
@@ -210,13 +214,10 @@ def decode_parts(
     tops,  # [parts, H] float32
     totals,  # [parts, H] float32
     partial,  # [parts, H, VALUE_DIM] float32
-    decodes,  # [D, 2]: a sequence, and its row in the batch
-    part_start,  # [D+1]
-    owners,  # [parts]: which decode has the part
-    count,  # D
+    parts,  # [parts, 4]: a sequence, its row in the batch, its tokens, the first token of the part
+    count,  # [1]: of parts
     tables,
     width,
-    context_lens,
     scale,
     softcap,
     window,
@@ -233,28 +234,31 @@ def decode_parts(
     WINDOW: tl.constexpr,
     SOFTCAP: tl.constexpr,
     CODES: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """Parts of PART tokens of decoding sequences, one after the other, for the query heads of one KV head.
 
     Parts begin at multiples of PART whatever else is decoded, so the batch changes no sum.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
-    kv_head = tl.program_id(1)
+    kv_head = tl.program_id(0) % KV_HEADS
     lanes = tl.arange(0, M)
     heads = kv_head * GROUP + lanes
     used = lanes < GROUP
     dims = tl.arange(0, KEY_PAD)
     value_dims = tl.arange(0, VALUE_PAD)
-    for part in range(tl.program_id(0), tl.load(part_start + count), tl.num_programs(0)):
-        decode = tl.load(owners + part)
-        sequence = tl.load(decodes + 2 * decode)
-        length = tl.load(context_lens + sequence)
-        first = (part - tl.load(part_start + decode)) * PART
+    after_previous(EARLY)
+    first_part = tl.program_id(0) // KV_HEADS
+    for part in range(first_part, tl.load(count), tl.num_programs(0) // KV_HEADS):
+        sequence = tl.load(parts + 4 * part)
+        row_of = tl.load(parts + 4 * part + 1)
+        length = tl.load(parts + 4 * part + 2)
+        first = tl.load(parts + 4 * part + 3)
         end = tl.minimum(first + PART, length)
         if WINDOW:
             first = tl.maximum(first, length - window)
         if first < end:
-            places = (tl.load(decodes + 2 * decode + 1) * HEADS + heads).to(tl.int64)
+            places = (row_of * HEADS + heads).to(tl.int64)
             row = tl.load(
                 query + places[:, None] * KEY_DIM + dims[None, :],
                 mask=used[:, None] & (dims[None, :] < KEY_DIM),
@@ -286,9 +290,7 @@ def decode_join(
     totals,
     partial,
     out,  # [T, H, VALUE_DIM]
-    decodes,
-    part_start,
-    context_lens,
+    decodes,  # [D, 4]: a sequence, its row in the batch, its tokens, the first of its parts
     sinks,
     window,
     HEADS: tl.constexpr,
@@ -298,12 +300,15 @@ def decode_join(
     AT_ONCE: tl.constexpr,
     WINDOW: tl.constexpr,
     SINKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
     """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0."""
+    after_previous(EARLY)
     decode, head = tl.program_id(0), tl.program_id(1)
-    length = tl.load(context_lens + tl.load(decodes + 2 * decode))
+    row = tl.load(decodes + 4 * decode + 1)
+    length = tl.load(decodes + 4 * decode + 2)
     dims = tl.arange(0, VALUE_PAD)
-    at = tl.load(part_start + decode).to(tl.int64) * HEADS + head
+    at = tl.load(decodes + 4 * decode + 3).to(tl.int64) * HEADS + head
     first = 0
     if WINDOW:
         first = tl.maximum(0, length - window) // PART
@@ -332,5 +337,5 @@ def decode_join(
         sums = sums * tl.exp2(top - with_sink)
         total = total * tl.exp2(top - with_sink) + tl.exp2(sink - with_sink)
     total = tl.where(length > 0, total, 1.0)
-    place = (tl.load(decodes + 2 * decode + 1) * HEADS + head).to(tl.int64)
+    place = (row * HEADS + head).to(tl.int64)
     tl.store(out + place * VALUE_DIM + dims, (sums / total).to(out.dtype.element_ty), mask=dims < VALUE_DIM)

@@ -7,24 +7,31 @@ from typing import Final
 
 import numpy as np
 import torch
+import triton
 
+from serve_app.engine.attention.triton.dividing import divide
+from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.transfer import send
 
 PART: Final = 256  # tokens of a decoding sequence that are one piece of work
+PARTS: Final = 64  # that a program finds; each looks at all decodes,
+CELLS: Final = 16_384  # so there are fewer where there are many decodes
+
+_DIVIDE = Launcher(divide)
 
 
 @dataclass(frozen=True, slots=True)
 class Decodes:
     """The sequences that compute one row, and their parts: one list of work over all of them."""
 
-    rows: torch.Tensor  # [D, 2] int32: a sequence, and its row in the batch
-    part_start: torch.Tensor  # [D+1] int32: the parts of d are part_start[d] .. part_start[d+1]-1
-    owners: torch.Tensor  # [at least as many as parts] int32: d of each part; D behind the last one
+    each: torch.Tensor  # [D, 4] int32: a sequence, its row in the batch, its tokens, the first of its parts
+    parts: torch.Tensor  # [at least as many as parts, 4] int32: as above, but the first token of the part
+    count: torch.Tensor  # [1] int32: of parts
 
     @property
     def most_parts(self) -> int:
-        return self.owners.shape[0]
+        return self.parts.shape[0]
 
 
 def tiles_of(context: ForwardContext, rows_a_tile: int) -> torch.Tensor | None:
@@ -53,11 +60,8 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
         row += rows
     if not decodes:
         return None
-    lens = context.context_lens
-    if len(decodes) == context.num_sequences:
-        return _divide(_same_rows(lens), lens, parts)
-    pairs = _pairs(decodes, lens.device)
-    return _divide(pairs, lens.index_select(0, pairs[:, 0]), parts)
+    pairs = None if len(decodes) == context.num_sequences else _pairs(decodes, context.slots.device)
+    return _divide(context.context_lens, pairs, parts)
 
 
 def lasting_decodes(context: ForwardContext, most_parts: int) -> Decodes:
@@ -66,23 +70,24 @@ def lasting_decodes(context: ForwardContext, most_parts: int) -> Decodes:
     A graph that recorded it divides whatever lengths the context's tensors hold when it is replayed, if
     they have at most `most_parts` parts.
     """
-    return _divide(_same_rows(context.context_lens), context.context_lens, most_parts)
+    return _divide(context.context_lens, None, most_parts)
 
 
-def _divide(rows: torch.Tensor, lens: torch.Tensor, most_parts: int) -> Decodes:
-    ends = torch.cumsum((lens + (PART - 1)) // PART, 0, dtype=torch.int32)
-    parts = torch.arange(most_parts, dtype=torch.int32, device=lens.device)
-    return Decodes(
-        rows=rows,
-        part_start=torch.nn.functional.pad(ends, (1, 0)),
-        owners=torch.searchsorted(ends, parts, right=True, out_int32=True),
+def _divide(lens: torch.Tensor, pairs: torch.Tensor | None, most_parts: int) -> Decodes:
+    """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: each sequence is its own row."""
+    decodes = len(lens if pairs is None else pairs)
+    made = Decodes(*(lens.new_empty(size) for size in ((decodes, 4), (most_parts, 4), (1,))))
+    size = triton.next_power_of_2(decodes)
+    at_once = max(1, min(PARTS, CELLS // size))
+    _DIVIDE(
+        (triton.cdiv(max(most_parts, 1), at_once),),
+        *(lens, lens if pairs is None else pairs, made.each, made.parts, made.count, decodes, most_parts),
+        SIZE=size,
+        AT_ONCE=at_once,
+        PART=PART,
+        PAIRS=pairs is not None,
     )
-
-
-def _same_rows(lens: torch.Tensor) -> torch.Tensor:
-    """Every sequence is its own row."""
-    each = torch.arange(lens.shape[0], dtype=torch.int32, device=lens.device)
-    return torch.stack([each, each], dim=1)
+    return made
 
 
 def _pairs(pairs: list[tuple[int, int]], device: torch.device) -> torch.Tensor:

@@ -45,13 +45,15 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
     return Tile(max(128, group), keys // 2 if codes else keys, 8, 3)
 
 
-def tile_of_decodes(group: int, width: int, itemsize: int) -> Tile:
+def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool) -> Tile:
     """As `tile_of_prompts`. The one row of a sequence fills no tile, so many keys are under way instead."""
     rows = max(LEAST, group)
     if itemsize == 4:
         return _tile_of_float32(rows, width)
     if width > WIDER:
         return Tile(rows, 32, 8, 3)
+    if width <= WIDE and not codes:
+        return Tile(rows, 128, 4 if group <= 64 else 8, 3)
     return Tile(rows, 64 if width <= WIDE else 32, 4 if group <= 64 else 8, 5)
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 import torch
 
+from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.cuda.adapters import kernels
 from serve_app.engine.cuda.adapters.tiles import Tiles
 from serve_app.engine.model.lora import LowRank, Site
@@ -16,6 +17,8 @@ INPUTS: Final = 128
 OUTPUTS: Final = 128
 PART: Final = 512  # inputs at least, where several programs share a sum
 PROGRAMS: Final = 256  # enough to fill a GPU: with as many tiles, nothing is shared
+
+_SHRINK, _EXPAND = map(Launcher, (kernels.shrink, kernels.expand))
 
 
 class SiteStack:
@@ -59,12 +62,17 @@ class SiteStack:
         splits = max(1, min(features // PART, PROGRAMS // count))
         hidden = torch.empty(splits, count * tiles.size, modules * rank, dtype=torch.float32, device=x.device)
         shape = {"MODULES": modules, "RANK": rank, "TILE": tiles.size, "RANKS": RANKS}
-        kernels.shrink[(count, modules * rank // RANKS, splits)](
-            *(x, self._a, self._ranks, tiles.order, tiles.bounds, hidden), K=features, STEP=INPUTS, **shape
+        _SHRINK(
+            (count, modules * rank // RANKS, splits),
+            *(x, self._a, self._ranks, tiles.order, tiles.bounds, hidden),
+            K=features,
+            STEP=INPUTS,
+            **shape,
         )
         widths = *self._site.widths.values(), 0, 0
         blocks = sum(-(-width // OUTPUTS) for width in widths)
-        kernels.expand[(count, blocks)](
+        _EXPAND(
+            (count, blocks),
             *(hidden, self._b, self._ranks, tiles.order, tiles.bounds, out, splits),
             N=self._site.width,
             FIRST=widths[0],

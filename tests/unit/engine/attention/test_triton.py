@@ -29,7 +29,7 @@ BLOCK, BLOCKS = 4, 32
 ALL = {"window": 3, "softcap": 1.5, "sinks": True}
 # One tuple a step: the (sequence, tokens) that it computes.
 STEPS = (((0, 6), (1, 1), (2, 9)), ((1, 3), (0, 1), (2, 1)), ((2, 1), (1, 1)))
-ROUNDING = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+ROUNDING = {torch.float32: 1e-5 if DEVICE.type == "cpu" else 3e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 
 
 @pytest.fixture(autouse=True)
@@ -318,9 +318,9 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
     lines = [line.split() for line in done.stdout.splitlines()]
     taken = {name: (int(shared), int(stack)) for name, shared, stack in lines}
     attention, layers, adapters = (
-        {"write_rows", "decode_parts", "decode_join", "prompts"}
+        {"write_rows", "divide", "decode_parts", "decode_join", "prompts"}
         | {"write_codes/codes", "decode_parts/codes", "prompts/codes"},
-        {"add_rmsnorm", "gated", "rope_and_cache", "rope_and_cache/codes"},
+        {"add_rmsnorm", "gated", "rope_and_cache", "rope_and_cache/codes", "multiply_row"},
         {"shrink/16", "expand/16", "shrink/64", "expand/64"},
     )
     assert set(taken) == attention | layers | adapters
@@ -335,7 +335,7 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
 @pytest.mark.parametrize("group", [1, 2, 16, 32, 128])
 def test_a_tile_holds_all_heads_of_a_group_and_divides_a_part(itemsize: int, width: int, group: int) -> None:
     tiles = [
-        tile_of_decodes(group, width, itemsize),
+        *(tile_of_decodes(group, width, itemsize, codes=codes) for codes in (False, True)),
         *(
             tile_of_prompts(group, width, itemsize, codes=codes, shared=shared)
             for codes in (False, True)

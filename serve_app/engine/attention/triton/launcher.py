@@ -1,0 +1,55 @@
+"""Launches kernels without what Triton works out anew at every launch.
+
+Triton looks at each argument to find the compiled kernel that fits, which takes longer than the launch. A
+step that is no graph has two hundred launches. A `Launcher` keeps what was found for arguments of one kind.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import torch
+
+ALIGNMENT: Final = (
+    16  # bytes; Triton compiles a kernel for pointers that are multiples of it, and another one
+)
+
+
+class Launcher:
+    """One kernel of Triton. Its constants come last, and are passed by name."""
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+        self._names: list[str] = kernel.arg_names
+        # Of numbers that are no constants, those whose values Triton compiles in.
+        self._compiled_in = {
+            place
+            for place, param in enumerate(getattr(kernel, "params", ()))
+            if not param.do_not_specialize and not param.is_constexpr
+        }
+        self._found: dict[tuple[Any, ...], tuple[Any, tuple[Any, ...]]] = {}
+
+    def __call__(self, programs: tuple[int, ...], *args: Any, **named: Any) -> None:
+        """Launch `programs`: one to three dimensions. `named`: constants, and options of the launch."""
+        kinds: list[Any] = [tuple(named.items())]
+        addresses = 0
+        for place, arg in enumerate(args):
+            if isinstance(arg, torch.Tensor):
+                addresses |= arg.data_ptr()
+                kinds.append(arg.dtype)
+            elif isinstance(arg, int) and place in self._compiled_in:
+                kinds.append(arg)
+        device = args[0].device
+        if device.type != "cuda" or addresses % ALIGNMENT:
+            self._kernel[programs](*args, **named)
+            return
+        kinds.append(device.index)
+        key = tuple(kinds)
+        found = self._found.get(key)
+        if found is None:
+            compiled = self._kernel[programs](*args, **named)
+            constants = tuple(named[name] for name in self._names[len(args) :])
+            self._found[key] = compiled, constants
+            return
+        compiled, constants = found
+        compiled[(*programs, 1, 1)](*args, *constants)
