@@ -29,6 +29,7 @@ class Contender(ABC):
     """One engine over one model. All answers are greedy and do not stop at an end token."""
 
     notes: ClassVar[str]  # settings, for the page
+    streams: ClassVar[bool] = True  # whether it serves arrivals, and tells when each token came
 
     @abstractmethod
     def __init__(self, setup: Setup) -> None: ...

@@ -10,12 +10,17 @@ PREFILL, DECODE, LONG, MIXED = "prefill", "decode", "long", "mixed"
 PARTS: Final = (PREFILL, DECODE, LONG, MIXED)
 Prompt = list[int]
 
+# Several prompts are computed beside decodes of those that came first: so many times more tokens are asked
+# for, and the last ones come while all sequences decode.
+MIXING: Final = 4
+
 
 @dataclass(frozen=True)
 class Job:
     """One figure: prompts at once, and new tokens for each.
 
-    A prefill asks for one token. The time of a decode is that of `new_tokens` less that of a single one.
+    A prefill asks for one token. The time of a decode is that of `new_tokens` less that of a single one; of
+    several sequences it is that of the steps in which all of them decode, where the contender tells.
     """
 
     part: str
@@ -58,7 +63,8 @@ class Plan:
         if part == PREFILL:
             return [Job(part, 1, length, 1) for length in self.prefills]
         if part == DECODE:
-            return [Job(part, batch, self.context, self.steps + 1) for batch in self.batches]
+            steps = {batch: self.steps * (MIXING if batch > 1 else 1) for batch in self.batches}
+            return [Job(part, batch, self.context, steps[batch] + 1) for batch in self.batches]
         if part == LONG and self.long:
             return [Job(part, 1, self.long, 1), Job(part, 1, self.long, self.steps + 1)]
         return []
@@ -66,7 +72,11 @@ class Plan:
     @property
     def longest(self) -> int:
         """Tokens of the longest sequence."""
-        lengths = [self.context + self.steps + 1, self.long + self.steps + 1, *(n + 1 for n in self.prefills)]
+        lengths = [
+            self.context + MIXING * self.steps + 1,
+            self.long + self.steps + 1,
+            *(n + 1 for n in self.prefills),
+        ]
         return max(*lengths, 2 * (self.traffic.prompt_len + self.traffic.new_tokens))
 
     @property
@@ -80,7 +90,7 @@ BATCHES: Final = (1, 8, 64, 256)
 PLANS: Final = {
     "tiny": Plan((16, 64), (1, 3), 24, 96, 6, Traffic(6, 40.0, 12, 6)),
     "qwen3-0.6b": Plan(PREFILLS, BATCHES, 512, 32_768, 64, Traffic(512, 128.0, 512, 128)),
-    "llama-3.1-8b": Plan(PREFILLS, BATCHES, 512, 32_768, 64, Traffic(256, 32.0, 512, 128)),
+    "llama-3.1-8b": Plan(PREFILLS, BATCHES, 512, 32_768, 64, Traffic(256, 64.0, 512, 128)),
     "qwen3-32b": Plan(PREFILLS, (1, 8), 512, 8192, 32, Traffic(32, 4.0, 512, 64)),
 }
 
@@ -147,6 +157,19 @@ def summary(arrivals: list[Arrival], seen: list[Seen]) -> dict[str, Any]:
         "ttft_s": [percentile(first, 0.5), percentile(first, 0.99)],
         "itl_s": [percentile(gaps, 0.5), percentile(gaps, 0.99)],
     }
+
+
+def steady(seen: list[Seen]) -> tuple[float, float]:
+    """Seconds of a step while all sequences decode; and the tokens that each had got by then, on average.
+
+    Raises ValueError if they never all do.
+    """
+    begin, end = max(each.tokens[0] for each in seen), min(each.tokens[-1] for each in seen)
+    inside = sum(begin < at <= end for each in seen for at in each.tokens)
+    if inside < 2 * len(seen):
+        raise ValueError("some sequences ended before others had begun")
+    before = sum(at <= begin for each in seen for at in each.tokens)
+    return (end - begin) * len(seen) / inside, (before + inside / 2) / len(seen)
 
 
 def fields(job: Job | Traffic) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from benchmarks.gpu import limits
 from benchmarks.gpu.contender import Contender, Setup
-from benchmarks.gpu.load import MIXED, Job, Prompts, fields, summary
+from benchmarks.gpu.load import MIXED, Arrival, Job, Prompts, fields, steady, summary
 from benchmarks.gpu.shapes import shape_of
 from benchmarks.peers.journal import FAILURE, LIMITS, Journal
 from benchmarks.roofline import Machine, Shape
@@ -60,26 +60,34 @@ class Bench:
             self._journal.append(**record | self._where)
 
     def _job(self, job: Job, repeats: int) -> dict[str, Any]:
-        whole, first = list[float](), list[float]()
+        times = list[tuple[float, float]]()  # seconds, and tokens before them
         began = time.perf_counter()
         for turn in range(repeats + 1):
-            if whole and time.perf_counter() - began > LONG_S:
+            if times and time.perf_counter() - began > LONG_S:
                 break
-            times = self._time(job, job.new_tokens), self._time(job, 1) if job.new_tokens > 1 else 0.0
+            measured = self._measured(job)
             if turn:  # the first one warms up
-                whole.append(times[0])
-                first.append(times[1])
-        seconds = statistics.median(whole) - statistics.median(first)
+                times.append(measured)
+        seconds, told = (statistics.median(column) for column in zip(*times, strict=True))
         if job.new_tokens > 1:
-            steps = job.new_tokens - 1
-            seconds /= steps
             weight_bytes = float(self._setup.dtype.itemsize)
-            least = self._machine.decode_s(self._shape, job.batch, job.prompt_len + steps // 2, weight_bytes)
+            context = job.prompt_len + int(told)
+            least = self._machine.decode_s(self._shape, job.batch, context, weight_bytes)
         else:
             least = self._machine.prefill_s(self._shape, job.prompt_len)
         rate = job.batch * (1 if job.new_tokens > 1 else job.prompt_len) / seconds
         print(f"  {job.name}: {seconds * 1e3:.2f} ms, {rate:.0f} tok/s, {least / seconds:.0%}", flush=True)
         return {"kind": JOB, **fields(job), "seconds": seconds, "tok_s": rate, "share": least / seconds}
+
+    def _measured(self, job: Job) -> tuple[float, float]:
+        """Seconds of a prefill, or of a step of a decode; and the tokens that a sequence had got by then."""
+        if job.new_tokens == 1:
+            return self._time(job, 1), 0.0
+        if job.batch > 1 and self._contender.streams:
+            prompts = (self._prompts.make(job.prompt_len) for _ in range(job.batch))
+            return steady(self._contender.serve([Arrival(0.0, prompt, job.new_tokens) for prompt in prompts]))
+        whole, first = self._time(job, job.new_tokens), self._time(job, 1)
+        return (whole - first) / (job.new_tokens - 1), job.new_tokens / 2
 
     def _time(self, job: Job, new_tokens: int) -> float:
         prompts = [self._prompts.make(job.prompt_len) for _ in range(job.batch)]

@@ -14,10 +14,11 @@ OURS: Final = "ours"
 READING: Final = """\
 Every contender has a process of its own, one after another, and makes the same model with random weights on
 the device. Prompts are random tokens, the same for all; answers are greedy and do not stop at an end token.
-The time of a decode is that of all its tokens less that of the first one. A figure is the median of its
-repeats, then of the rounds. The share is the least time that the device needs over the time taken. That least
-time counts operations of products and of causal attention at the measured rate of bf16 products, or bytes of
-weights and caches at the measured bandwidth."""
+The time of a decode of one sequence is that of all its tokens less that of the first one. That of several is
+the time of the steps in which all of them decode, or the same difference where a contender does not tell when
+tokens come. A figure is the median of its repeats, then of the rounds. The share is the least time that the
+device needs over the time taken. That least time counts operations of products and of causal attention at the
+measured rate of bf16 products, or bytes of weights and caches at the measured bandwidth."""
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

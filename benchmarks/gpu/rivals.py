@@ -22,6 +22,7 @@ WAIT_S = 0.5  # for a result; then it is looked whether the other side still liv
 
 class Generate(Contender):
     notes = "`model.generate` with SDPA attention: one batch, which ends together."
+    streams = False
 
     def __init__(self, setup: Setup) -> None:
         self._device = setup.device
