@@ -146,11 +146,19 @@ def assemble(
         f"in {time.monotonic() - began:.1f} s"
     )
     if attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs:
-        from serve_app.engine.cuda.graphs import graph_decodes
+        from serve_app.engine.cuda.graphs import graph_steps
 
         # Graphs of their own are for adapters that are sure to come, not for those that a client may send.
         adapters = runner.adapters if stacked and config.adapters else None
-        graph_decodes(module, backend, plan, config.engine.max_sequences, progress, adapters=adapters)
+        graph_steps(
+            module,
+            backend,
+            plan,
+            config.engine.max_sequences,
+            progress,
+            adapters=adapters,
+            tokens=config.engine.max_step_tokens,
+        )
     began = time.monotonic()
     grammars = make_grammars(runner.vocab_size)
     progress(f"waited {time.monotonic() - began:.1f} s for the tokenizer and its grammars")

@@ -1,10 +1,10 @@
-"""On a GPU: fused layers of real sizes equal transformers', and graphs of decodes equal steps without."""
+"""On a GPU: fused layers of real sizes equal transformers', and graphs of steps equal steps without."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from itertools import cycle, islice
+from itertools import cycle
 
 import pytest
 import torch
@@ -28,6 +28,7 @@ pytestmark = [
 
 CUDA = torch.device("cuda")
 BLOCK, BLOCKS_EACH, SEQUENCES = 32, 40, 20
+STEP = 1900  # tokens of prompts
 SHAPE = {
     "vocab_size": 4096,
     "hidden_size": 2048,
@@ -80,7 +81,7 @@ def stacked_table() -> MakeAdapters:
 
 
 def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:
-    """Prompts of many lengths, then decodes, of ever fewer sequences; most with adapters, if `adapted`."""
+    """Prompts in pieces, then decodes, of ever fewer sequences; most with adapters, if `adapted`."""
     order = torch.randperm(BLOCKS_EACH * SEQUENCES, generator=torch.Generator().manual_seed(3))
     ids = torch.randint(4096, (SEQUENCES, 1280), generator=torch.Generator().manual_seed(4)).tolist()
     tables = order.view(SEQUENCES, BLOCKS_EACH).tolist()
@@ -89,8 +90,15 @@ def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:
     if adapted:
         for sequence, key in zip(running, cycle((*RANKS, None, *RANKS)), strict=False):
             sequence.adapter = key
-    for half in (slice(0, 10), slice(10, None)):
-        chunks = [Chunk(s, 0, n, n - 1) for s, n in zip(running[half], lengths[half], strict=True)]
+    done = [0] * SEQUENCES
+    while sum(done) < sum(lengths):
+        chunks, room = [], STEP
+        for index, length in enumerate(lengths):
+            count = min(length - done[index], room)
+            if count:
+                chunks.append(Chunk(running[index], done[index], count, done[index] + count - 1))
+                done[index] += count
+                room -= count
         yield build_batch(chunks, BLOCK, CUDA)
     for step in range(decodes):
         alive = list(zip(running, lengths, strict=True))[step * SEQUENCES // decodes :]
@@ -103,7 +111,8 @@ def batches(decodes: int, adapted: bool = False) -> Iterator[Batch]:
 def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
     name: str, dtype: torch.dtype, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from serve_app.engine.cuda.graphs import GraphedDecode, graph_decodes
+    from serve_app.engine.cuda.graphs import GraphedSteps, graph_steps
+    from serve_app.engine.cuda.recording import CudaGraphs
 
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
     torch.manual_seed(0)
@@ -112,10 +121,11 @@ def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
     want = [plain.run(batch) for batch in batches(6, adapted)]
     fused, backend = runner(model, "triton", dtype)
     eager = [fused.run(batch) for batch in batches(6, adapted)]
-    assert graph_decodes(
-        fused.module, backend, fused.plan, SEQUENCES, lambda _: None, adapters=fused.adapters
+    assert graph_steps(
+        *(fused.module, backend, fused.plan, SEQUENCES, lambda _: None, CudaGraphs(), fused.adapters),
+        tokens=2048,
     )
-    assert isinstance(fused.module.forward.decode, GraphedDecode)
+    assert isinstance(fused.module.forward.decode, GraphedSteps)
     graphed = [fused.run(batch) for batch in batches(6, adapted)]
     tolerance = {torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 5e-2}[dtype]
     for one, two, three in zip(want, eager, graphed, strict=True):
@@ -125,19 +135,21 @@ def test_fused_layers_and_graphs_give_the_logits_of_transformers_layers(
 
 
 @pytest.mark.parametrize("adapted", [False, True], ids=["alone", "with adapters"])
-def test_a_decode_by_graph_waits_for_nothing(adapted: bool) -> None:
-    from serve_app.engine.cuda.graphs import graph_decodes
+def test_a_step_by_graph_waits_for_nothing(adapted: bool) -> None:
+    from serve_app.engine.cuda.graphs import graph_steps
+    from serve_app.engine.cuda.recording import CudaGraphs
 
     torch.manual_seed(0)
     fused, backend = runner(MODELS["llama"]().eval().to(CUDA, torch.bfloat16), "triton", torch.bfloat16)
-    assert graph_decodes(
-        fused.module, backend, fused.plan, SEQUENCES, lambda _: None, adapters=fused.adapters
+    assert graph_steps(
+        *(fused.module, backend, fused.plan, SEQUENCES, lambda _: None, CudaGraphs(), fused.adapters),
+        tokens=2048,
     )
-    made = batches(2, adapted)
-    for batch in islice(made, 2):
+    steps = list(batches(2, adapted))
+    for batch in steps:
         fused.run(batch)
-    steps = list(made)
-    fused.run(steps[0])
+    if adapted:  # their prompts have no graphs
+        steps = steps[-2:]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

@@ -6,6 +6,7 @@ Knows batches and torch's allocator; not who runs a batch, nor how large a cache
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import torch
 
@@ -13,6 +14,8 @@ from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch, build_batch
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
+
+GRAPHED: Final = 2048  # rows of the largest graph of steps with prompts
 
 Run = Callable[[Batch], object]
 
@@ -29,10 +32,11 @@ def blocks_of_steps(config: EngineConfig, window: int) -> int:
 
 def largest_steps(
     config: EngineConfig, window: int, vocab_size: int, device: torch.device
-) -> tuple[Batch, Batch]:
+) -> tuple[Batch, ...]:
     """Prompts of `max_step_tokens` tokens that want all logits, and a decode of `max_sequences` sequences.
 
-    All sequences have the same blocks: what they write means nothing, and the cache stays small.
+    With graphs, also prompts as long as those of the largest graph, of which one logit each is wanted. All
+    sequences have the same blocks: what they write means nothing, and the cache stays small.
     """
     longest = min(config.max_step_tokens, window)
     count, rest = divmod(config.max_step_tokens, longest)
@@ -44,15 +48,18 @@ def largest_steps(
     def sequence() -> Sequence:
         return Sequence("", 0, longest, ids, SamplingParams(), 0, block_table=table)
 
-    prompts = [Chunk(sequence(), 0, length, 0) for length in lengths]
+    steps = [[Chunk(sequence(), 0, length, 0) for length in lengths]]
+    if config.cuda_graphs:
+        graphed = [min(length, GRAPHED) for length in lengths[: -(-GRAPHED // longest)]]
+        steps.append([Chunk(sequence(), 0, length, length - 1) for length in graphed])
     decodes = min(config.max_sequences, config.max_step_tokens)
     last = longest - 1
-    decoding = [Chunk(sequence(), last, 1, last) for _ in range(decodes)]
-    return build_batch(prompts, config.block_size, device), build_batch(decoding, config.block_size, device)
+    steps.append([Chunk(sequence(), last, 1, last) for _ in range(decodes)])
+    return tuple(build_batch(chunks, config.block_size, device) for chunks in steps)
 
 
 def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:
-    """What `run` allocates at most for each of `steps`, added up: graphs of decodes keep what they record.
+    """What `run` allocates at most for each of `steps`, added up: graphs keep what they record.
 
     Afterwards torch holds no memory that it does not use. Raises torch.OutOfMemoryError.
     """

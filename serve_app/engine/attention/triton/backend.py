@@ -13,7 +13,14 @@ from serve_app.engine.attention.triton import kernels, writing
 from serve_app.engine.attention.triton.codes import ROUNDED
 from serve_app.engine.attention.triton.early import early_start
 from serve_app.engine.attention.triton.launcher import Launcher
-from serve_app.engine.attention.triton.plan import PART, Decodes, decodes_of, lasting_decodes, tiles_of
+from serve_app.engine.attention.triton.plan import (
+    PART,
+    Decodes,
+    decodes_of,
+    lasting_decodes,
+    lasting_tiles,
+    tiles_of,
+)
 from serve_app.engine.attention.triton.tiles import LARGE_SHARED, LEAST, tile_of_decodes, tile_of_prompts
 from serve_app.engine.forward_context import ForwardContext
 
@@ -35,6 +42,7 @@ class TritonAttention(BlockPools):
         self._context: ForwardContext | None = None
         self._decodes: Decodes | None = None
         self._tiles: dict[int, torch.Tensor | None] = {}  # by rows of a tile
+        self._lasting_prompts = 0  # that a recorded step may have
 
     def forward(
         self,
@@ -137,14 +145,16 @@ class TritonAttention(BlockPools):
             )
         return out
 
-    def begin_lasting(self, context: ForwardContext, most_parts: int) -> None:
-        """The next step is `context`, of one row a sequence; a graph that records it may be replayed.
+    def begin_lasting(self, context: ForwardContext, most_parts: int, prompts: int = 0) -> None:
+        """The next step is `context`; a graph that records it may be replayed.
 
-        A sequence of length 0 is none: nothing is read for it, and its rows are zeros. `most_parts`
-        bounds the parts (of `plan.PART` tokens) of all sequences.
+        Up to `prompts` of its sequences have several rows. If it is 0, all sequences have one row, and one of
+        length 0 is none: nothing is read for it, and its row is zeros. Else a sequence without rows is none,
+        and rows that no sequence has mean nothing. `most_parts` bounds the parts (of `plan.PART` tokens) of
+        all sequences of one row.
         """
-        self._context, self._tiles = context, {}
-        self._decodes = lasting_decodes(context, most_parts)
+        self._context, self._tiles, self._lasting_prompts = context, {}, prompts
+        self._decodes = lasting_decodes(context, most_parts, mixed=prompts > 0)
 
     def _write(self, layer: int, key: torch.Tensor, value: torch.Tensor, context: ForwardContext) -> None:
         key_pools, value_pools = self.pools(layer)
@@ -173,8 +183,13 @@ class TritonAttention(BlockPools):
     def _divide(self, context: ForwardContext, rows_a_tile: int) -> None:
         if context is not self._context:
             self._context, self._decodes, self._tiles = context, decodes_of(context), {}
+            self._lasting_prompts = 0
         if rows_a_tile not in self._tiles:
-            self._tiles[rows_a_tile] = tiles_of(context, rows_a_tile)
+            self._tiles[rows_a_tile] = (
+                lasting_tiles(context, rows_a_tile, self._lasting_prompts)
+                if self._lasting_prompts
+                else tiles_of(context, rows_a_tile)
+            )
 
 
 @cache

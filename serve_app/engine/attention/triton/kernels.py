@@ -122,7 +122,7 @@ def prompts(
     width,
     query_start,  # [S+1]
     context_lens,  # [S]
-    tiles,  # [tiles, 2]: a sequence, and the first of its rows that the tile has
+    tiles,  # [tiles, 2]: a sequence, and the first of its rows that the tile has; below 0: there is no tile
     sinks,  # [H]
     scale,
     softcap,
@@ -148,6 +148,8 @@ def prompts(
     after_previous(EARLY)
     tile = tl.program_id(0) // KV_HEADS
     sequence = tl.load(tiles + 2 * tile)
+    if sequence < 0:
+        return
     first_row = tl.load(tiles + 2 * tile + 1)
     kv_head = tl.program_id(0) % KV_HEADS
     begin = tl.load(query_start + sequence)
@@ -302,7 +304,10 @@ def decode_join(
     SINKS: tl.constexpr,
     EARLY: tl.constexpr,
 ):
-    """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0."""
+    """The parts of one query head of one decoding sequence, in their order; zeros for one of length 0.
+
+    A decode whose row is below 0 is none: nothing is written for it.
+    """
     after_previous(EARLY)
     decode, head = tl.program_id(0), tl.program_id(1)
     row = tl.load(decodes + 4 * decode + 1)
@@ -338,4 +343,8 @@ def decode_join(
         total = total * tl.exp2(top - with_sink) + tl.exp2(sink - with_sink)
     total = tl.where(length > 0, total, 1.0)
     place = (row * HEADS + head).to(tl.int64)
-    tl.store(out + place * VALUE_DIM + dims, (sums / total).to(out.dtype.element_ty), mask=dims < VALUE_DIM)
+    tl.store(
+        out + place * VALUE_DIM + dims,
+        (sums / total).to(out.dtype.element_ty),
+        mask=(dims < VALUE_DIM) & (row >= 0),
+    )

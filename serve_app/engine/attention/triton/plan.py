@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import triton
 
-from serve_app.engine.attention.triton.dividing import divide
+from serve_app.engine.attention.triton.dividing import divide, tile_prompts
 from serve_app.engine.attention.triton.launcher import Launcher
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.transfer import send
@@ -18,7 +18,7 @@ PART: Final = 256  # tokens of a decoding sequence that are one piece of work
 PARTS: Final = 64  # that a program finds; each looks at all decodes,
 CELLS: Final = 16_384  # so there are fewer where there are many decodes
 
-_DIVIDE = Launcher(divide)
+_DIVIDE, _TILE_PROMPTS = Launcher(divide), Launcher(tile_prompts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,28 +64,55 @@ def decodes_of(context: ForwardContext) -> Decodes | None:
     return _divide(context.context_lens, pairs, parts)
 
 
-def lasting_decodes(context: ForwardContext, most_parts: int) -> Decodes:
-    """Of a context whose sequences all have one row, by work of the device alone.
+def lasting_decodes(context: ForwardContext, most_parts: int, *, mixed: bool = False) -> Decodes:
+    """By work of the device alone. `mixed`: sequences may have several rows; else all of them have one.
 
     A graph that recorded it divides whatever lengths the context's tensors hold when it is replayed, if
     they have at most `most_parts` parts.
     """
-    return _divide(context.context_lens, None, most_parts)
+    return _divide(context.context_lens, None, most_parts, context.query_start if mixed else None)
 
 
-def _divide(lens: torch.Tensor, pairs: torch.Tensor | None, most_parts: int) -> Decodes:
-    """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: each sequence is its own row."""
+def lasting_tiles(context: ForwardContext, rows_a_tile: int, prompts: int) -> torch.Tensor:
+    """As `tiles_of`, by work of the device alone: of up to `prompts` sequences with several rows.
+
+    Tiles behind the last one have sequence -1.
+    """
+    starts, sequences = context.query_start, context.context_lens.shape[0]
+    most_tiles = context.slots.shape[0] // rows_a_tile + prompts
+    tiles = starts.new_empty(most_tiles, 2)
+    size = triton.next_power_of_2(sequences)
+    at_once = max(1, min(PARTS, CELLS // size))
+    _TILE_PROMPTS(
+        (triton.cdiv(most_tiles, at_once),),
+        *(starts, tiles, sequences, most_tiles),
+        SIZE=size,
+        AT_ONCE=at_once,
+        ROWS=rows_a_tile,
+    )
+    return tiles
+
+
+def _divide(
+    lens: torch.Tensor, pairs: torch.Tensor | None, most_parts: int, starts: torch.Tensor | None = None
+) -> Decodes:
+    """`pairs` [D, 2] int32: a sequence, and its row in the batch; None: each sequence is its own row.
+
+    `starts` [S+1]: where sequences begin. Those of one row are the decodes then; D is S.
+    """
     decodes = len(lens if pairs is None else pairs)
     made = Decodes(*(lens.new_empty(size) for size in ((decodes, 4), (most_parts, 4), (1,))))
     size = triton.next_power_of_2(decodes)
     at_once = max(1, min(PARTS, CELLS // size))
     _DIVIDE(
         (triton.cdiv(max(most_parts, 1), at_once),),
-        *(lens, lens if pairs is None else pairs, made.each, made.parts, made.count, decodes, most_parts),
+        *(lens, lens if pairs is None else pairs, lens if starts is None else starts),
+        *(made.each, made.parts, made.count, decodes, most_parts),
         SIZE=size,
         AT_ONCE=at_once,
         PART=PART,
         PAIRS=pairs is not None,
+        STARTS=starts is not None,
     )
     return made
 

@@ -39,10 +39,9 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
         return _tile_of_float32(max(LEAST if width > WIDE // 2 else 2 * LEAST, group), width)
     if width > WIDER:
         return Tile(max(32, group), 32, 8, 3)
-    if shared < LARGE_SHARED:
+    if shared < LARGE_SHARED or (width <= WIDE and not codes):
         return Tile(max(64, group), 64 if width <= WIDE else 32, 4 if group <= 64 else 8, 3)
-    keys = 128 if width <= WIDE else 64
-    return Tile(max(128, group), keys // 2 if codes else keys, 8, 3)
+    return Tile(max(128, group), 32 if codes and width > WIDE else 64, 8, 3)
 
 
 def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool) -> Tile:

@@ -21,9 +21,10 @@ from serve_app.engine.attention.reference import ReferenceAttention
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
-from serve_app.engine.cuda.graphs import Record, graph_decodes
+from serve_app.engine.cuda.graphs import graph_steps
+from serve_app.engine.cuda.recording import Record
 from serve_app.engine.cuda.trial.question import AttentionUse, Question
-from serve_app.engine.cuda.trial.steps import ADAPTERS, Prompts, steps_of
+from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
 from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
 from serve_app.engine.model.lora import LowRank
 from serve_app.engine.model.packed_adapters import PackedTable
@@ -38,7 +39,7 @@ SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not o
 
 
 def find_fault(question: Question, record: Record | None = None) -> str | None:
-    """What the kernels get wrong, in a sentence; None: nothing. `record`: as for `graph_decodes`."""
+    """What the kernels get wrong, in a sentence; None: nothing. `record`: as for `graph_steps`."""
     torch.backends.cuda.matmul.allow_tf32 = False
     device, dtype = torch.device(question.device), getattr(torch, question.dtype)
     torch.manual_seed(0)
@@ -78,7 +79,7 @@ def attention_fault(
 
 
 def model_fault(model: PreTrainedModel, question: Question, record: Record | None) -> str | None:
-    """As `find_fault`, of a model that is fused, with and without graphs of its decodes."""
+    """As `find_fault`, of a model that is fused, with and without graphs of its steps."""
     prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
     plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, prompts, PackedTable)
@@ -87,8 +88,9 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
     if (fault := _difference("fused layers", want, _logits(fused, prompts), limit)) is not None:
         return fault
     sequences, adapters = len(prompts.lengths), fused.adapters
-    if graph_decodes(fused.module, backend, fused.plan, sequences, lambda _: None, record, adapters):
-        return _difference("graphs of decodes", want, _logits(fused, prompts), limit)
+    module, plan = fused.module, fused.plan
+    if graph_steps(module, backend, plan, sequences, lambda _: None, record, adapters, tokens=PIECE):
+        return _difference("graphs of steps", want, _logits(fused, prompts), limit)
     return None  # a model whose graphs cannot be recorded is served without
 
 

@@ -1,4 +1,4 @@
-"""Decodes by graphs give what steps without give: on a device, else with the steps run in their place."""
+"""Steps by graphs give what steps without give: on a device, else with the steps run in their place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda import graphs
 from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
-from serve_app.engine.cuda.graphs import BUCKETS, Step, buckets, graph_decodes
+from serve_app.engine.cuda.graphs import BUCKETS, GraphedSteps, buckets, graph_steps
+from serve_app.engine.cuda.recording import CudaGraphs, Step
+from serve_app.engine.cuda.step_buffers import StepBuffers
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.packed_adapters import PackedTable
 from serve_app.engine.model.runner import ModelRunner
@@ -46,7 +48,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.replayed = 0
-        self._record: Callable[[Step], Step] = graphs.CudaGraphs() if ON_DEVICE else lambda step: step
+        self._record: Callable[[Step], Step] = CudaGraphs() if ON_DEVICE else lambda step: step
 
     def __call__(self, step: Step) -> Step:
         replay = self._record(step)
@@ -125,7 +127,7 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without()
     want = logits(plain, steps())
     graphed, backend = runner()
     recorder, said = Recorder(), list[str]()
-    assert graph_decodes(graphed.module, backend, graphed.plan, 4, said.append, recorder)
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, said.append, recorder)
     assert len(said) == 4  # of 4, 2 and 1 sequences, and of all
     pools = [pool.rows.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
     got = logits(graphed, steps())
@@ -133,6 +135,56 @@ def test_graphs_filled_up_with_null_sequences_give_the_logits_of_steps_without()
     for one, other in zip(got, want, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
     assert all(not pool.any() for pool in pools)  # recording, and its null sequences, wrote nothing
+
+
+def test_steps_with_prompts_have_graphs_too() -> None:
+    plain, _ = runner()
+    want = logits(plain, steps())
+    graphed, backend = runner()
+    recorder, said = Recorder(), list[str]()
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, said.append, recorder, tokens=100)
+    assert said[:2] == ["recorded the step of 64 tokens (1 of 2)", "recorded the step of 32 tokens (2 of 2)"]
+    pools = [pool.rows.clone() for layer in range(LAYERS) for pool in backend.pools(layer)]
+    for _ in range(2):  # the second time over what the first one left
+        got = logits(graphed, steps())
+        for one, other in zip(got, want, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+    assert recorder.replayed == 2 * len(want)
+    assert all(not pool.any() for pool in pools)
+
+
+def test_of_steps_with_prompts_those_have_graphs_that_gain_by_it() -> None:
+    graphed, backend = runner()
+    recorder = Recorder()
+    made = GraphedSteps(graphed.module.forward.decode, backend, buffers_for(graphed), graphed.plan)
+    asked: list[int] = []
+
+    def gains(step: Step) -> bool:
+        asked.append(len(step()))
+        return asked[-1] < 64
+
+    made.record_rows((32, 64, 128), recorder, gains, lambda _: None)
+    assert asked == [32, 64]
+    assert made.count == 1
+
+
+def buffers_for(runner: ModelRunner) -> StepBuffers:
+    hidden = runner.module.config.get_text_config().hidden_size
+    return StepBuffers(128, 4, hidden, runner.plan, DEVICE)
+
+
+def test_steps_with_more_prompts_than_a_graph_has_room_for_run_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(graphs, "PROMPTS", 1)
+    graphed, backend = runner()
+    recorder = Recorder()
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, tokens=32)
+    a, b, c = sequences()
+    logits(graphed, [[Chunk(a, 0, 14, 14), Chunk(b, 0, 9, 9)]])
+    assert recorder.replayed == 0
+    logits(graphed, [[Chunk(a, 14, 1, 14), Chunk(c, 0, 5, 4)]])
+    assert recorder.replayed == 1
 
 
 def with_adapters(chosen: list[list[Chunk]], keys: dict[str, str]) -> list[list[Chunk]]:
@@ -148,7 +200,7 @@ def test_rows_with_adapters_have_graphs_of_their_own() -> None:
     plain, _ = runner(make_adapters=PackedTable)
     graphed, backend = runner()
     recorder = Recorder()
-    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, graphed.adapters)
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, graphed.adapters)
     for number, chosen in enumerate(keys):
         if "three" in chosen.values():
             for each in (plain, graphed):
@@ -168,7 +220,7 @@ def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapter
     graphed, backend = runner(make_adapters=make_adapters)
     recorder = Recorder()
     table = graphed.adapters if make_adapters is PackedTable else None
-    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, table)
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, table)
     logits(graphed, with_adapters(steps(), {"0": "one", "1": "two", "2": "two"}))
     assert recorder.replayed == 0
     logits(graphed, steps())
@@ -178,7 +230,7 @@ def test_without_graphs_of_their_own_rows_with_adapters_run_without(make_adapter
 def test_what_null_sequences_hold_reaches_nobody() -> None:
     """Not even what a broken request left in the first block, or in a graph's inputs."""
     graphed, backend = runner()
-    assert graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
+    assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
     chosen = steps()
     want = logits(graphed, chosen)
     broken = make_sequence("broken", [3] * 24, [])
@@ -197,7 +249,7 @@ def test_what_null_sequences_hold_reaches_nobody() -> None:
 def test_steps_that_no_graph_fits_run_without(monkeypatch: pytest.MonkeyPatch) -> None:
     graphed, backend = runner()
     recorder = Recorder()
-    assert graph_decodes(graphed.module, backend, graphed.plan, 2, lambda _: None, recorder)
+    assert graph_steps(graphed.module, backend, graphed.plan, 2, lambda _: None, recorder)
     a, b, c = sequences()
     logits(graphed, [[Chunk(a, 0, 14, 14), Chunk(b, 0, 9, 9)]])
     logits(graphed, [[Chunk(a, 14, 1, 14), Chunk(b, 9, 1, 9), Chunk(c, 0, 1, 0)]])  # three
@@ -224,7 +276,7 @@ def test_a_graph_that_cannot_be_recorded_leaves_the_forward_as_it_is(
             raise RuntimeError("operation not permitted when stream is capturing")
         return step
 
-    assert not graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, fails)
+    assert not graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, fails)
     assert "no CUDA graphs: recording failed" in caplog.text
     for one, other in zip(logits(graphed, steps()), want, strict=True):
         assert torch.equal(one, other)
@@ -258,7 +310,7 @@ class PretendedCuda:
 
 def test_a_recording_that_breaks_leaves_the_stream_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     cuda = PretendedCuda(monkeypatch)
-    record = graphs.CudaGraphs()
+    record = CudaGraphs()
     with pytest.raises(RuntimeError, match="invalidated"):
         record(lambda: torch.zeros(1))
     assert cuda.current is cuda.first
@@ -266,7 +318,7 @@ def test_a_recording_that_breaks_leaves_the_stream_as_it_was(monkeypatch: pytest
 
 def test_a_model_that_is_not_fused_has_no_graphs() -> None:
     graphed, backend = runner("gemma2")
-    assert not graph_decodes(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
+    assert not graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, Recorder())
 
 
 def test_buckets_reach_what_is_asked_for_and_no_further() -> None:

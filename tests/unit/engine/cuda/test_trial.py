@@ -205,7 +205,7 @@ def test_a_graph_that_replays_another_step_is_a_fault(llama: Question) -> None:
 
     fault = find_fault(llama, record)
     assert fault is not None
-    assert fault.startswith("graphs of decodes change logits")
+    assert fault.startswith("graphs of steps change logits")
 
 
 def child(code: str) -> tuple[str, ...]:

@@ -64,8 +64,8 @@ def make(backend: Caches, **settings: Any) -> ModelRunner:
 
 
 @pytest.mark.usefixtures("measured")
-def test_the_cache_is_planned_around_the_sum_of_both_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    allocator = Allocator(monkeypatch, [700, 40])
+def test_the_cache_is_planned_around_the_sum_of_all_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    allocator = Allocator(monkeypatch, [700, 200, 40])
     ran: list[tuple[tuple[int, ...], tuple[int, ...], torch.Size]] = []
     planned: list[int] = []
     run = ModelRunner.run
@@ -84,9 +84,14 @@ def test_the_cache_is_planned_around_the_sum_of_both_steps(monkeypatch: pytest.M
     monkeypatch.setattr(runner, "plan_for_device", plan)
     backend = Caches()
     made = make(backend)
-    # Prompts of 100 tokens in all, each within the window, then decodes at the end of the longest.
-    assert ran == [((WINDOW, 36), (WINDOW, 36), (100, 96)), ((1, 1, 1), (WINDOW,) * 3, (3, 96))]
-    assert planned == [740]
+    # Prompts of 100 tokens in all, each within the window; the same as a graph has them; then decodes at the
+    # end of the longest.
+    assert ran == [
+        ((WINDOW, 36), (WINDOW, 36), (100, 96)),
+        ((WINDOW, 36), (WINDOW, 36), (2, 96)),
+        ((1, 1, 1), (WINDOW,) * 3, (3, 96)),
+    ]
+    assert planned == [940]
     # The cache of the steps is gone before the real one is made.
     assert backend.blocks == [WINDOW // 4, 0, made.num_blocks]
     assert allocator.emptied == 1
@@ -118,12 +123,21 @@ def test_steps_are_run_only_where_their_memory_decides() -> None:
 @pytest.mark.parametrize("tokens", [16, 64, 65, 2048])
 def test_a_step_has_as_many_tokens_as_the_settings_allow(tokens: int) -> None:
     config = EngineConfig(max_step_tokens=tokens, max_sequences=8, block_size=4)
-    prompts, decodes = peak.largest_steps(config, WINDOW, 96, CPU)
+    prompts, graphed, decodes = peak.largest_steps(config, WINDOW, 96, CPU)
     assert len(prompts.input_ids) == len(prompts.logit_rows) == tokens
     assert max(prompts.context.lens) == min(tokens, WINDOW)
     assert int(prompts.input_ids.max()) < 96
     blocks = peak.blocks_of_steps(config, WINDOW)
-    for step in (prompts, decodes):
+    assert len(graphed.input_ids) == tokens
+    assert len(graphed.logit_rows) == graphed.context.num_sequences
+    for step in (prompts, graphed, decodes):
         assert int(step.context.block_tables.max()) < blocks
         assert int(step.context.slots.max()) < blocks * 4
     assert decodes.context.query_lens == (1,) * 8
+
+
+def test_prompts_of_a_graph_are_no_longer_than_the_largest_one() -> None:
+    config = EngineConfig(max_step_tokens=8 * peak.GRAPHED, max_sequences=8, block_size=32)
+    _, graphed, _ = peak.largest_steps(config, 4 * peak.GRAPHED, 96, CPU)
+    assert len(graphed.input_ids) == peak.GRAPHED
+    assert len(peak.largest_steps(EngineConfig(cuda_graphs=False), WINDOW, 96, CPU)) == 2

@@ -1,0 +1,58 @@
+"""Records steps as CUDA graphs, and tells which steps gain by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Final
+
+import torch
+
+Step = Callable[[], torch.Tensor]  # runs one step on fixed inputs; its result is overwritten by the next
+Record = Callable[[Step], Step]  # what replays a step, with other numbers in its inputs
+
+SLOWER: Final = 1.25  # times what launching takes; a step of a longer time is bound by the device
+
+
+class CudaGraphs:
+    """Records steps as CUDA graphs that share one pool of memory: only one of them runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # one: cuBLAS keeps memory for each
+
+    def __call__(self, step: Step) -> Step:
+        """As `Record`. The step runs twice: kernels are compiled before anything is recorded."""
+        current = torch.cuda.current_stream()
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            step()
+        current.wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        # Other threads of this process may call CUDA meanwhile. The outer context: torch goes back to the
+        # stream before only where a recording ends well.
+        with (
+            torch.cuda.stream(current),
+            torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+        ):
+            out = step()
+
+        def replay() -> torch.Tensor:
+            graph.replay()
+            return out
+
+        return replay
+
+
+def pays(step: Step) -> bool:
+    """Whether a graph makes a step faster: its kernels take the host as long to launch as the device to run.
+
+    The step runs twice: kernels are compiled before any time counts.
+    """
+    step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    launched = time.perf_counter()
+    torch.cuda.synchronize()
+    return time.perf_counter() - began < SLOWER * (launched - began)

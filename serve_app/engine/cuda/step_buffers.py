@@ -1,0 +1,92 @@
+"""The inputs of a step, always in the same memory: what a graph reads."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+
+from serve_app.engine.cuda.adapters.tiles import FEW, Tiles
+from serve_app.engine.forward_context import ForwardContext
+from serve_app.engine.model.memory import CachePlan
+
+NO_SLOT: Final = -1
+
+
+class StepBuffers:
+    """The inputs of a step of up to T rows of up to S sequences."""
+
+    def __init__(
+        self, rows: int, sequences: int, hidden_size: int, cache: CachePlan, device: torch.device
+    ) -> None:
+        """`rows` are at least as many as `sequences`."""
+        self._length, self._block_size = cache.max_model_len, cache.block_size
+        width = -(-cache.max_model_len // cache.block_size)
+        self.sequences = sequences
+        self.states = torch.zeros(rows, hidden_size, device=device)
+        self.positions = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._slots = torch.full((rows,), NO_SLOT, dtype=torch.int64, device=device)
+        self._lens = torch.zeros(sequences, dtype=torch.int32, device=device)
+        self._tables = torch.zeros(sequences, width, dtype=torch.int32, device=device)
+        # Where sequences begin: of decodes, which have a row each, and of others.
+        self._each = torch.arange(sequences + 1, dtype=torch.int32, device=device)
+        self._starts = torch.zeros(sequences + 1, dtype=torch.int32, device=device)
+        # Tiles of adapters: at most as many as decodes.
+        self._order = torch.zeros(sequences, dtype=torch.int32, device=device)
+        self._bounds = torch.zeros(sequences, 3, dtype=torch.int32, device=device)
+
+    def decodes(self, count: int) -> ForwardContext:
+        """The context of `count` decodes, whatever `fill` writes."""
+        return self._context(self._each[: count + 1], (1,) * count, count, count)
+
+    def any(self, rows: int) -> ForwardContext:
+        """The context of `rows` rows of any sequences, whatever `fill` writes."""
+        count = min(rows, self.sequences)
+        return self._context(self._starts[: count + 1], (), rows, count)
+
+    def tiles(self, count: int) -> Tiles:
+        """The tiles of adapters of `count` decodes, whatever `fill_tiles` writes."""
+        return Tiles(self._order[:count], self._bounds[:count], FEW)
+
+    def fits(self, context: ForwardContext) -> bool:
+        """Whether sequences and block tables of a step have room."""
+        count, width = context.block_tables.shape
+        return count <= self.sequences and width <= self._tables.shape[1]
+
+    def fill(self, states: torch.Tensor, positions: torch.Tensor, context: ForwardContext, rows: int) -> None:
+        """The rows of a step, and null ones up to `rows`; all further sequences are null."""
+        tokens, (count, width) = len(states), context.block_tables.shape
+        self.states[:tokens].copy_(states)
+        self.positions[:tokens].copy_(positions)
+        self._slots[:tokens].copy_(context.slots)
+        self._lens[:count].copy_(context.context_lens)
+        self._tables[:count, :width].copy_(context.block_tables)
+        if tokens < rows:
+            self.states[tokens:rows].zero_()
+            self._slots[tokens:rows].fill_(NO_SLOT)
+        more = min(rows, self.sequences)
+        if count < more:
+            self._lens[count:more].zero_()
+        if tokens != count:
+            self._starts[: count + 1].copy_(context.query_start)
+            self._starts[count + 1 :].fill_(tokens)
+
+    def fill_tiles(self, tiles: Tiles, decodes: int) -> None:
+        """The tiles of a step, and empty ones up to `decodes`."""
+        self._order[: len(tiles.order)].copy_(tiles.order)
+        count = len(tiles.bounds)
+        self._bounds[:count].copy_(tiles.bounds)
+        self._bounds[count:decodes].zero_()
+
+    def _context(
+        self, starts: torch.Tensor, query_lens: tuple[int, ...], rows: int, count: int
+    ) -> ForwardContext:
+        return ForwardContext(
+            query_start=starts,
+            context_lens=self._lens[:count],
+            block_tables=self._tables[:count],
+            slots=self._slots[:rows],
+            query_lens=query_lens,
+            lens=(self._length,) * max(1, len(query_lens)),  # the most that they can be
+            block_size=self._block_size,
+        )
