@@ -36,6 +36,8 @@ class Bench:
         )
         seed = zlib.crc32(f"{where['shape']} {where['round']}".encode())  # the same for all contenders
         self._prompts = Prompts(self._shape.vocabulary, seed)
+        # Apart: however often jobs are repeated, the traffic is the same.
+        self._arriving = Prompts(self._shape.vocabulary, seed + 1)
 
     def run(self, parts: Collection[str], done: Collection[str], repeats: int) -> None:
         """Every job of `parts` that is not `done`. What a contender cannot do is noted with the reason."""
@@ -97,7 +99,7 @@ class Bench:
 
     def _traffic(self) -> dict[str, Any]:
         traffic = self._setup.plan.traffic
-        arrivals = self._prompts.arrivals(traffic)
+        arrivals = self._arriving.arrivals(traffic)
         self._contender.generate([self._prompts.make(traffic.prompt_len)], 2)  # warms up
         found = summary(arrivals, self._contender.serve(arrivals))
         print(f"  {traffic.name}: {found['output_tok_s']:.0f} tok/s", flush=True)

@@ -140,7 +140,7 @@ def page(records: Sequence[Record], notes: Mapping[str, str]) -> str:
                 f"{first['at'][:10]} to {last['at'][:10]}; "
                 + ", ".join(f"{library} {version}" for library, version in sorted(versions.items()))
                 + f"; {first['driver']}. Limits, measured in each process: {measured}.",
-                f"    {last['command']}",
+                "\n".join(f"    {command}" for command in unique(each["command"] for each in machines)),
                 READING,
                 *(section(results, shape) for shape in shapes),
                 "## Contenders\n\n" + "\n".join(f"* **{name}**: {notes[name]}" for name in named),

@@ -24,6 +24,7 @@ from benchmarks.gpu.load import (
     Prompts,
     Seen,
     Traffic,
+    steady,
     summary,
 )
 from benchmarks.gpu.measure import JOB, TRAFFIC, Bench
@@ -66,6 +67,16 @@ def test_every_plan_fits_its_longest_sequence() -> None:
         jobs = [job for part in (PREFILL, DECODE, LONG) for job in plan.jobs(part)]
         assert max(job.prompt_len + job.new_tokens for job in jobs) <= plan.longest
         assert len({job.name for job in jobs}) == len(jobs)
+
+
+def test_a_step_is_timed_while_all_sequences_decode() -> None:
+    early = Seen(0.0, [1.0, 2.0, 3.0, 4.0, 4.5, 5.0, 5.5, 6.0])  # alone until 4.0, then with the other
+    late = Seen(0.0, [4.0, 4.5, 5.0, 5.5, 6.0, 9.0])  # alone after 6.0
+    seconds, before = steady([early, late])
+    assert seconds == pytest.approx(0.5)
+    assert before == pytest.approx((4 + 2 + 1 + 2) / 2)
+    with pytest.raises(ValueError, match="ended before others had begun"):
+        steady([early, Seen(0.0, [6.0, 7.0, 8.0])])
 
 
 def test_arrivals_are_the_same_for_everybody_and_never_twice_the_same() -> None:
@@ -145,6 +156,7 @@ class Fake(Contender):
     """Fails with a library's own error where a batch is large."""
 
     notes = "none"
+    streams = False
 
     def __init__(self, setup: Setup) -> None:
         self.asked: list[tuple[int, int]] = []
@@ -175,6 +187,28 @@ def test_a_job_that_fails_costs_no_other_job(bench: tuple[Bench, Journal]) -> No
         "decode, batch 3": "AttributeError: no such thing in this release",
         "mixed": "KeyError: 'serve'",
     }
+
+
+def test_decodes_of_several_sequences_are_timed_by_when_their_tokens_come(
+    bench: tuple[Bench, Journal], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[Arrival]] = []
+
+    def serve(arrivals: list[Arrival]) -> list[Seen]:
+        asked.append(arrivals)
+        return [Seen(0.0, [2.0 + 0.25 * step for step in range(each.new_tokens)]) for each in arrivals]
+
+    running, journal = bench
+    contender: Any = running._contender
+    monkeypatch.setattr(Fake, "streams", True)
+    monkeypatch.setattr(contender, "serve", serve)
+    running.run(("decode",), ("decode, batch 1",), 2)
+    (job,) = journal.of(JOB)
+    assert job["name"] == "decode, batch 3"
+    assert job["seconds"] == pytest.approx(0.25)
+    assert job["tok_s"] == pytest.approx(3 / 0.25)
+    assert [len(arrivals) for arrivals in asked] == [3, 3, 3]
+    assert {arrival.at for arrivals in asked for arrival in arrivals} == {0.0}
 
 
 def test_a_long_job_is_not_repeated(bench: tuple[Bench, Journal], monkeypatch: pytest.MonkeyPatch) -> None:
