@@ -29,7 +29,7 @@ class EngineConfig(ConfigModel):
     kv_cache_dtype: Literal["auto", "int8"] = Field(
         "auto",
         description="How the KV cache keeps keys and values. auto: in the type of the weights; int8: in a "
-        "little more than half the bytes of bfloat16, with answers near those. No GPU has run it yet.",
+        "little more than half the bytes of bfloat16, with answers near those.",
     )
     kv_cache_bytes: int | None = Field(
         None, ge=2**16, description="Memory of the KV cache; none: chosen from what is free."

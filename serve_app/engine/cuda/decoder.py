@@ -22,7 +22,7 @@ class DenseLinear(nn.Module):
         super().__init__()
         weight, bias = side_by_side(*linears)
         self.out_features, self.in_features = weight.shape
-        self._weight = weight.detach()
+        self._weight = weight.detach().contiguous()
         self._bias = None if bias is None else bias.detach()
 
     def project(self, x: torch.Tensor) -> torch.Tensor:

@@ -37,8 +37,8 @@ class Launcher:
             if isinstance(arg, torch.Tensor):
                 addresses |= arg.data_ptr()
                 kinds.append(arg.dtype)
-            elif isinstance(arg, int) and place in self._compiled_in:
-                kinds.append(arg)
+            else:
+                kinds.append(arg if isinstance(arg, int) and place in self._compiled_in else None)
         device = args[0].device
         if device.type != "cuda" or addresses % ALIGNMENT:
             self._kernel[programs](*args, **named)
