@@ -42,7 +42,7 @@ class EngineConfig(ConfigModel):
     )
     num_blocks: int | None = Field(None, ge=2, description="Blocks of the KV cache, instead of bytes.")
     cuda_graphs: bool = Field(
-        True, description="Record decode steps as CUDA graphs at the start, where `attention` is triton."
+        True, description="Record small steps as CUDA graphs at the start, where `attention` is triton."
     )
     overlap: bool | None = Field(
         None, description="Prepare a step while the one before it runs; none: on a GPU."

@@ -129,6 +129,7 @@ def assemble(
         progress("fusing the layers (the first start on a machine compiles their kernels)")
         module = accelerate_cuda(module, dtype)
     began = time.monotonic()
+    graphs = attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs
     runner = ModelRunner(
         module,
         backend=backend,
@@ -137,6 +138,7 @@ def assemble(
         config=config.engine,
         context_window=context_window,
         make_adapters=_stacked_table() if stacked else PackedTable,
+        graphed=_largest_graph(module, config.engine.max_step_tokens) if graphs else 0,
     )
     plan = runner.plan
     in_codes = "" if config.engine.kv_cache_dtype == "auto" else f" in {config.engine.kv_cache_dtype}"
@@ -145,7 +147,7 @@ def assemble(
         f"{plan.block_size} tokens{in_codes}, context window {plan.max_model_len}, "
         f"in {time.monotonic() - began:.1f} s"
     )
-    if attention == "triton" and device.type == "cuda" and config.engine.cuda_graphs:
+    if graphs:
         from serve_app.engine.cuda.graphs import graph_steps
 
         # Graphs of their own are for adapters that are sure to come, not for those that a client may send.
@@ -174,6 +176,12 @@ def assemble(
     warm_up(engine)
     progress(f"warmed up in {time.monotonic() - started:.1f} s")
     return engine
+
+
+def _largest_graph(module: PreTrainedModel, tokens: int) -> int:
+    from serve_app.engine.cuda.graphs import largest_graph
+
+    return largest_graph(module, tokens)
 
 
 def _stacked_table() -> MakeAdapters:

@@ -119,7 +119,7 @@ def main(level: str, dtype: str, options: str, *sizes: str) -> None:
     ):
         tiles = {
             "prompts": tile_of_prompts(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
-            "decode_parts": tile_of_decodes(group_pad, width, itemsize, codes=codes),
+            "decode_parts": tile_of_decodes(group_pad, width, itemsize, codes=codes, shared=LARGE_SHARED),
         }
         for name in names:
             kernel = getattr(writing if name.startswith("write") else kernels, name)

@@ -27,12 +27,11 @@ from serve_app.engine.fused.forward import Decode, FusedForward
 from serve_app.engine.model.adapter_table import Adapters
 from serve_app.engine.model.forward import active, current
 from serve_app.engine.model.memory import CachePlan
-from serve_app.engine.model.peak import GRAPHED
 
 log = logging.getLogger(__name__)
 
 BUCKETS: Final = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)  # decodes of a graph
-ROWS: Final = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, GRAPHED)  # of a graph with prompts
+ROWS: Final = (32, 64, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)  # of a graph with prompts
 PROMPTS: Final = 16  # sequences of several rows in a graph at most
 
 Progress = Callable[[str], None]
@@ -70,15 +69,30 @@ class GraphedSteps:
     ) -> None:
         """Record steps of any sequences, of those `sizes` up to which a graph gains."""
         with torch.inference_mode():
-            chosen = []
-            for size in sizes:
-                if not gains(self._step(self._buffers.any(size), PROMPTS)):
-                    break
-                chosen.append(size)
+            chosen = self._gaining(sizes, gains)
+            if len(chosen) < len(sizes):
+                progress(
+                    f"steps with prompts of more than {max(chosen, default=0)} tokens are launched kernel by "
+                    "kernel, which takes less time than computing them"
+                )
             for done, size in enumerate(reversed(chosen), 1):
                 self._rows[size] = record(self._step(self._buffers.any(size), PROMPTS))
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
         self._rows = _ascending(self._rows)
+
+    def _gaining(self, sizes: Sequence[int], gains: Callable[[Step], bool]) -> list[int]:
+        """Those of `sizes` up to which a graph gains, and for which there is memory."""
+        chosen = []
+        for size in sizes:
+            self._buffers.pretend(size)
+            try:
+                if not gains(self._step(self._buffers.any(size), PROMPTS)):
+                    break
+            except torch.OutOfMemoryError:
+                break
+            chosen.append(size)
+        self._buffers.clear()
+        return chosen
 
     def record_decodes(self, sizes: Sequence[int], record: Record, progress: Progress) -> None:
         """Record decodes, the largest first: smaller ones use its memory again."""
@@ -164,6 +178,13 @@ def _at_least(sizes: Iterable[int], size: int) -> int | None:
     return known[place] if place < len(known) else None
 
 
+def largest_graph(module: PreTrainedModel, tokens: int) -> int:
+    """Rows of the largest step with prompts that `graph_steps` may record; 0: it records none."""
+    return max(
+        (each for each in ROWS if each <= tokens and isinstance(module.forward, FusedForward)), default=0
+    )
+
+
 def graph_steps(
     module: PreTrainedModel,
     backend: AttentionBackend,
@@ -187,7 +208,7 @@ def graph_steps(
         log.info("no CUDA graphs: %s runs transformers' own forward", type(module).__name__)
         return False
     sizes = buckets(sequences)
-    rows = tuple(size for size in ROWS if size <= tokens)
+    rows = tuple(each for each in ROWS if each <= tokens)
     hidden = module.config.get_text_config().hidden_size
     buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device)
     stacked = adapters if isinstance(adapters, StackedTable) else None

@@ -71,6 +71,18 @@ class StepBuffers:
             self._starts[: count + 1].copy_(context.query_start)
             self._starts[count + 1 :].fill_(tokens)
 
+    def pretend(self, rows: int) -> None:
+        """One prompt of `rows` rows, which writes nothing."""
+        self.clear()
+        self.states[:rows].normal_()  # zeros are computed faster
+        self._starts[1:].fill_(rows)
+        self._lens[0] = min(rows, self._length)
+
+    def clear(self) -> None:
+        """Null rows of null sequences."""
+        for each in (self.states, self._starts, self._lens):
+            each.zero_()
+
     def fill_tiles(self, tiles: Tiles, decodes: int) -> None:
         """The tiles of a step, and empty ones up to `decodes`."""
         self._order[: len(tiles.order)].copy_(tiles.order)

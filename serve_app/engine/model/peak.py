@@ -6,7 +6,6 @@ Knows batches and torch's allocator; not who runs a batch, nor how large a cache
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final
 
 import torch
 
@@ -14,8 +13,6 @@ from serve_app.config import EngineConfig
 from serve_app.engine.batch import Batch, build_batch
 from serve_app.engine.sequence import Chunk, Sequence
 from serve_app.types import SamplingParams
-
-GRAPHED: Final = 2048  # rows of the largest graph of steps with prompts
 
 Run = Callable[[Batch], object]
 
@@ -31,16 +28,15 @@ def blocks_of_steps(config: EngineConfig, window: int) -> int:
 
 
 def largest_steps(
-    config: EngineConfig, window: int, vocab_size: int, device: torch.device
+    config: EngineConfig, window: int, vocab_size: int, device: torch.device, graphed: int = 0
 ) -> tuple[Batch, ...]:
     """Prompts of `max_step_tokens` tokens that want all logits, and a decode of `max_sequences` sequences.
 
-    With graphs, also prompts as long as those of the largest graph, of which one logit each is wanted. All
-    sequences have the same blocks: what they write means nothing, and the cache stays small.
+    Between them prompts of `graphed` tokens of which one logit each is wanted, unless it is 0: those of the
+    largest graph. All sequences have the same blocks: what they write means nothing, and the cache stays
+    small.
     """
     longest = min(config.max_step_tokens, window)
-    count, rest = divmod(config.max_step_tokens, longest)
-    lengths = [longest] * count + [rest] * bool(rest)
     table = list(range(blocks_of_steps(config, window)))
     # Of many tokens: those of one token alone would all go to the same experts.
     ids = [token % vocab_size for token in range(longest)]
@@ -48,14 +44,19 @@ def largest_steps(
     def sequence() -> Sequence:
         return Sequence("", 0, longest, ids, SamplingParams(), 0, block_table=table)
 
-    steps = [[Chunk(sequence(), 0, length, 0) for length in lengths]]
-    if config.cuda_graphs:
-        graphed = [min(length, GRAPHED) for length in lengths[: -(-GRAPHED // longest)]]
-        steps.append([Chunk(sequence(), 0, length, length - 1) for length in graphed])
+    steps = [[Chunk(sequence(), 0, length, 0) for length in _pieces(config.max_step_tokens, longest)]]
+    if graphed:
+        steps.append([Chunk(sequence(), 0, length, length - 1) for length in _pieces(graphed, longest)])
     decodes = min(config.max_sequences, config.max_step_tokens)
     last = longest - 1
     steps.append([Chunk(sequence(), last, 1, last) for _ in range(decodes)])
     return tuple(build_batch(chunks, config.block_size, device) for chunks in steps)
+
+
+def _pieces(tokens: int, longest: int) -> list[int]:
+    """`tokens` in prompts of up to `longest`."""
+    count, rest = divmod(tokens, longest)
+    return [longest] * count + [rest] * bool(rest)
 
 
 def step_bytes(run: Run, steps: Iterable[Batch], device: torch.device) -> int:

@@ -32,8 +32,9 @@ class ModelRunner:
     `module` is a transformers causal LM in eval mode on `device`; its attention is
     switched to ours. `dtype` is the type of its keys and values, and of the cache unless
     `config.kv_cache_dtype` says otherwise. `context_window` is the model's own in tokens;
-    None: `max_position_embeddings`. `make_adapters` makes the table of its adapters. Raises UnsupportedModel
-    and `memory.CacheTooSmall`.
+    None: `max_position_embeddings`. `make_adapters` makes the table of its adapters. `graphed`: tokens of the
+    largest step with prompts that will be recorded as a graph. Raises UnsupportedModel and
+    `memory.CacheTooSmall`.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class ModelRunner:
         config: EngineConfig,
         context_window: int | None = None,
         make_adapters: MakeAdapters = PackedTable,
+        graphed: int = 0,
     ) -> None:
         self.module = module
         self.device = device
@@ -69,7 +71,7 @@ class ModelRunner:
             device=device,
             config=config,
             context_window=window,
-            step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype),
+            step_bytes=self._step_bytes(config, min(window, config.max_model_len or window), dtype, graphed),
             adapter_bytes=0 if self.adapters is None else self.adapters.bytes_to_come,
         )
         self.block_size = self.plan.block_size
@@ -113,14 +115,14 @@ class ModelRunner:
             with torch.inference_mode():
                 self._backend.copy_blocks(pairs)
 
-    def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype) -> int:
+    def _step_bytes(self, config: EngineConfig, window: int, dtype: torch.dtype, graphed: int) -> int:
         """What the largest steps take beside weights and cache; 0 where nothing is measured."""
         if not peak.is_measured(self.device, config):
             return 0
         blocks = peak.blocks_of_steps(config, window)
         try:
             self._allocate(blocks, config.block_size, dtype)
-            steps = peak.largest_steps(config, window, self.vocab_size, self.device)
+            steps = peak.largest_steps(config, window, self.vocab_size, self.device, graphed)
             return peak.step_bytes(self.run, steps, self.device)
         except torch.OutOfMemoryError as error:
             raise CacheTooSmall(

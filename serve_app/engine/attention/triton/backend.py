@@ -119,7 +119,7 @@ class TritonAttention(BlockPools):
             size = (decodes.most_parts, heads)
             tops, totals = (query.new_empty(size, dtype=torch.float32) for _ in range(2))
             partial = query.new_empty((*size, values.shape[3]), dtype=torch.float32)
-            of_decodes = tile_of_decodes(group, width, query.element_size(), codes=codes)
+            of_decodes = tile_of_decodes(group, width, query.element_size(), codes=codes, shared=shared)
             _DECODE_PARTS(
                 (kv_heads * min(decodes.most_parts, max(1, PROGRAMS // kv_heads)),),
                 *(query, *cached, tops, totals, partial),

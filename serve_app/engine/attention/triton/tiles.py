@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LARGE_SHARED: Final = 227 * 1024  # bytes of shared memory of a program; smaller devices get smaller tiles
+MIDDLE_SHARED: Final = 99 * 1024
 LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WIDE, WIDER = 128, 256  # numbers of a head, filled up to a power of two
 
@@ -44,14 +45,14 @@ def tile_of_prompts(group: int, width: int, itemsize: int, *, codes: bool, share
     return Tile(max(128, group), 32 if codes and width > WIDE else 64, 8, 3)
 
 
-def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool) -> Tile:
+def tile_of_decodes(group: int, width: int, itemsize: int, *, codes: bool, shared: int) -> Tile:
     """As `tile_of_prompts`. The one row of a sequence fills no tile, so many keys are under way instead."""
     rows = max(LEAST, group)
     if itemsize == 4:
         return _tile_of_float32(rows, width)
     if width > WIDER:
         return Tile(rows, 32, 8, 3)
-    if width <= WIDE and not codes:
+    if width <= WIDE and not codes and shared >= MIDDLE_SHARED:
         return Tile(rows, 128, 4 if group <= 64 else 8, 3)
     return Tile(rows, 64 if width <= WIDE else 32, 4 if group <= 64 else 8, 5)
 

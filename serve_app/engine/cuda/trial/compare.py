@@ -22,7 +22,7 @@ from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.table import StackedTable
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.cuda.graphs import graph_steps
-from serve_app.engine.cuda.recording import Record
+from serve_app.engine.cuda.recording import CudaGraphs, Record
 from serve_app.engine.cuda.trial.question import AttentionUse, Question
 from serve_app.engine.cuda.trial.steps import ADAPTERS, PIECE, Prompts, steps_of
 from serve_app.engine.model.adapter_table import Adapters, MakeAdapters
@@ -89,6 +89,8 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
         return fault
     sequences, adapters = len(prompts.lengths), fused.adapters
     module, plan = fused.module, fused.plan
+    if record is None and fused.device.type == "cuda":
+        record = CudaGraphs()  # of all sizes: which of them gain hangs on the moment
     if graph_steps(module, backend, plan, sequences, lambda _: None, record, adapters, tokens=PIECE):
         return _difference("graphs of steps", want, _logits(fused, prompts), limit)
     return None  # a model whose graphs cannot be recorded is served without

@@ -95,7 +95,7 @@ def ask_about(
         model=type(module).__name__ if fusable else None,
         config=_small_config(module) if fusable else None,
         rank=rank if fusable else 0,
-        longest=min(longest, positions - DECODES),
+        longest=min(longest, positions - DECODES - 1),
     )
 
 

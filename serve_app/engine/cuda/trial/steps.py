@@ -15,6 +15,7 @@ from serve_app.types import SamplingParams
 PIECE: Final = 512  # prompt tokens of a step: the reference holds scores of all of them at once
 SHORT: Final = (300, 1, 33, 64)  # tokens of the other prompts, at most
 DECODES: Final = 3
+LATE: Final = (90, 40)  # tokens of prompts that come when these decodes are done, at most
 ADAPTERS: Final = (
     "first",
     "second",
@@ -35,7 +36,7 @@ class Prompts:
 
     @property
     def blocks_each(self) -> int:
-        return -(-(self.lengths[-1] + DECODES) // self.block_size)
+        return -(-(self.lengths[-1] + DECODES + 1) // self.block_size)
 
     @property
     def num_blocks(self) -> int:
@@ -47,15 +48,16 @@ def steps_of(
 ) -> Iterator[Batch]:
     """Steps over sequences whose blocks lie scattered, in the order in which they must run.
 
-    Each decode has fewer sequences than the one before. The longest sequence is in all of them.
-    `adapted`: the sequences have ADAPTERS.
+    Each decode has fewer sequences than the one before. The longest sequence is in all of them. In the last
+    step prompts stand beside the sequences that decoded last. `adapted`: the sequences have ADAPTERS, but
+    those of the last step.
     """
     random = torch.Generator().manual_seed(0)
     tables = torch.randperm(prompts.num_blocks, generator=random).view(len(prompts.lengths), -1).tolist()
     running = []
     adapters = *(ADAPTERS if adapted else ()), *[None] * len(prompts.lengths)
     for length, table, adapter in zip(prompts.lengths, tables, adapters, strict=False):
-        ids = torch.randint(vocab_size, (length + DECODES,), generator=random).tolist()
+        ids = torch.randint(vocab_size, (length + DECODES + 1,), generator=random).tolist()
         running.append(Sequence("", 0, length, ids, SamplingParams(), 0, block_table=table, adapter=adapter))
     done = [0] * len(running)
     while any(before < length for before, length in zip(done, prompts.lengths, strict=True)):
@@ -72,3 +74,19 @@ def steps_of(
         alive = list(zip(running, prompts.lengths, strict=True))[step * len(running) // DECODES :]
         chunks = [Chunk(sequence, length + step, 1, length + step) for sequence, length in alive]
         yield build_batch(chunks, prompts.block_size, device)
+    # In the blocks of sequences that ended.
+    late = [
+        Sequence(
+            "",
+            0,
+            length,
+            [token % vocab_size for token in range(length)],
+            SamplingParams(),
+            0,
+            block_table=table,
+        )
+        for length, table in zip((min(each, prompts.lengths[0]) for each in LATE), tables, strict=False)
+    ]
+    first, second = (Chunk(each, 0, each.prompt_len, each.prompt_len - 1) for each in late)
+    decodes = [Chunk(each, at, 1, at) for each, at in ((s, n + DECODES) for s, n in alive)]
+    yield build_batch([first, *decodes, second], prompts.block_size, device)

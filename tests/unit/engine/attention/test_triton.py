@@ -335,7 +335,11 @@ def test_the_kernels_compile_for_a_gpu_and_fit_it(dtype: str, chosen: str, sizes
 @pytest.mark.parametrize("group", [1, 2, 16, 32, 128])
 def test_a_tile_holds_all_heads_of_a_group_and_divides_a_part(itemsize: int, width: int, group: int) -> None:
     tiles = [
-        *(tile_of_decodes(group, width, itemsize, codes=codes) for codes in (False, True)),
+        *(
+            tile_of_decodes(group, width, itemsize, codes=codes, shared=shared)
+            for codes in (False, True)
+            for shared in (LARGE_SHARED, 64 * 1024)
+        ),
         *(
             tile_of_prompts(group, width, itemsize, codes=codes, shared=shared)
             for codes in (False, True)

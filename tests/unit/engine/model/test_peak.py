@@ -18,6 +18,7 @@ from tests.support.tiny_models import tiny_model
 
 CPU = torch.device("cpu")
 WINDOW = 64  # tokens that the positions of a tiny model allow
+GRAPHED = 70  # tokens of the largest graph
 
 
 class Allocator:
@@ -60,7 +61,14 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(backend: Caches, **settings: Any) -> ModelRunner:
     config = EngineConfig(**{"block_size": 4, "max_step_tokens": 100, "max_sequences": 3, **settings})
-    return ModelRunner(tiny_model("mixtral"), backend=backend, dtype=torch.float32, device=CPU, config=config)
+    return ModelRunner(
+        tiny_model("mixtral"),
+        backend=backend,
+        dtype=torch.float32,
+        device=CPU,
+        config=config,
+        graphed=GRAPHED,
+    )
 
 
 @pytest.mark.usefixtures("measured")
@@ -84,11 +92,11 @@ def test_the_cache_is_planned_around_the_sum_of_all_steps(monkeypatch: pytest.Mo
     monkeypatch.setattr(runner, "plan_for_device", plan)
     backend = Caches()
     made = make(backend)
-    # Prompts of 100 tokens in all, each within the window; the same as a graph has them; then decodes at the
+    # Prompts of 100 tokens in all, each within the window; those of the largest graph; then decodes at the
     # end of the longest.
     assert ran == [
         ((WINDOW, 36), (WINDOW, 36), (100, 96)),
-        ((WINDOW, 36), (WINDOW, 36), (2, 96)),
+        ((WINDOW, 6), (WINDOW, 6), (2, 96)),
         ((1, 1, 1), (WINDOW,) * 3, (3, 96)),
     ]
     assert planned == [940]
@@ -123,12 +131,12 @@ def test_steps_are_run_only_where_their_memory_decides() -> None:
 @pytest.mark.parametrize("tokens", [16, 64, 65, 2048])
 def test_a_step_has_as_many_tokens_as_the_settings_allow(tokens: int) -> None:
     config = EngineConfig(max_step_tokens=tokens, max_sequences=8, block_size=4)
-    prompts, graphed, decodes = peak.largest_steps(config, WINDOW, 96, CPU)
+    prompts, graphed, decodes = peak.largest_steps(config, WINDOW, 96, CPU, min(tokens, GRAPHED))
     assert len(prompts.input_ids) == len(prompts.logit_rows) == tokens
     assert max(prompts.context.lens) == min(tokens, WINDOW)
     assert int(prompts.input_ids.max()) < 96
     blocks = peak.blocks_of_steps(config, WINDOW)
-    assert len(graphed.input_ids) == tokens
+    assert len(graphed.input_ids) == min(tokens, GRAPHED)
     assert len(graphed.logit_rows) == graphed.context.num_sequences
     for step in (prompts, graphed, decodes):
         assert int(step.context.block_tables.max()) < blocks
@@ -136,8 +144,5 @@ def test_a_step_has_as_many_tokens_as_the_settings_allow(tokens: int) -> None:
     assert decodes.context.query_lens == (1,) * 8
 
 
-def test_prompts_of_a_graph_are_no_longer_than_the_largest_one() -> None:
-    config = EngineConfig(max_step_tokens=8 * peak.GRAPHED, max_sequences=8, block_size=32)
-    _, graphed, _ = peak.largest_steps(config, 4 * peak.GRAPHED, 96, CPU)
-    assert len(graphed.input_ids) == peak.GRAPHED
-    assert len(peak.largest_steps(EngineConfig(cuda_graphs=False), WINDOW, 96, CPU)) == 2
+def test_without_graphs_nothing_is_kept_for_them() -> None:
+    assert len(peak.largest_steps(EngineConfig(), WINDOW, 96, CPU)) == 2
