@@ -34,6 +34,7 @@ from load import Seen, one, percentile
 from timeline import svg
 
 from serve_app.api.dialects.family import Family
+from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port
 
@@ -190,7 +191,7 @@ async def cluster(key: str) -> AsyncIterator[str]:
         )
         | {
             "SERVE_APP_API_KEYS": f"bench:inference:{hashlib.sha256(key.encode()).hexdigest()}",
-            "RAY_AUTH_TOKEN_PATH": str(environment.token_file(folder / "token")),
+            "RAY_AUTH_TOKEN_PATH": str(secret_file(folder / "token")),
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
         }
     )

@@ -19,10 +19,11 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
 
+from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 
 FOLDER = environment.private_folder()
-TOKEN = str(environment.token_file(FOLDER / "token"))
+TOKEN = str(secret_file(FOLDER / "token"))
 environment.apply(environment.COMMON | {"RAY_AUTH_TOKEN_PATH": TOKEN})  # before Ray is imported
 
 import psutil

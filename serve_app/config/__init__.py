@@ -7,7 +7,7 @@ the environment is read only for secrets and places (see `deployments/`).
 
 from __future__ import annotations
 
-from serve_app.config.base import ConfigModel, Version, default_usage_dir, state_dir
+from serve_app.config.base import ConfigModel, Version
 from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig, OfferedModel
 from serve_app.config.gateway import GatewayConfig
@@ -19,6 +19,7 @@ from serve_app.config.model import (
     ModelConfig,
     ProvisionedConfig,
 )
+from serve_app.config.places import default_usage_dir, state_dir
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
 
 __all__ = [

@@ -6,13 +6,12 @@ All gateways of one machine share the file. Gateways on several machines need th
 from __future__ import annotations
 
 import logging
-import os
 import secrets
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from serve_app.config import state_dir
+from serve_app.config.secret_file import secret_file
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ def load_secret(environ: Mapping[str, str]) -> str:
         return given
     path = state_dir(environ) / FILE
     try:
-        kept = _read_or_make(path)
+        kept = secret_file(path).read_text().strip()
     except OSError as error:
         logger.warning(
             "the console's secret cannot be kept in the state directory (%s): sessions end with this "
@@ -50,19 +49,3 @@ def load_secret(environ: Mapping[str, str]) -> str:
         logger.warning("the console's secret %s is cut short; sessions end with this gateway", path)
         return secrets.token_hex(32)
     return kept
-
-
-def _read_or_make(path: Path) -> str:
-    """The first of several gateways makes the file, whole from its first moment; all read it."""
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(secrets.token_hex(32))
-        try:
-            os.link(fresh, path)
-        except FileExistsError:
-            pass  # another gateway was faster: its secret counts
-        finally:
-            fresh.unlink()
-    return path.read_text().strip()

@@ -12,7 +12,6 @@ import importlib.util
 import os
 import random
 import resource
-import secrets
 import shutil
 import socket
 import sys
@@ -193,21 +192,3 @@ def apply(variables: dict[str, str], environ: MutableMapping[str, str] = os.envi
     """Set what is not set yet."""
     for name, value in variables.items():
         environ.setdefault(name, value)
-
-
-def token_file(path: Path) -> Path:
-    """The file with this cluster's token, owner-only, made on first use: whole, or not at all."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    is_empty = path.exists() and not path.stat().st_size  # what a full disk once left
-    if is_empty or not path.exists():
-        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
-        try:
-            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-                file.write(secrets.token_hex(32))
-            (os.replace if is_empty else os.link)(fresh, path)
-        except FileExistsError:
-            pass  # another server was faster: its token counts
-        finally:
-            fresh.unlink(missing_ok=True)
-    path.chmod(0o600)
-    return path

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import yaml
 
 from serve_app.accounts.key_file import ENVIRONMENT, ENVIRONMENT_FILE
-from serve_app.config.base import DATABASE_URL
+from serve_app.config.places import DATABASE_URL
 from serve_app.deployments import build, environment
 from serve_app.deployments.deploy_file.file import problems
 from tests.k8s.manifests import Object, every, groups, only

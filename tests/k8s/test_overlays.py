@@ -12,7 +12,7 @@ import yaml
 from sqlalchemy import make_url as parse_url
 
 from serve_app.config import default_usage_dir
-from serve_app.config.base import DATABASE_URL
+from serve_app.config.places import DATABASE_URL
 from tests.k8s.manifests import K8S, OVERLAYS, ROOT, every, groups, kubectl, only, render
 from tests.k8s.rules import broken
 from tests.k8s.schemas import kuberay, wrong_shapes

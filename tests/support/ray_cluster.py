@@ -18,6 +18,7 @@ import msgspec
 import pytest_asyncio
 
 from serve_app.api.dialects.family import Family
+from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.environment import free_port as free_port
 from serve_app.deployments.launcher.ray_cluster import start_ray
@@ -49,7 +50,7 @@ def _configure() -> None:
             folder, stats_port=free_port(), metrics_port=free_port(), fallback_port=free_port()
         )
         | {
-            "RAY_AUTH_TOKEN_PATH": str(environment.token_file(folder / "token")),
+            "RAY_AUTH_TOKEN_PATH": str(secret_file(folder / "token")),
             "RAY_SERVE_WORKER_PROXY_HTTP_PORT": str(free_port()),
             "XDG_STATE_HOME": str(folder / "state"),  # journals and databases of tests, not this user's
             "OMP_NUM_THREADS": "1",

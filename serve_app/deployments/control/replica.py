@@ -17,8 +17,8 @@ from ray import serve
 from serve_app.channel.commands import decode_command
 from serve_app.channel.frames import Refused
 from serve_app.channel.replies import encode_reply
-from serve_app.config import GatewayConfig, state_dir
-from serve_app.config.base import DATABASE_URL
+from serve_app.config import GatewayConfig
+from serve_app.config.places import DATABASE_URL, database_folder, database_url
 from serve_app.control.database.database import Database
 from serve_app.control.plane import ControlPlane
 from serve_app.deployments.control.cluster import RayCluster
@@ -30,7 +30,6 @@ from serve_app.heap import settle
 
 logger = logging.getLogger(__name__)
 
-DATABASE_FILE: Final = "control.db"
 BROKEN: Final = GenerationFailed("the control plane failed; its log says why")
 UNKNOWN: Final = UnsupportedField(None, "the control plane does not know this command")
 
@@ -43,7 +42,7 @@ class ControlReplica:
         be_spared()
         keep_private()
         self._cluster = RayCluster(str(serve.get_replica_context().app_name))
-        self._plane = ControlPlane(Database(database_url(config)), self._cluster, config.control)
+        self._plane = ControlPlane(Database(prepared_database(config)), self._cluster, config.control)
         self._plane.start()
         self._open: set[asyncio.Task[bytes]] = set()
         settle()
@@ -80,14 +79,11 @@ class ControlReplica:
             self._cluster.close()
 
 
-def database_url(config: GatewayConfig) -> str:
-    """The database of a gateway's control plane: by the environment, the settings, or a file of this user."""
-    found = os.environ.get(DATABASE_URL) or config.control.database_url
-    if found:
-        return found
-    folder = (config.usage_dir or state_dir()).absolute()
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:  # serving goes on without a database, and it may come later
-        logger.warning("there is no folder for the database: %s", error)
-    return f"sqlite:///{folder / DATABASE_FILE}"
+def prepared_database(config: GatewayConfig) -> str:
+    """The URL of the database of a gateway's control plane; the folder of a file of this user is made."""
+    if not (os.environ.get(DATABASE_URL) or config.control.database_url):
+        try:
+            database_folder(config.usage_dir).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:  # serving goes on without a database, and it may come later
+            logger.warning("there is no folder for the database: %s", error)
+    return database_url(config.control.database_url, config.usage_dir)

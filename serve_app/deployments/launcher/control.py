@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import state_dir
-from serve_app.config.base import DATABASE_URL
+from serve_app.config.places import database_url
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.endpoints.endpoint import SYSTEM_APP
 
@@ -156,8 +156,7 @@ def database(config: dict[str, Any], environ: Mapping[str, str] = os.environ) ->
         args = app.get("args") or {}
         settings = args.get("control") or {}
         if app.get("name") == SYSTEM_APP and settings.get("enabled") is not False:
-            given = environ.get(DATABASE_URL) or settings.get("database_url")
-            where = given or str(Path(args.get("usage_dir") or state_dir(environ)).absolute())
+            where = database_url(settings.get("database_url"), args.get("usage_dir"), environ)
             return hashlib.sha256(where.encode()).hexdigest()
     return ""
 

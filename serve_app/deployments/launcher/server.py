@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from serve_app.config import state_dir
+from serve_app.config.secret_file import secret_file
 from serve_app.deployments import environment
 from serve_app.deployments.gateway import drain
 from serve_app.deployments.launcher import ports, worker_template
@@ -83,7 +84,7 @@ class Server:
         if self._options.use_haproxy:
             proxy_ports = ports.haproxy_ports()
             proxy = environment.haproxy(self._folder, **proxy_ports)
-        token = {"RAY_AUTH_TOKEN_PATH": str(environment.token_file(state_dir() / "ray-token"))}
+        token = {"RAY_AUTH_TOKEN_PATH": str(secret_file(state_dir() / "ray-token"))}
         # First: Ray reads it when it is imported.
         environment.apply(environment.COMMON | environment.PRIVATE | proxy | token)
         os.environ[drain.FOLDER] = str(self._folder)

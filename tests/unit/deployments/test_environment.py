@@ -10,34 +10,7 @@ import pytest
 from serve_app.api.dialects.family import Family
 from serve_app.deployments import environment
 from serve_app.deployments.proxy.settings import HaproxySettings
-from tests.support.small_disk import FILLER, fill, free, small_disk
-
-
-def test_the_token_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
-    path = environment.token_file(tmp_path / "state" / "token")
-    token = path.read_text()
-    assert len(bytes.fromhex(token)) == 32
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert environment.token_file(path).read_text() == token
-
-
-def test_a_token_that_others_could_read_is_closed_to_them(tmp_path: Path) -> None:
-    path = environment.token_file(tmp_path / "token")
-    path.chmod(0o644)
-    environment.token_file(path)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_a_full_disk_leaves_no_token_that_is_cut_short(tmp_path: Path) -> None:
-    with small_disk(tmp_path / "disk", 2**20) as disk:
-        fill(disk)
-        with pytest.raises(OSError, match="No space"):
-            environment.token_file(disk / "token")
-        assert [path.name for path in disk.iterdir()] == [FILLER]
-        free(disk)
-        (disk / "token").touch()  # as an earlier version left it
-        assert len(environment.token_file(disk / "token").read_text()) == 64
-        assert [path.name for path in disk.iterdir()] == ["token"]
+from tests.support.small_disk import small_disk
 
 
 def test_what_the_operator_has_set_wins() -> None:

@@ -1,0 +1,29 @@
+"""Files with a secret of this user's servers."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+
+def secret_file(path: Path) -> Path:
+    """The file `path` with 32 random bytes in hexadecimal, made on first use: whole, or not at all.
+
+    It and its folder are the owner's alone. Of several processes that need it at once the first one makes it.
+    Raises OSError.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    is_empty = path.exists() and not path.stat().st_size  # what a full disk once left
+    if is_empty or not path.exists():
+        fresh = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+                file.write(secrets.token_hex(32))
+            (os.replace if is_empty else os.link)(fresh, path)
+        except FileExistsError:
+            pass  # another process was faster: its secret counts
+        finally:
+            fresh.unlink(missing_ok=True)
+    path.chmod(0o600)
+    return path
