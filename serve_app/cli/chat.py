@@ -41,17 +41,21 @@ def chat(server: Server, model: str | None, system: str | None, stats: bool, **o
     serve-app chat --system "Reply in one word."
     echo "What is the capital of France?" | serve-app chat demo-chat --temperature 0
     """
-    interactive = sys.stdin.isatty() and sys.stdout.isatty()
+    interactive = _is_terminal()
     given = {name: value for name, value in options.items() if value is not None}
     talk = Conversation(server, model or _only_model(server), system=system, options=given)
     for line in _typed() if interactive else sys.stdin:
         question = line.strip()
-        if question == "/quit":
+        if interactive and question == "/quit":
             return
-        if question.startswith("/"):
+        if interactive and question.startswith("/"):
             _command(talk, question)
         elif question:
             _answer(talk, question, interactive=interactive, stats=stats)
+
+
+def _is_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def _answer(talk: Conversation, question: str, *, interactive: bool, stats: bool) -> None:

@@ -118,5 +118,5 @@ def _chunk(data: str) -> dict[str, Any]:
     except (ValueError, AttributeError) as problem:
         raise ServerError("the answer is not a stream of chat completion chunks; check --url") from problem
     if error:
-        raise ServerError(str(error["message"]))
+        raise ServerError(str(error.get("message", error) if isinstance(error, dict) else error))
     return dict(chunk)

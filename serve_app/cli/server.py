@@ -23,6 +23,9 @@ CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 30.0  # of an answer in one piece; a stream may take its time
 MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
 
+# Whatever the server speaks below /v1 by its settings. Other servers do not look at it.
+OPENAI: Final = {"X-API-Dialect": "openai"}
+
 Result = TypeVar("Result")
 
 _PASSING: Final = frozenset({408, 429, 502, 503, 504})
@@ -94,7 +97,7 @@ class Server:
     def _client(self, read_timeout_s: float | None) -> httpx.Client:
         return httpx.Client(
             base_url=self.url,
-            headers={} if self.key is None else {"Authorization": f"Bearer {self.key}"},
+            headers=OPENAI | ({} if self.key is None else {"Authorization": f"Bearer {self.key}"}),
             timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
             trust_env=not _is_loopback(httpx.URL(self.url).host),  # no proxy between this machine and itself
         )

@@ -23,16 +23,19 @@ class Live:
         return {TellLive: self._take, ReadLive: self._read}
 
     async def _take(self, command: TellLive, caller: Caller) -> LiveTold:
-        oldest = self._slots.oldest
-        self._newest = {gateway: number for gateway, number in self._newest.items() if number > oldest}
+        oldest, latest = self._slots.oldest, self._slots.newest
+        self._newest = {
+            gateway: min(number, latest) for gateway, number in self._newest.items() if number > oldest
+        }
         newest = self._newest.get(command.gateway)
         if newest is None and not command.is_all:
             return LiveTold(wants_all=True)
-        for slot in command.slots:
+        slots = [slot for slot in command.slots if slot.number <= latest]
+        for slot in slots:
             if newest is None or slot.number > newest:  # else the gateway never heard that it was taken
                 self._slots.add(slot)
-        if command.slots:
-            self._newest[command.gateway] = max(newest or 0, command.slots[-1].number)
+        if slots:
+            self._newest[command.gateway] = max(newest or 0, slots[-1].number)
         return LiveTold(wants_all=False)
 
     async def _read(self, command: ReadLive, caller: Caller) -> LiveSlots:

@@ -119,9 +119,17 @@ class Scheduler:
         """Whether the next step may have to.
 
         Every running sequence may need a block, a copy of one, and blocks for tokens that its grammar forced.
+        Where there are fewer, those that decode are counted; but a pending token may make a grammar force
+        more, and beams fork.
         """
         pool = self.tables.pool
-        return pool.num_free < sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)
+        most = sum(2 + sequence.num_forced // pool.block_size for sequence in self.running)
+        if pool.num_free >= most:
+            return False
+        decoding = [each for each in self.running if each.decoding and not each.ends_pending]
+        if any(each.constraint is not None or each.beam_set is not None for each in decoding):
+            return True
+        return pool.num_free < sum(self.tables.blocks_to_grow(each) for each in decoding)
 
     def schedule(self, running: Plan | None = None) -> Plan:
         """The next step's chunks. Changes queues and block tables, but computes nothing.

@@ -10,12 +10,14 @@ from typing import Final
 from serve_app.types.control.live import NUM_SLOTS, SLOT_S, EntityCounts, LiveSlot
 
 SETTLE_S: Final = 1.0  # after its end a slot waits this long for what gateways tell of it
+BEHIND: Final = 3  # slots before the first of an answer, whose end waits, and of clocks that differ a little
+AHEAD: Final = 2  # of a clock that differs a little; further ahead was one that was wrong
 
 _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_tokens", "in_flight")
 
 
 class Ring:
-    """Takes slots in any order, and forgets those that are too old."""
+    """Takes slots in any order. Forgets those that are too old, and those of a clock that was set back."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         """`clock`: Unix seconds."""
@@ -25,7 +27,7 @@ class Ring:
     def add(self, slot: LiveSlot) -> None:
         """Add the counts of `slot` to those that its number has already."""
         self._forget()
-        if slot.number > self.oldest:
+        if self.oldest < slot.number <= self.newest:
             before = self._slots.get(slot.number)
             self._slots[slot.number] = slot if before is None else joined(before, slot)
 
@@ -37,11 +39,16 @@ class Ring:
     @property
     def oldest(self) -> int:
         """The number of the newest slot that is forgotten."""
-        return slot_at(self._clock()) - NUM_SLOTS - 1
+        return slot_at(self._clock()) - NUM_SLOTS - BEHIND
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest slot that there may be."""
+        return slot_at(self._clock()) + AHEAD
 
     def _forget(self) -> None:
-        oldest = self.oldest
-        for number in [each for each in self._slots if each <= oldest]:
+        oldest, newest = self.oldest, self.newest
+        for number in [each for each in self._slots if not oldest < each <= newest]:
             del self._slots[number]
 
 

@@ -69,7 +69,7 @@ def check_config(config: PreTrainedConfig) -> None:
     if config.model_type in FOREIGN_LIBRARIES:
         library = FOREIGN_LIBRARIES[config.model_type]
         raise _refused(name, f"its vision part needs the library {library}; {_TEXT_ALONE}")
-    if getattr(config, "quantization_config", None):
+    if any(getattr(config, key, None) for key in ("quantization_config", "compression_config")):
         raise _refused(name, "its weights are quantised; choose the repository with 16-bit weights")
     if text.model_type in ALIBI_TYPES or getattr(text, "alibi", False):
         raise _refused(name, "its positions are ALiBi biases, which paged attention here does not add")

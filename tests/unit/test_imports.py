@@ -149,7 +149,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
             *("attention", "batch", "cuda", "cuda.adapters"),
             *("forward_context", "fused", "model", "sequence"),
         },
-        "embedding": {"attention", "model"},
+        "embedding": {"attention", "model", "shortage"},
         "counters": {"sampling", "scheduler", "sequence"},
         "group": {"finish", "request", "sampling", "sequence"},
         "integrity": {"cache", "group", "scheduler", "sequence"},

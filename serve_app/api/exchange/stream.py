@@ -101,6 +101,9 @@ async def follow(
                     now = time.monotonic()
                     timings.next(now - last)
                     last = now
+                    # The first delta of each prompt, of which several may be in one event.
+                    if len(deltas) > 1 or deltas[0][1].timing is not None:
+                        note_engine(deltas, timings, context)
                     await emit(deltas)
         except ServeError as error:
             failure = error

@@ -22,6 +22,7 @@ import numpy as np
 from serve_app.config import EngineConfig
 from serve_app.engine.embedding.encoder import Encoder
 from serve_app.engine.embedding.pooling import Pooler, Vectors
+from serve_app.engine.shortage import is_out_of_memory
 from serve_app.errors import (
     DeadlineExceeded,
     GenerationFailed,
@@ -36,6 +37,7 @@ Ids = Sequence[int]
 
 IDLE_BEAT_S: Final = 0.5  # an idle thread wakes this often to show that it lives
 RETRY_AFTER_S: Final = 1.0
+STARVED: Final = "The model ran out of memory with this input; send a shorter one, or try again later."
 MAX_STRIKES: Final = 3  # steps in a row in which nothing ran, until the device counts as broken
 
 log = logging.getLogger(__name__)
@@ -195,18 +197,23 @@ class Embedder:
 
     def _one_by_one(self, batch: list[_Item]) -> None:
         """Only what fails alone fails."""
-        ran = False
+        ran = starved = False
         for item in batch:
             self._beat = time.monotonic()
             try:
                 vector = self._vectors([item])[0]
             except Exception as error:
                 log.error("an input failed alone: %s", type(error).__name__)
-                _fail(item[0], GenerationFailed("the input could not be computed; it may be retried"))
+                if is_out_of_memory(error):
+                    starved = True  # which tells nothing of the device
+                    _fail(item[0], GenerationFailed(STARVED))
+                else:
+                    _fail(item[0], GenerationFailed("the input could not be computed; it may be retried"))
             else:
                 ran = True
                 _deliver(item, vector)
-        self._strikes = 0 if ran else self._strikes + 1
+        if ran or not starved:
+            self._strikes = 0 if ran else self._strikes + 1
         if self._strikes >= MAX_STRIKES:
             log.critical("no input ran in %d steps: the device counts as broken", MAX_STRIKES)
             self._dead = True

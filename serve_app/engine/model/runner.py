@@ -79,10 +79,11 @@ class ModelRunner:
         self.max_model_len = self.plan.max_model_len
         try:
             self._allocate(self.num_blocks, self.block_size, dtype)
-        except OSError as error:
+        except (OSError, torch.OutOfMemoryError) as error:
+            why = error.strerror if isinstance(error, OSError) else "the GPU has less"
             raise CacheTooSmall(
                 f"the system does not give the {self.plan.cache_bytes:,} bytes of the KV cache "
-                f"({error.strerror}); lower kv_cache_bytes or num_blocks, or free some memory"
+                f"({why}); lower kv_cache_bytes or num_blocks, or free some memory"
             ) from error
         self.memory = backend.memory
         if self.plan.lowered_from is not None:

@@ -39,6 +39,8 @@ class GrammarSandbox:
 
         Raises Unavailable when no child can be started.
         """
+        if self._child is not None and self._child.poll() is not None:
+            self._kill()  # it died while it had nothing to do: this grammar is not at fault
         if self._pipe is None:
             started = self._start()
             if started.unavailable is not None:

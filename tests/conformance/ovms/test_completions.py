@@ -44,7 +44,10 @@ BOUNDS: Bounds = {
     "seed": ([0, 2**32 - 1], [-1, 2**32]),
     "model": ([], [None, ""]),
 }
-OF_CHAT_ALONE = ("messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+OF_CHAT_ALONE = (
+    *("messages", "tools", "tool_choice", "parallel_tool_calls", "functions", "function_call"),
+    "chat_template_kwargs",
+)
 SHARED: Bounds = {
     field: bounds for field, bounds in OF_CHAT.items() if field not in OF_CHAT_ALONE and field not in BOUNDS
 }

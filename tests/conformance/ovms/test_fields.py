@@ -63,6 +63,10 @@ BOUNDS: Bounds = {
     "parallel_tool_calls": BOOLEAN,
     "functions": ([[], [FUNCTION], None], [5, [5], [FUNCTION, FUNCTION]]),
     "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
+    "chat_template_kwargs": (
+        [{}, {"enable_thinking": False, "add_generation_prompt": True}, None],
+        [5, {"": 1}, {"messages": []}, {"add_generation_prompt": 1}],
+    ),
     "user": (["", "ann", "x" * 512, None], ["x" * 513, 5]),
     "stream_options": ([None], [{}, {"include_usage": True}, 5]),
     "model": ([], [None, 5, "", ["demo"]]),

@@ -11,7 +11,11 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
+from serve_app.cli import chat
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
 from tests.support.fakes_backend import WORDS, FakeBackend, model_info
@@ -40,7 +44,13 @@ def test_each_line_of_a_pipe_is_a_turn_of_one_chat(invoke, url, backend):
     ]
 
 
-def test_commands_change_the_chat_and_are_not_asked(invoke, url, backend):
+def test_lines_of_a_pipe_are_questions_whatever_they_begin_with(invoke, url, backend):
+    result = invoke("chat", "demo", "--url", url, input="/etc/hosts: what is it?\n/quit\n")
+    assert result.exit_code == 0
+    assert [said(backend, number)[-1][1] for number in range(2)] == ["/etc/hosts: what is it?", "/quit"]
+
+
+def test_commands_change_the_chat_and_are_not_asked(invoke, url, backend, monkeypatch):
     lines = [
         "one",
         "/reset",
@@ -53,7 +63,9 @@ def test_commands_change_the_chat_and_are_not_asked(invoke, url, backend):
         "/quit",
         "five",
     ]
-    result = invoke("chat", "demo", "--url", url, input="\n".join(lines))
+    monkeypatch.setattr(chat, "_is_terminal", lambda: True)
+    monkeypatch.setattr(chat, "_typed", lambda: iter(lines))
+    result = invoke("chat", "demo", "--url", url)
     assert result.exit_code == 0
     questions = [said(backend, number)[-1][1] for number in range(len(backend.requests))]
     assert questions == ["one", "two", "three", "four"]
@@ -93,6 +105,21 @@ def test_an_answer_that_fails_ends_a_pipe_with_its_reason(invoke, url, backend):
     assert result.stdout.startswith("".join(WORDS[:2]))
     assert "the model broke" in result.stderr
     assert len(backend.requests) == 1
+
+
+def test_the_protocol_is_openais_whatever_the_server_speaks(invoke, serve, backend):
+    url = serve(fake_app(backend, v1_dialect="mindie"))
+    result = invoke("chat", "demo", "--url", url, "--temperature", "0", "--seed", "0", input="x")
+    assert (result.exit_code, result.stdout) == (0, f"{ANSWER}\n")
+
+
+def test_an_error_that_is_a_sentence_is_told(invoke, serve):
+    async def page(request):
+        return PlainTextResponse('data: {"error":"it broke"}\n\n', media_type="text/event-stream")
+
+    url = serve(Starlette(routes=[Route("/v1/chat/completions", page, methods=["POST"])]))
+    result = invoke("chat", "some-model", "--url", url, input="Hello!")
+    assert (result.exit_code, result.stderr) == (1, "Error: it broke\n")
 
 
 def test_a_request_that_is_refused_says_why(invoke, url):

@@ -64,6 +64,14 @@ async def test_a_control_plane_that_restarts_is_told_everything_again() -> None:
     assert await plane.requests() == {990: 1, 995: 1}
 
 
+async def test_a_gateway_whose_clock_was_set_back_is_heard_at_once() -> None:
+    plane = Plane()
+    await plane.tell("g1", 990, is_all=True)
+    assert await plane.tell("g1", 5000) == TAKEN  # which means nothing
+    assert await plane.tell("g1", 996) == TAKEN
+    assert await plane.requests() == {990: 1, 996: 1}
+
+
 async def test_a_gateway_that_was_silent_for_long_is_as_good_as_new() -> None:
     plane = Plane()
     await plane.tell("g1", 990, is_all=True)

@@ -63,6 +63,7 @@ def longrope() -> PreTrainedConfig:
         ("vit", {}, "no causal language model"),
         ("llama", {"architectures": ["LlamaForSequenceClassification"]}, "LlamaForCausalLM"),
         ("llama", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, "quantised"),
+        ("llama", {"compression_config": {"format": "int-quantized"}}, "quantised"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "bidirectional"),
     ],
 )

@@ -32,6 +32,7 @@ class Message(TypedDict):
 
     role: Literal["assistant"]
     content: str | None
+    reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCall]]
     function_call: NotRequired[FunctionCall]
 
@@ -66,6 +67,7 @@ class ChatDelta(TypedDict, total=False):
 
     role: Literal["assistant"]
     content: str
+    reasoning_content: str
     tool_calls: list[ToolCallPiece]
     function_call: FunctionPiece
 

@@ -11,6 +11,7 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
+from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import told, wire
@@ -22,7 +23,7 @@ from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, Templating, TextLogprob, TokenDelta
 
 
 class ChatBody(SharedFields):
@@ -37,6 +38,7 @@ class ChatBody(SharedFields):
         "tool_choice",
         "functions",
         "function_call",
+        "chat_template_kwargs",
     )
 
     messages: Annotated[Any, Described(shapes.Messages)] = None
@@ -47,6 +49,7 @@ class ChatBody(SharedFields):
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
     functions: Annotated[Any, Described(shapes.Functions)] = None
     function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
+    chat_template_kwargs: Annotated[Any, Described(shapes.TemplateVariables)] = None
 
     def check(self, config: OvmsConfig) -> None:
         super().check(config)
@@ -78,7 +81,11 @@ class ChatDialect:
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(messages=parse_messages(body.messages), tools=offer.tools),
+            prompt=Prompt(
+                messages=parse_messages(body.messages),
+                tools=offer.tools,
+                templating=_templating(body.chat_template_kwargs),
+            ),
             tool_choice=offer.choice,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
             **body.options(self._config, form.grammar),
@@ -94,7 +101,7 @@ class ChatDialect:
             ignored=(*form.ignored, *offer.ignored),  # unknown fields are, by this protocol, in silence
             renderer=partial(
                 ChatRenderer,
-                body=body.without(*LARGE, "messages", "tools", "functions"),
+                body=body.without(*LARGE, "messages", "tools", "functions", "chat_template_kwargs"),
                 model=model,
                 legacy=offer.legacy,
             ),
@@ -131,7 +138,8 @@ class ChatRenderer(Renderer[ChatBody]):
         """The members of a delta, a chunk each; `always`: at least one."""
         if not self._is_text:
             return [b'"content":""'] if delta.token_ids else []
-        members = [b'"content":' + openai.encode(delta.text)] if delta.text else []
+        members = [b'"reasoning_content":' + openai.encode(delta.reasoning)] if delta.reasoning else []
+        members += [b'"content":' + openai.encode(delta.text)] if delta.text else []
         members += [openai.tool_call_delta(piece, legacy=self._legacy) for piece in delta.tool_calls]
         return members or ([b'"content":""'] if always else [])
 
@@ -156,6 +164,8 @@ class ChatRenderer(Renderer[ChatBody]):
         if not self._is_text:
             return {"content": "", "role": "assistant"}
         message: dict[str, Any] = {"content": choice.text, "role": "assistant"}
+        if choice.reasoning:
+            message["reasoning_content"] = choice.reasoning
         if choice.calls:
             message["content"] = choice.text or None
             if self._legacy:
@@ -163,6 +173,15 @@ class ChatRenderer(Renderer[ChatBody]):
             else:
                 message["tool_calls"] = [openai.tool_call_fields(call) for call in choice.calls]
         return message
+
+
+def _templating(variables: Any) -> Templating:
+    """What the body says of the template; where the prompt ends is one of the variables here."""
+    given = dict(variables) if isinstance(variables, dict) else variables
+    begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
+    if not isinstance(begins, bool):
+        raise InvalidField("chat_template_kwargs", "add_generation_prompt must be true or false")
+    return Templating(variables=parse_variables(given), add_generation_prompt=begins)
 
 
 def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:

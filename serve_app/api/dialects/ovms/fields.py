@@ -223,7 +223,8 @@ class SharedFields(BeamFields):
             "overflow": Overflow.CLAMP,
             "stream": bool(self.stream),
             "grammar": grammar,
-            "reasoning": False,  # the protocol has no place for thoughts but the text
+            # Before, the protocol had no place for thoughts but the text.
+            "reasoning": config.is_current,
         }
 
     def _search(self, length_penalty: float) -> Beam:

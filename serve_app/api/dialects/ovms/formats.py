@@ -74,6 +74,8 @@ def parse_response_format(value: Any) -> Form:
 def _with_name(value: Any) -> Any:
     """The form with a schema as OpenAI has it: named, and below `schema`."""
     form = value.get("json_schema") if isinstance(value, dict) else None
+    if form is True:  # any JSON
+        form = {}
     if not isinstance(form, dict) or value.get("type") != "json_schema":
         return value
     inner = form if isinstance(form.get("schema"), dict) else {"schema": form}
@@ -137,6 +139,8 @@ class _Translator:
     def _json_schema(self, value: dict[str, Any], at: str, last: bool) -> str:
         place = _join(at, "json_schema")
         schema = value.get("json_schema")
+        if schema is True:  # any JSON
+            schema = {}
         if not isinstance(schema, dict):
             raise _wrong(place, "must be a JSON Schema")
         try:

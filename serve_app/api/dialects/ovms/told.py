@@ -90,6 +90,13 @@ CHAT: Final[Mapping[str, Told]] = {
         "functions",
         "function_call",
     ),
+    "chat_template_kwargs": Told(
+        "variables for the model's template; `add_generation_prompt` is one of them",
+        accepts=(
+            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
+            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
+        ),
+    ),
     "max_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
     "messages": Told(
         "no order of roles but the template's",

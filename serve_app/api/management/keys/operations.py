@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from serve_app.api.management.answers import Nothing
@@ -20,7 +21,7 @@ from serve_app.api.management.keys.bodies import (
     UpdateKeyBody,
 )
 from serve_app.api.management.operations import COMMANDS, OF_ENDPOINT, management
-from serve_app.api.openapi.operation import READS_BODY, Answer
+from serve_app.api.openapi.operation import READS_BODY, Answer, Parameter
 from serve_app.errors import AlreadyExists, Conflict
 
 _CREATES: Final = (*READS_BODY, *COMMANDS, AlreadyExists, Conflict)
@@ -34,10 +35,9 @@ CREATE: Final = management(
     examples={"for a team": {"name": "search-team", "groups": ["search"], "lifetime_seconds": 2592000}},
     conditions=_CREATES,
 )
-LIST: Final = management(
-    "All API keys",
-    Answer(what="The keys in force; with `all=true` also those that ended.", type=KeysJson),
-    conditions=COMMANDS,
+LIST: Final = replace(
+    management("All API keys", Answer(what="The keys in force.", type=KeysJson), conditions=COMMANDS),
+    parameters=(Parameter(name="all", place="query", type=bool, what="Also those that ended."),),
 )
 UPDATE: Final = management(
     "Change an API key",

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any, Final
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+from pydantic import Field
 
 from serve_app.api.management.answers import Nothing
 from serve_app.api.management.command_route import Asked, CommandRoute, Handle
@@ -21,7 +24,7 @@ from serve_app.api.management.rollouts.answers import (
 )
 from serve_app.api.management.rollouts.bodies import FeedbackBody, RolloutBody, ShadowBody
 from serve_app.api.management.strict_body import NoBody
-from serve_app.api.openapi.operation import Answer, Operation
+from serve_app.api.openapi.operation import Answer, Operation, Parameter
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import Conflict, InvalidField
@@ -30,6 +33,8 @@ from serve_app.types.control import CompareEntities, GetRollout, PutShadow, Stop
 
 ROLLOUT: Final = f"{ENDPOINT}/rollout"
 FEEDBACK: Final = "/serving-endpoints/{endpoint:path}/feedback"
+LATEST_MS: Final = 1e15
+CONFIDENCES: Final = 0.5, 0.9999
 
 _ROLLOUT: Final = Answer(what="The rollout.", type=RolloutJson)
 _START: Final = management(
@@ -64,12 +69,31 @@ _DELETE_SHADOW: Final = management(
     Answer(what="No copy is made.", type=Nothing),
     conditions=(*OF_ENDPOINT, Conflict),
 )
-_COMPARE: Final = management(
-    "Compare the entities of an endpoint",
-    Answer(what="The entities, and a test of one metric.", type=ComparisonJson),
-    what="In the query: `metric` (`error_rate`, `first_token_s`, `total_s`, `prompt_tokens`, "
-    "`completion_tokens` or a metric of feedback), `since_timestamp` in milliseconds (none: since the newest "
-    "configuration) and `confidence` (0.95).",
+_COMPARE: Final = replace(
+    management(
+        "Compare the entities of an endpoint",
+        Answer(what="The entities, and a test of one metric.", type=ComparisonJson),
+    ),
+    parameters=(
+        Parameter(
+            name="metric",
+            place="query",
+            what="`error_rate` (the default), `first_token_s`, `total_s`, `prompt_tokens`, "
+            "`completion_tokens` or a metric of feedback.",
+        ),
+        Parameter(
+            name="since_timestamp",
+            place="query",
+            type=Annotated[float, Field(ge=0, le=LATEST_MS)],
+            what="Requests since then, in milliseconds; none: since the newest configuration.",
+        ),
+        Parameter(
+            name="confidence",
+            place="query",
+            type=Annotated[float, Field(ge=CONFIDENCES[0], le=CONFIDENCES[1])],
+            what="Of the intervals; 0.95 unless given.",
+        ),
+    ),
 )
 _FEEDBACK: Final = management(
     "Say what an answer was worth",
@@ -133,13 +157,13 @@ async def _delete_shadow(asked: Asked[NoBody]) -> dict[str, Any]:
 
 async def _compare(asked: Asked[NoBody]) -> dict[str, Any]:
     query = asked.query
-    since = _number(query, "since_timestamp", 0, 1e15)
+    since = _number(query, "since_timestamp", 0, LATEST_MS)
     report = await asked.do(
         CompareEntities(
             endpoint=asked.path["endpoint"],
             metric=query.get("metric", "error_rate"),
             since=None if since is None else since / 1000,
-            confidence=_number(query, "confidence", 0.5, 0.9999) or 0.95,
+            confidence=_number(query, "confidence", *CONFIDENCES) or 0.95,
         )
     )
     return comparison_json(report)

@@ -55,6 +55,7 @@ class RemoteLive:
         """Until all is told: a slot may end while others are on their way."""
         try:
             while True:
+                self._told = min(self._told, self._slots.newest)  # the clock may have been set back
                 if (await self._send(self._told)).wants_all:
                     await self._send(0)
                 if not self._slots.after(self._told):

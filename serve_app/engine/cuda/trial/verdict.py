@@ -50,8 +50,9 @@ def fault_of(question: Question, folder: Path | None = None, command: Sequence[s
     """
     passed = (folder or cache_folder()) / f"{_key(question)}.passed"
     with _locked(passed):
-        if passed.exists():
-            return None
+        with contextlib.suppress(OSError):  # a folder of another user
+            if passed.exists():
+                return None
         fault = _ask(question, command)
         if fault is None:
             with contextlib.suppress(OSError):  # nowhere to remember it

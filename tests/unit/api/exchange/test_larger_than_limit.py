@@ -191,4 +191,6 @@ async def test_more_prompts_than_a_queue_holds_take_turns_in_it(stream: bool) ->
         if not stream:
             assert [choice["index"] for choice in answer.json()["choices"]] == list(range(20))
         assert len(backend.requests) == 20
+        page = (await g.client.get("/metrics")).text
+        assert 'serve_app_queue_seconds_count{endpoint="demo",entity="demo"} 20.0' in page
         await g.check()

@@ -48,6 +48,21 @@ def test_every_protocol_of_a_path_is_described() -> None:
     assert CHAT["tags"] == ["OpenAI", "MindIE", "Databricks", "OpenVINO Model Server"]
 
 
+@pytest.mark.parametrize(
+    ("path", "names"),
+    [
+        ("/api/2.0/keys", {"all"}),
+        (
+            "/api/2.0/serving-endpoints/{endpoint}/comparison",
+            {"metric", "since_timestamp", "confidence"},
+        ),
+    ],
+)
+def test_what_a_query_may_say_is_described(path: str, names: set[str]) -> None:
+    parameters = DOCUMENT["paths"][path]["get"]["parameters"]
+    assert {each["name"] for each in parameters if each["in"] == "query"} == names
+
+
 def test_ids_of_operations_are_unique() -> None:
     ids = [operation["operationId"] for _, operation in operations()]
     assert len(set(ids)) == len(ids)

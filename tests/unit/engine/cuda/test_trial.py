@@ -275,6 +275,16 @@ def test_a_folder_that_cannot_be_written_costs_the_memory_alone(llama: Question,
     assert fault_of(llama, tmp_path / "file" / "folder", child(PASSES)) is None
 
 
+def test_nor_does_a_folder_that_cannot_be_read(
+    llama: Question, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def exists(path: Path, **_: object) -> bool:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "exists", exists)
+    assert fault_of(llama, tmp_path, child(PASSES)) is None
+
+
 @pytest.fixture
 def interpreted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """The real process of a trial, whose verdicts lie in a folder of the test."""

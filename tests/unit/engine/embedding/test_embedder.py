@@ -27,6 +27,7 @@ class Recorder:
         self.gate.set()
         self.entered = threading.Event()
         self.broken = False
+        self.error: Exception = RuntimeError("poison")
 
     def hidden(self, sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
         self.batches.append([list(ids) for ids in sequences])
@@ -34,7 +35,7 @@ class Recorder:
         if not self.gate.wait(WAIT_S):
             raise AssertionError("the gate stayed shut")
         if self.broken or any(POISON in ids for ids in sequences):
-            raise RuntimeError("poison")
+            raise self.error
         values = [[float("nan") if i == NOT_FINITE else float(i) for i in ids] for ids in sequences]
         return [torch.tensor(row)[:, None].expand(-1, 2) for row in values]
 
@@ -173,6 +174,17 @@ def test_a_device_on_which_nothing_runs_ends_the_embedder() -> None:
         embedder.check_health(WAIT_S)
     with pytest.raises(Unavailable):
         embedder.submit([(1,)])
+
+
+def test_inputs_that_lack_memory_tell_nothing_of_the_device() -> None:
+    embedder, encoder = make()
+    encoder.error = torch.OutOfMemoryError("CUDA out of memory")
+    embedder.start()
+    for _ in range(MAX_STRIKES + 1):
+        with pytest.raises(GenerationFailed, match="ran out of memory with this input"):
+            embedder.submit([(POISON,)]).result(WAIT_S)
+    assert embedder.submit([(1,)]).result(WAIT_S).tolist() == [[1.0, 1.0]]
+    assert embedder.stop(WAIT_S)
 
 
 def test_stopping_ends_every_open_request() -> None:

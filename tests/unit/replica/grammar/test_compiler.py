@@ -122,3 +122,11 @@ def test_the_cache_forgets_the_answers_used_longest_ago():
     assert cache.get(bytes([99])) is not None
     cache.put(b"huge", SandboxReply(compiled="x" * 10_000))
     assert cache.get(b"huge") is None
+
+
+async def test_a_child_that_died_while_it_had_nothing_to_do_costs_no_grammar(compiler):
+    assert await compiler.compile(regex("a"))
+    child = compiler._sandbox._child
+    child.kill()
+    child.wait()
+    assert await compiler.compile(regex("b")) == serialise(regex("b"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from serve_app.api.dialects.base import Call
+from serve_app.api.dialects.base import Call, Choice
 from serve_app.api.dialects.ovms.chat import ChatDialect
 from serve_app.api.dialects.ovms.completions import CompletionDialect
 from serve_app.config import OvmsConfig
@@ -15,14 +15,19 @@ from serve_app.errors import InvalidField
 from serve_app.types import (
     Beam,
     EarlyStopping,
+    FinishReason,
     GenerateRequest,
     GrammarKind,
     Overflow,
     ProcessorCall,
     Prompt,
     SamplingParams,
+    Templating,
+    TokenDelta,
     ToolMode,
+    Usage,
 )
+from tests.support.fakes_backend import model_info
 from tests.support.gateway import chat_body, completion_body
 
 CURRENT = OvmsConfig(profile="current")
@@ -190,3 +195,33 @@ def test_a_completion_has_one_raw_prompt() -> None:
     for several in (["a", "b"], [[1], [2]]):
         with pytest.raises(InvalidField, match="one prompt"):
             prompt(several)
+
+
+def test_the_template_takes_variables_and_whether_the_prompt_ends_before_the_answer() -> None:
+    assert templating(None) == Templating()
+    given = {"enable_thinking": False, "add_generation_prompt": False}
+    assert templating(given) == Templating(variables={"enable_thinking": False}, add_generation_prompt=False)
+    wrongs: tuple[Any, ...] = (5, [], {"messages": []}, {"add_generation_prompt": 1})
+    for wrong in wrongs:
+        assert refused(chat_template_kwargs=wrong) == "chat_template_kwargs"
+
+
+def templating(given: Any) -> Templating:
+    found = request(chat_template_kwargs=given).prompt.templating
+    assert found is not None
+    return found
+
+
+def test_today_thoughts_have_a_field_of_their_own() -> None:
+    assert not request().reasoning
+    assert request(CURRENT).reasoning
+    thought = TokenDelta(request_id="x", index=0, token_ids=(1,), reasoning="hm")
+    said = parse(CURRENT, stream=True).renderer("x", model_info()).event(0, thought)
+    assert b'"delta":{"role":"assistant","reasoning_content":"hm"}' in said
+    choice = Choice(text="yes", reasoning="hm", finish=FinishReason.EOS)
+    whole = json.loads(parse(CURRENT).renderer("x", model_info()).whole([choice], Usage()))
+    assert whole["choices"][0]["message"] == {
+        "content": "yes",
+        "role": "assistant",
+        "reasoning_content": "hm",
+    }

@@ -197,3 +197,17 @@ def test_keywords_that_are_not_enforced_are_named_with_their_place() -> None:
 
 def test_the_deepest_format_is_taken() -> None:
     assert accepts(nested(MAX_DEPTH), "01/02")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"type": "json_schema", "json_schema": True},
+        {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": True}},
+    ],
+)
+def test_a_schema_that_is_true_takes_any_json(value: Any) -> None:
+    assert accepts(value, '{"a": [1, null]}')
+    assert not accepts(value, "a")
+    with pytest.raises(InvalidField):
+        parse_response_format({"type": "json_schema", "json_schema": False})
