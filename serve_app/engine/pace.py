@@ -8,6 +8,7 @@ these measurements decide when tokens come, and not which.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from serve_app.engine.smoothing import smoothed
@@ -23,6 +24,12 @@ LEAST: Final = 16
 # A step with fewer prompt tokens tells too little of what one costs.
 TELLING: Final = 16
 
+# Where launching a step takes longer than computing it, a large piece of a prompt costs little more than a
+# small one. So a step takes as many tokens as cost at most this many times what the fewest do.
+CHEAP: Final = 1.25
+# Once in so many steps it takes fewer, and once more, than it would: what these cost may have changed.
+AGAIN: Final = 32
+
 # Prompt tokens of a step on a CPU in which nothing decodes: more make its products no faster, and the first
 # prompts of many would get their first tokens later.
 CPU_PIECE: Final = 512
@@ -36,9 +43,15 @@ OUTLIER: Final = 3.0  # times the present figure; a slower step counts as one of
 class Pace:
     """The prompt tokens of each step of one engine."""
 
-    def __init__(self, alone: int) -> None:
-        """`alone`: the prompt tokens of a step in which nothing decodes; no step has more."""
-        self._alone = alone
+    def __init__(self, alone: int, *, launches: bool = False) -> None:
+        """`alone`: the prompt tokens of a step in which nothing decodes; no step has more.
+
+        `launches`: whether a step has a cost of its own beside that of its tokens, as on a device.
+        """
+        self._alone, self._launches = alone, launches
+        # Of pieces by their size: their prompt tokens, and the seconds that these added to decodes.
+        self._added: dict[int, tuple[float, float]] = {}
+        self._mixed_steps = 0
         self._decode_s: dict[int, float] = {}  # of a step without prompts, by the bits of its decodes
         self._most = 0  # decodes of these steps at most
         self._token_s: float | None = None  # that a prompt token adds to a step
@@ -47,7 +60,9 @@ class Pace:
     @classmethod
     def on(cls, device_type: str, max_step_tokens: int) -> Pace:
         """The pace of an engine on a device of this type, whose steps have at most `max_step_tokens`."""
-        return cls(min(max_step_tokens, CPU_PIECE) if device_type == "cpu" else max_step_tokens)
+        if device_type == "cpu":
+            return cls(min(max_step_tokens, CPU_PIECE))
+        return cls(max_step_tokens, launches=True)
 
     @property
     def token_s(self) -> float | None:
@@ -65,7 +80,8 @@ class Pace:
         later = (1.0 + HELD) * self._of_decodes(max(decodes, sequences)) - step
         room = max(later, (1.0 + FEW / decodes**2) * self._of_decodes(1))
         rows = decodes + int(room / self._token_s)
-        return max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST) - decodes)
+        fitting = max(min(LEAST, self._alone), min(self._alone, rows // LEAST * LEAST) - decodes)
+        return min(self._alone, self._cheap(fitting, room))
 
     def observe(self, decodes: int, prompt_tokens: int, seconds: float) -> None:
         """Note what a step took that computed so many tokens of each kind."""
@@ -82,6 +98,37 @@ class Pace:
             added = max(seconds - self._of_decodes(decodes), 0.1 * seconds)
             self._token_s = _smoothed(self._token_s, added / prompt_tokens)
             self._mixed = True
+            if self._launches:
+                self._observe_added(prompt_tokens, added)
+
+    def _observe_added(self, tokens: int, added: float) -> None:
+        """Note what prompt tokens added to a step. More tokens cost no less, and fewer no more."""
+        self._mixed_steps += 1
+        own = _bucket(tokens)
+        before = self._added.get(own, (float(tokens), added))
+        found = _smoothed(before[1], added)
+        self._added[own] = _smoothed(before[0], tokens), found
+        for size, (count, known) in self._added.items():
+            self._added[size] = count, min(known, found) if size < own else max(known, found)
+
+    def _cheap(self, tokens: int, room: float) -> int:
+        """The most prompt tokens that cost little more than `tokens`, which fit `room` by what one costs.
+
+        Or twice as many, to find out.
+        """
+        turn = self._mixed_steps % AGAIN
+        own = max((size for size in self._added if size <= _bucket(tokens)), default=None)
+        if own is None or turn == 0:
+            return tokens
+        seconds = self._added[own][1]
+        limit = CHEAP * (seconds if seconds > CHEAP * room else room)
+        count, seconds = float(tokens), min(seconds, limit)
+        for _, (more, added) in sorted(each for each in self._added.items() if each[0] > own):
+            if added > limit:
+                between = (limit - seconds) / (added - seconds)
+                return max(tokens, int(more if turn == AGAIN // 2 else count + between * (more - count)))
+            count, seconds = more, added
+        return max(tokens, int(2 * count))
 
     def _of_decodes(self, decodes: int) -> float:
         """Seconds of a step of so many decodes: no more than what larger steps took.
@@ -97,3 +144,8 @@ class Pace:
 
 def _smoothed(known: float | None, new: float) -> float:
     return smoothed(known, new, weight=WEIGHT, outlier=OUTLIER)
+
+
+def _bucket(tokens: int) -> int:
+    """Pieces of about the same size: a fifth more are others."""
+    return int(4 * math.log2(tokens))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import pytest
 
@@ -128,3 +129,47 @@ def test_more_decodes_than_any_step_had_take_longer_by_prompt_tokens() -> None:
     # 32 decodes take 36 ms, 2.1 times that is 75.6, and 16 of them take 20.
     assert pace.prompt_tokens(16, sequences=32) == (16 + 55) // 16 * 16 - 16
     assert pace.prompt_tokens(16) == (16 + 22) // 16 * 16 - 16
+
+
+def launched(decodes: int, prompt_tokens: int) -> float:
+    """Seconds of a step on a device: decodes are a graph, and all others take 12 ms to launch."""
+    computed = 0.001 + 0.00003 * decodes + 0.00002 * prompt_tokens
+    return max(computed, 0.012) if prompt_tokens else computed
+
+
+def on_device(seconds: Callable[[int, int], float], decodes: int) -> list[int]:
+    """The pieces of a prompt without end."""
+    pace, pieces = Pace.on("cuda", 2048), list[int]()
+    pace.observe(0, 2048, seconds(0, 2048))
+    for _ in range(100):
+        pace.observe(decodes, 0, seconds(decodes, 0))
+        pieces.append(pace.prompt_tokens(decodes))
+        pace.observe(decodes, pieces[-1], seconds(decodes, pieces[-1]))
+    return pieces
+
+
+@pytest.mark.parametrize("decodes", [1, 4, 16])
+def test_where_launching_decides_pieces_are_as_large_as_launching_allows(decodes: int) -> None:
+    """By the tokens alone each piece would seem too dear, and they would be cut to crumbs."""
+    pieces = on_device(launched, decodes)
+    assert sorted(pieces[20:])[3] > 500  # but for a few that look whether fewer are cheaper now
+    assert max(launched(decodes, piece) for piece in pieces[5:]) < 0.012 * 2.5
+
+
+def test_where_tokens_decide_a_device_takes_a_quarter_more_than_fit() -> None:
+    pieces = on_device(cost, 8)
+    room = 1.125 * cost(8, 0)
+    later = sorted(cost(0, piece) - cost(0, 0) for piece in pieces[40:])
+    assert room < later[len(later) // 2] < 1.26 * room
+    assert later[-1] < 3 * room  # looks what more would cost
+
+
+def test_a_piece_that_was_dear_once_is_tried_again() -> None:
+    pace = Pace.on("cuda", 2048)
+    pace.observe(0, 2048, launched(0, 2048))
+    pace.observe(4, 0, launched(4, 0))
+    pace.observe(4, 512, 0.5)  # somebody else had the device
+    for _ in range(400):
+        piece = pace.prompt_tokens(4)
+        pace.observe(4, piece, launched(4, piece))
+    assert pace.prompt_tokens(4) > 400
