@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 def secret_file(path: Path) -> Path:
     """The file `path` with 32 random bytes in hexadecimal, made on first use: whole, or not at all.
 
-    It and its folder are the owner's alone. Of several processes that need it at once the first one makes it.
+    It and its folder are the owner's alone. Of several processes that need it at once, one makes it.
     Raises OSError.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -25,5 +26,6 @@ def secret_file(path: Path) -> Path:
             pass  # another process was faster: its secret counts
         finally:
             fresh.unlink(missing_ok=True)
-    path.chmod(0o600)
+    with contextlib.suppress(OSError):  # of another user, or on a disk that is read only
+        path.chmod(0o600)
     return path

@@ -87,6 +87,7 @@ class Pace:
         """Note what a step took that computed so many tokens of each kind."""
         if seconds <= 0.0:
             return
+        self._mixed_steps += 1 if decodes and prompt_tokens else 0
         if not prompt_tokens:
             size = decodes.bit_length()
             self._decode_s[size] = _smoothed(self._decode_s.get(size), seconds)
@@ -103,10 +104,10 @@ class Pace:
 
     def _observe_added(self, tokens: int, added: float) -> None:
         """Note what prompt tokens added to a step. More tokens cost no less, and fewer no more."""
-        self._mixed_steps += 1
         own = _bucket(tokens)
         before = self._added.get(own, (float(tokens), added))
-        found = _smoothed(before[1], added)
+        # The first figure may be of a step that compiled its kernels: a much lower one takes its place.
+        found = added if OUTLIER * added < before[1] else _smoothed(before[1], added)
         self._added[own] = _smoothed(before[0], tokens), found
         for size, (count, known) in self._added.items():
             self._added[size] = count, min(known, found) if size < own else max(known, found)
@@ -126,7 +127,8 @@ class Pace:
         for _, (more, added) in sorted(each for each in self._added.items() if each[0] > own):
             if added > limit:
                 between = (limit - seconds) / (added - seconds)
-                return max(tokens, int(more if turn == AGAIN // 2 else count + between * (more - count)))
+                most = max(tokens, int(count + between * (more - count)))
+                return max(tokens, int(min(more, 2 * most))) if turn == AGAIN // 2 else most
             count, seconds = more, added
         return max(tokens, int(2 * count))
 

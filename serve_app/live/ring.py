@@ -11,7 +11,7 @@ from serve_app.types.control.live import NUM_SLOTS, SLOT_S, EntityCounts, LiveSl
 
 SETTLE_S: Final = 1.0  # after its end a slot waits this long for what gateways tell of it
 BEHIND: Final = 3  # slots before the first of an answer, whose end waits, and of clocks that differ a little
-AHEAD: Final = 2  # of a clock that differs a little; further ahead was one that was wrong
+AHEAD: Final = 15  # of a clock that differs by half a minute; further ahead was one that was wrong
 
 _SUMS: Final = ("requests", "errors", "refused", "prompt_tokens", "completion_tokens", "in_flight")
 

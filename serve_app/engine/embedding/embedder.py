@@ -197,22 +197,22 @@ class Embedder:
 
     def _one_by_one(self, batch: list[_Item]) -> None:
         """Only what fails alone fails."""
-        ran = starved = False
+        ran = broken = False
         for item in batch:
             self._beat = time.monotonic()
             try:
                 vector = self._vectors([item])[0]
             except Exception as error:
                 log.error("an input failed alone: %s", type(error).__name__)
-                if is_out_of_memory(error):
-                    starved = True  # which tells nothing of the device
+                if is_out_of_memory(error):  # which tells nothing of the device
                     _fail(item[0], GenerationFailed(STARVED))
                 else:
+                    broken = True
                     _fail(item[0], GenerationFailed("the input could not be computed; it may be retried"))
             else:
                 ran = True
                 _deliver(item, vector)
-        if ran or not starved:
+        if ran or broken:
             self._strikes = 0 if ran else self._strikes + 1
         if self._strikes >= MAX_STRIKES:
             log.critical("no input ran in %d steps: the device counts as broken", MAX_STRIKES)

@@ -168,8 +168,21 @@ def test_a_piece_that_was_dear_once_is_tried_again() -> None:
     pace = Pace.on("cuda", 2048)
     pace.observe(0, 2048, launched(0, 2048))
     pace.observe(4, 0, launched(4, 0))
-    pace.observe(4, 512, 0.5)  # somebody else had the device
-    for _ in range(400):
+    pace.observe(4, 512, 5.0)  # it compiled kernels
+    for _ in range(100):
         piece = pace.prompt_tokens(4)
         pace.observe(4, piece, launched(4, piece))
-    assert pace.prompt_tokens(4) > 400
+    assert pace.prompt_tokens(4) > 300
+
+
+def test_what_was_cheap_beside_few_decodes_is_not_tried_beside_many() -> None:
+    pace = Pace.on("cuda", 2048)
+    pace.observe(0, 2048, cost(0, 2048))
+    for decodes, steps in ((1, 40), (32, 200)):
+        pieces = []
+        for _ in range(steps):
+            pace.observe(decodes, 0, cost(decodes, 0))
+            pieces.append(pace.prompt_tokens(decodes))
+            pace.observe(decodes, pieces[-1], cost(decodes, pieces[-1]))
+    usual = sorted(pieces)[len(pieces) // 2]
+    assert max(pieces[20:]) <= 2 * usual

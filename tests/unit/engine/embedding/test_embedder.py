@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
+from itertools import cycle
 
 import numpy as np
 import pytest
@@ -185,6 +186,23 @@ def test_inputs_that_lack_memory_tell_nothing_of_the_device() -> None:
             embedder.submit([(POISON,)]).result(WAIT_S)
     assert embedder.submit([(1,)]).result(WAIT_S).tolist() == [[1.0, 1.0]]
     assert embedder.stop(WAIT_S)
+
+
+def test_nor_do_they_hide_that_it_is_broken() -> None:
+    embedder, encoder = make()
+    failures = cycle([torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("broken")])
+
+    def hidden(sequences: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+        raise next(failures)
+
+    encoder.hidden = hidden  # type: ignore[method-assign]
+    embedder.start()
+    for _ in range(MAX_STRIKES):
+        with pytest.raises((GenerationFailed, Unavailable)):
+            embedder.submit([(1,), (2,)]).result(WAIT_S)
+    embedder._thread.join(WAIT_S)
+    with pytest.raises(Unavailable):
+        embedder.check_health(WAIT_S)
 
 
 def test_stopping_ends_every_open_request() -> None:
