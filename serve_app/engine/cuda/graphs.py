@@ -73,7 +73,7 @@ class GraphedSteps:
             if len(chosen) < len(sizes):
                 progress(
                     f"steps with prompts of more than {max(chosen, default=0)} tokens are launched kernel by "
-                    "kernel, which takes less time than computing them"
+                    "kernel: a graph gains no time there, or memory is short"
                 )
             for done, size in enumerate(reversed(chosen), 1):
                 self._rows[size] = record(self._step(self._buffers.any(size), PROMPTS))

@@ -11,6 +11,11 @@ from typing import Final
 from serve_app import limits
 from serve_app.api.edge.told import Told
 
+TEMPLATE_VARIABLES: Final = (
+    f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
+    f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
+)
+
 _CHATS: Final[Mapping[str, Told]] = {
     "stream": Told("true answers with server-sent events", default=False),
     "stream_options": Told(
@@ -56,10 +61,7 @@ _CHATS: Final[Mapping[str, Told]] = {
     ),
     "chat_template_kwargs": Told(
         "variables for the model's template",
-        accepts=(
-            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
-            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
-        ),
+        accepts=TEMPLATE_VARIABLES,
     ),
     "messages.tool_calls": Told(
         "earlier calls, given to the template",

@@ -223,7 +223,7 @@ class SharedFields(BeamFields):
             "overflow": Overflow.CLAMP,
             "stream": bool(self.stream),
             "grammar": grammar,
-            # Before, the protocol had no place for thoughts but the text.
+            # The profile `source` has no place for thoughts but the text.
             "reasoning": config.is_current,
         }
 

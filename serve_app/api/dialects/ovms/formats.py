@@ -73,13 +73,17 @@ def parse_response_format(value: Any) -> Form:
 
 def _with_name(value: Any) -> Any:
     """The form with a schema as OpenAI has it: named, and below `schema`."""
-    form = value.get("json_schema") if isinstance(value, dict) else None
-    if form is True:  # any JSON
-        form = {}
+    form = _schema(value) if isinstance(value, dict) else None
     if not isinstance(form, dict) or value.get("type") != "json_schema":
         return value
     inner = form if isinstance(form.get("schema"), dict) else {"schema": form}
     return {**value, "json_schema": {**inner, "name": inner.get("name") or _NAME}}
+
+
+def _schema(value: dict[str, Any]) -> Any:
+    """`json_schema` of a form or a format, where True stands for any JSON."""
+    schema = value.get("json_schema")
+    return {} if schema is True else schema
 
 
 class _Translator:
@@ -138,9 +142,7 @@ class _Translator:
 
     def _json_schema(self, value: dict[str, Any], at: str, last: bool) -> str:
         place = _join(at, "json_schema")
-        schema = value.get("json_schema")
-        if schema is True:  # any JSON
-            schema = {}
+        schema = _schema(value)
         if not isinstance(schema, dict):
             raise _wrong(place, "must be a JSON Schema")
         try:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
+from serve_app.api.dialects.chat.told import TEMPLATE_VARIABLES, chat_fields, embedding_fields
 from serve_app.api.dialects.ovms.fields import MAX_IGNORE_EOS_TOKENS
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
@@ -92,10 +92,7 @@ CHAT: Final[Mapping[str, Told]] = {
     ),
     "chat_template_kwargs": Told(
         "variables for the model's template; `add_generation_prompt` is one of them",
-        accepts=(
-            f"an object of up to {limits.MAX_TEMPLATE_VARIABLES} names, "
-            f"{limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
-        ),
+        accepts=TEMPLATE_VARIABLES,
     ),
     "max_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
     "messages": Told(

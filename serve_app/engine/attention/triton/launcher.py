@@ -10,9 +10,7 @@ from typing import Any, Final
 
 import torch
 
-ALIGNMENT: Final = (
-    16  # bytes; Triton compiles a kernel for pointers that are multiples of it, and another one
-)
+ALIGNMENT: Final = 16  # bytes; Triton compiles one kernel for pointers that are multiples, and another
 
 
 class Launcher:

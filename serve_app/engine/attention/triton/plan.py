@@ -81,8 +81,7 @@ def lasting_tiles(context: ForwardContext, rows_a_tile: int, prompts: int) -> to
     starts, sequences = context.query_start, context.context_lens.shape[0]
     most_tiles = context.slots.shape[0] // rows_a_tile + prompts
     tiles = starts.new_empty(most_tiles, 2)
-    size = triton.next_power_of_2(sequences)
-    at_once = max(1, min(PARTS, CELLS // size))
+    size, at_once = _search(sequences)
     _TILE_PROMPTS(
         (triton.cdiv(most_tiles, at_once),),
         *(starts, tiles, sequences, most_tiles),
@@ -102,8 +101,7 @@ def _divide(
     """
     decodes = len(lens if pairs is None else pairs)
     made = Decodes(*(lens.new_empty(size) for size in ((decodes, 4), (most_parts, 4), (1,))))
-    size = triton.next_power_of_2(decodes)
-    at_once = max(1, min(PARTS, CELLS // size))
+    size, at_once = _search(decodes)
     _DIVIDE(
         (triton.cdiv(max(most_parts, 1), at_once),),
         *(lens, lens if pairs is None else pairs, lens if starts is None else starts),
@@ -115,6 +113,12 @@ def _divide(
         STARTS=starts is not None,
     )
     return made
+
+
+def _search(sequences: int) -> tuple[int, int]:
+    """The lengths that a program looks at, a power of two, and how many parts or tiles it finds in them."""
+    size = triton.next_power_of_2(sequences)
+    return size, max(1, min(PARTS, CELLS // size))
 
 
 def _pairs(pairs: list[tuple[int, int]], device: torch.device) -> torch.Tensor:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LARGE_SHARED: Final = 227 * 1024  # bytes of shared memory of a program; smaller devices get smaller tiles
-MIDDLE_SHARED: Final = 99 * 1024
+MIDDLE_SHARED: Final = 99 * 1024  # and with less than this, decodes read fewer keys at once
 LEAST: Final = 16  # rows, keys and numbers of a tile product on a device
 WIDE, WIDER = 128, 256  # numbers of a head, filled up to a power of two
 
