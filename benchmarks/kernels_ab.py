@@ -6,8 +6,8 @@
     python benchmarks/kernels_ab.py MODEL --caches auto int8
 
 Steps alternate in random order, so that a slow minute of the machine hits both; the other build, of
-`--sources`, must have the same functions as ours. Prints a Markdown table of medians and their
-ratios, the first over the second.
+`--sources`, must have the same functions as ours. SERVE_APP_KERNELS_FLAGS holds for both. Prints a Markdown
+table of medians and their ratios, the first over the second.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def compiled(sources: Path) -> Iterator[Native]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "other.so"
         files = sorted(map(str, sources.glob("*.cpp")))
-        subprocess.run(["g++", *build.flags(), *files, "-o", str(path)], check=True)
+        subprocess.run([*build.command(), *files, "-o", str(path)], check=True)
         yield Native(path)
 
 

@@ -43,10 +43,7 @@ class BuildError(Exception):
 
 def library() -> Path:
     """The path of the compiled kernels, which are built if need be. Raises BuildError."""
-    named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
-    if named is None:
-        raise BuildError("no C++ compiler found")
-    compiler = (*shlex.split(named), *flags(shlex.split(os.environ.get(MORE_FLAGS, ""))))
+    compiler = command()
     try:
         folder = _private_folder()
         path = folder / f"{_key(compiler)}.so"
@@ -100,6 +97,14 @@ def _key(compiler: Sequence[str]) -> str:
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
     return digest.hexdigest()[:32]
+
+
+def command() -> tuple[str, ...]:
+    """The compiler, which CXX names, and its flags with those of the environment. Raises BuildError."""
+    named = os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")
+    if named is None:
+        raise BuildError("no C++ compiler found")
+    return (*shlex.split(named), *flags(shlex.split(os.environ.get(MORE_FLAGS, ""))))
 
 
 def flags(more: Sequence[str] = ()) -> tuple[str, ...]:

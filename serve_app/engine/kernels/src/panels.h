@@ -37,13 +37,14 @@ WholePanels<W> whole_panels(const W* w, long k) {
 }
 
 // Calls task(first, last, turn) for ranges [first, last) of `count` panels. A range has a few groups of `group` panels,
-// and at most MAX_PANELS, so that its weights stay in the second-level cache while the task goes over all rows.
+// and at most `most`, which is MAX_PANELS or less, so that its weights stay in the second-level cache while the task goes
+// over all rows.
 constexpr long MAX_PANELS = 12;
 
 template <class F>
-void parallel_panels(long count, long group, int threads, F&& task) {
+void parallel_panels(long count, long group, long most, int threads, F&& task) {
   const long groups = (count + group - 1) / group;
-  const long step = std::clamp(groups / (8L * threads), 1L, MAX_PANELS / group) * group;
+  const long step = std::clamp(groups / (8L * threads), 1L, most / group) * group;
   parallel((count + step - 1) / step, threads, [&](long i, Turn& turn) {
     task(i * step, std::min(count, (i + 1) * step), turn);
   });

@@ -29,7 +29,7 @@ void multiply_quantized(const Weight& weight, const QuantizedRows& x, long panel
                         int threads, Finish&& finish) {
   const long m = x.rows;
   const bool tiles = have_int_tiles() && m > INT_FEW, kept = m <= KEPT_ROWS, widened = !tiles && widens(weight, m);
-  parallel_panels(panels, INT_GROUP, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(panels, INT_GROUP, MAX_PANELS, threads, [&](long first, long last, Turn& turn) {
     if (!kept && !turn.mine()) return;
     const long part = (kept ? m : INT_BLOCK) * INT_GROUP * LANES;  // floats
     const long groups = (last - first + INT_GROUP - 1) / INT_GROUP;

@@ -154,7 +154,7 @@ void pair_blocks(long m, InputRows<bf16> x, const CompactWeight& weight, Fetchin
 template <bool ADD, class Y, class Finish>
 void multiply_in_registers(InputRows<bf16> x, const CompactWeight& weight, const float* bias, long count, long parts, Y* y,
                            long m, long n, long apart, int threads, Finish&& finish) {
-  parallel_panels(count, PAIR, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(count, PAIR, MAX_PANELS, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const long width = (last - first) * LANES, part_size = m * width;

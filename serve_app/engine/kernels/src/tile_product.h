@@ -55,7 +55,7 @@ void multiply_tiles(const bf16* x, const Weight& weight, const float* bias, Y* y
               store_some(at, ADD ? load_some(at, some) + v : v, some);
           }
         }));
-  parallel_panels(panels, 2, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(panels, 2, MAX_PANELS, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const TileScope scope(m);
@@ -108,7 +108,7 @@ template <class Weight>
 void multiply_gated_tiles(const bf16* x, const Weight& weight, const float* bias, float* y, long m, long n, long k,
                           bool gelu, int threads) {
   const long count = n / LANES;
-  parallel_panels(count, 1, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(count, 1, MAX_PANELS, threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const TileScope scope(m);

@@ -2,91 +2,12 @@
 // inputs at a time. Every output has one accumulator, which adds in the order of the inputs, whatever block of rows and
 // outputs the product computes at once.
 #pragma once
-#include "compact.h"
 #include "pairs.h"
+#include "panel_reads.h"
 #include "panels.h"
 #include "rowwise.h"
 
 namespace {
-
-constexpr long AHEAD = 1024;  // bytes of a panel fetched ahead: the hardware fetches ahead only within a page
-
-// Weights at neighbouring inputs, of panels that lie `apart` elements apart.
-template <class W>
-struct Lines {
-  const W* first;
-  long apart;
-};
-
-// How a product reads NR neighbouring panels. It asks for the next lines, at `inputs(k)` inputs of k, until it has had all.
-template <class W>
-struct WholeRead {
-  const W* w;
-  long apart;
-
-  static long inputs(long k) { return k; }
-  Lines<W> next() const { return {w, apart}; }
-  INLINE void fetch(const W* at) { fetch_weights((const char*)at + AHEAD); }
-  template <class Sums, class X>
-  bool add_tile(Sums&, const X*, long, long) { return false; }
-};
-
-// Compact panels, widened tile by tile: to a place of the reader's own, or to where all tiles of a panel stay for others.
-template <int NR>
-class CompactRead {
- public:
-  CompactRead(const CompactWeight& weight, long j, long next, bf16* kept = nullptr)
-      : at_(kept ? kept : room_[0]), step_(kept ? TILE_SIZE : 0), apart_(kept ? weight.steps * TILE_SIZE : TILE_SIZE) {
-    for (int i = 0; i < NR; i++) panels_[i] = CompactPanel(weight, j + i, next - j);
-  }
-  CompactRead(const CompactRead&) = delete;
-
-  static long inputs(long) { return BF16_INPUTS; }
-  INLINE_MEMBER Lines<bf16> next() {
-    bf16* const here = at_;
-#pragma GCC unroll 4
-    for (int i = 0; i < NR; i++) panels_[i].next(here + i * apart_);
-    at_ += step_;
-    return {here, apart_};
-  }
-  INLINE_MEMBER void fetch(const bf16*) {}
-  template <class Sums, class X>
-  bool add_tile(Sums&, const X*, long, long) { return false; }
-
- private:
-  CompactPanel panels_[NR];
-  bf16* at_;
-  const long step_, apart_;
-  alignas(64) bf16 room_[NR][TILE_SIZE];
-};
-
-// Compact panels that the first rows widen for all others: `count` from `first` on, then `count` from `first + ups` on.
-struct KeptPanels {
-  const CompactWeight& weight;
-  bf16* room;
-  long first, count, ups;
-
-  bf16* at(long j) const {
-    const long place = j < first + count ? j - first : j - first - ups + count;
-    return room + place * weight.steps * TILE_SIZE;
-  }
-};
-
-// Reads NR panels from j on; those from `next` on come after them.
-template <int NR, class W>
-INLINE WholeRead<W> read_panels(const WholePanels<W>& weight, long j, long) {
-  return {weight.at(j), weight.panel};
-}
-
-template <int NR>
-INLINE CompactRead<NR> read_panels(const CompactWeight& weight, long j, long next) {
-  return CompactRead<NR>(weight, j, next);
-}
-
-template <int NR>
-INLINE CompactRead<NR> read_panels(const KeptPanels& kept, long j, long next) {
-  return CompactRead<NR>(kept.weight, j, next, kept.at(j));
-}
 
 // Rows of k inputs, `apart` elements apart.
 template <class X>
@@ -99,8 +20,10 @@ struct InputRows {
 
 // y = x W^T + bias, or += if ADD, for MR rows of x and NR neighbouring panels. Rows of y are n apart; `left` columns of y
 // are left from the first panel on.
+//
+// Not inlined: GCC has kept sums in memory where it was.
 template <bool ADD, int MR, int NR, class X, class Read, class Y>
-void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long left) {
+__attribute__((noinline)) void tile(InputRows<X> x, Read weights, const float* bias, Y* y, long n, long left) {
   F16 acc[MR][NR];
 #pragma GCC unroll 20
   for (int i = 0; i < MR; i++)
@@ -170,6 +93,9 @@ void rows(long count, InputRows<X> x, const Weight& w, const float* b, Y* y, lon
   }
 }
 
+// The number of blocks that so many rows are cut into.
+inline long blocks_of(long rows) { return (rows + BLOCK_ROWS - 1) / BLOCK_ROWS; }
+
 // Calls block(first row, number of rows) for blocks of at most `most` rows that cover the rows [from, to) evenly: 9 rows
 // are 4 + 5, not 8 + 1.
 template <class F>
@@ -178,37 +104,55 @@ void row_tiles(long from, long to, long most, F&& block) {
   for (long t = 0; t < count; t++) block(from + rows * t / count, rows * (t + 1) / count - rows * t / count);
 }
 
-// Calls product(weights, ups, from, to), for rows [from, to) that together are m, at the panels [first, last) and, unless
-// `ups` is 0, at those `ups` further on.
+// The panels that a task has at once, at most. `parts`: how often that many.
+template <class W>
+long panels_of_task(const WholePanels<W>&, long) {
+  return MAX_PANELS;
+}
+inline long panels_of_task(const CompactWeight& weight, long parts) {
+  return std::clamp(KEPT_BYTES / (parts * weight.steps * TILE_BYTES), BLOCK_PANELS, MAX_PANELS);
+}
+
+// The panels [first, last) of `count`, and, unless `ups` is 0, those `ups` further on. Those from `next` on come after
+// them, or none if `next` is `first`.
+struct TaskPanels {
+  long first, last, count, next, ups;
+
+  TaskPanels(long first, long last, long count, int threads, long ups)
+      : first(first), last(last), count(count), next(following(first, last, count, threads)), ups(ups) {}
+};
+
+// Calls product(weights, ups, from, to), for rows [from, to) that together are m, at the panels of a task.
 template <class W, class F>
-void with_panels(const WholePanels<W>& weight, long, long, long ups, long m, F&& product) {
-  product(weight, ups, 0, m);
+void with_panels(const WholePanels<W>& weight, const TaskPanels& task, long m, F&& product) {
+  product(weight, task.ups, 0, m);
 }
 
 template <class F>
-void with_panels(const CompactWeight& weight, long first, long last, long ups, long m, F&& product) {
-  if (m <= COMPACT_ROWS) return product(weight, ups, 0, m);
+void with_panels(const CompactWeight& weight, const TaskPanels& task, long m, F&& product) {
+  if (m <= COMPACT_ROWS) return product(weight, task.ups, 0, m);
   static thread_local Scratch scratch;
-  const long count = last - first, panel = weight.steps * TILE_SIZE;
-  const long some = std::min(FIRST_ROWS, m / ((m + BLOCK_ROWS - 1) / BLOCK_ROWS));
-  const KeptPanels kept{weight, (bf16*)scratch.take((ups ? 2 : 1) * count * panel / 2), first, count, ups};
-  product(kept, ups, 0, some);
-  product(WholePanels<bf16>{kept.room, panel, first}, ups ? count : 0, some, m);
+  const long count = task.last - task.first, panel = weight.steps * TILE_SIZE;
+  const long some = std::min(FIRST_ROWS, m / blocks_of(m)), coming = std::min(count, task.count - task.next);
+  const KeptPanels kept{weight, (bf16*)scratch.take((task.ups ? 2 : 1) * count * panel / 2), task.first, count, task.ups};
+  product(kept, task.ups, 0, some);
+  ComingPanels fetched(weight, task.next, task.next == task.first ? 0 : coming, task.ups, blocks_of(m - some));
+  product(ReadyPanels{{kept.room, panel, task.first}, fetched}, task.ups ? count : 0, some, m);
 }
 
 // y [m, n] = x W^T + bias, or += if ADD, of m rows x of an even number of inputs. bias: padded to whole panels, or null.
 template <bool ADD, class X, class Weight, class Y>
 void multiply(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, int threads) {
   const long panels = (n + LANES - 1) / LANES;
-  parallel_panels(panels, BLOCK_PANELS, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(panels, BLOCK_PANELS, panels_of_task(weight, 1), threads, [&](long first, long last, Turn& turn) {
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     const long width = (last - first) * LANES;
     float* const own = kept ? own_outputs(m * width) : nullptr;
-    const long next_task = following(first, last, panels, threads);
-    with_panels(weight, first, last, 0, m, [&](const auto& w, long, long from, long to) {
+    const TaskPanels task(first, last, panels, threads, 0);
+    with_panels(weight, task, m, [&](const auto& w, long, long from, long to) {
       row_tiles(from, to, BLOCK_ROWS, [&](long row, long count) {
-        const PanelRange range = {first, last, row + count < to ? first : next_task};
+        const PanelRange range = {first, last, row + count < to ? first : task.next};
         if (kept)
           rows<false>(count, x.from(row), w, bias, own + row * width, width, width, range);
         else
@@ -225,17 +169,17 @@ template <class X, class Weight, class Y>
 void multiply_gated(InputRows<X> x, const Weight& weight, const float* bias, Y* y, long m, long n, long apart, bool gelu,
                     int threads) {
   const long count = n / LANES;
-  parallel_panels(count, BLOCK_PANELS, threads, [&](long first, long last, Turn& turn) {
+  parallel_panels(count, BLOCK_PANELS, panels_of_task(weight, 2), threads, [&](long first, long last, Turn& turn) {
     alignas(64) float both[2][BLOCK_ROWS * MAX_PANELS * LANES];
     const long width = (last - first) * LANES;
     const bool kept = m <= KEPT_ROWS;
     if (!kept && !turn.mine()) return;
     float* const own = kept ? own_outputs(m * width) : nullptr;
-    const long next_task = following(first, last, count, threads);
-    with_panels(weight, first, last, count, m, [&](const auto& w, long ups, long some, long more) {
+    const TaskPanels task(first, last, count, threads, count);
+    with_panels(weight, task, m, [&](const auto& w, long ups, long some, long more) {
       row_tiles(some, more, BLOCK_ROWS, [&](long row, long size) {
         for (long up = 0; up < 2; up++) {
-          const long next = up == 0 ? first + ups : row + size < more ? first : next_task;
+          const long next = up == 0 ? first + ups : row + size < more ? first : task.next;
           const float* const b = bias ? bias + up * (count - ups) * LANES : nullptr;  // by the panels of w
           rows<false>(size, x.from(row), w, b, both[up], width, width, {first + up * ups, last + up * ups, next});
         }
