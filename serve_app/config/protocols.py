@@ -29,6 +29,11 @@ class MindieConfig(ConfigModel):
     emit_end_token_text: bool = Field(
         True, description="The last event of a stream has the end token's own text (generate_stream)."
     )
+    repetition_penalty_scope: Literal["all", "generated"] = Field(
+        "all",
+        description="Tokens that `repetition_penalty` sees (generate, generate_stream): with those of the "
+        "prompt, as is usual; or generated ones alone, as the document says.",
+    )
 
 
 class OvmsConfig(ConfigModel):

@@ -32,7 +32,8 @@ class SamplingParams:
     min_p: float = 0.0  # [0, 1]; 0 is off
     typical_p: float = 1.0  # (0, 1]; 1 is off
     seed: int | None = None  # 0 .. 2**64-1; None: the engine draws one
-    repetition_penalty: float = 1.0  # > 0; sees prompt and output
+    repetition_penalty: float = 1.0  # > 0; sees the output (and the prompt, see below)
+    repetition_sees_prompt: bool = True
     presence_penalty: float = 0.0  # sees the output (and the prompt, see below)
     frequency_penalty: float = 0.0
     penalize_prompt: bool = False  # presence and frequency count prompt tokens too

@@ -140,6 +140,8 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise InvalidField(
             "repetition_penalty", f"must be above 0 and at most {limits.MAX_REPETITION_PENALTY:g}.", joint=" "
         )
+    if sampling.penalize_prompt and not sampling.repetition_sees_prompt:
+        raise InvalidField("penalize_prompt", "needs repetition_sees_prompt.", joint=" ")
     _between("no_repeat_ngram", sampling.no_repeat_ngram, 0, limits.MAX_NO_REPEAT_NGRAM)
     _tokens("logit_bias", (token for token, _ in sampling.logit_bias), vocab_size)
     if not all(math.isfinite(bias) for _, bias in sampling.logit_bias):

@@ -41,7 +41,8 @@ class TokenCounts:
     """
 
     def __init__(self, sampling: SamplingParams, prompt_len: int, vocab_size: int) -> None:
-        whole = sampling.repetition_penalty != 1.0 or sampling.penalize_prompt
+        seen = sampling.repetition_penalty != 1.0 and sampling.repetition_sees_prompt
+        whole = seen or sampling.penalize_prompt
         self._start = 0 if whole else prompt_len
         self._counted_from = 0 if sampling.penalize_prompt else prompt_len
         self._vocab_size = vocab_size

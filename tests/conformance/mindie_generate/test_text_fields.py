@@ -186,6 +186,13 @@ async def test_sampling_may_be_inferred() -> None:
         assert not (await request_for(auto, **given)).sampling.greedy, given
 
 
+async def test_a_repetition_penalty_sees_the_prompt_unless_a_setting_takes_the_document_at_its_word() -> None:
+    assert (await request_for(repetition_penalty=1.5)).sampling.repetition_sees_prompt
+    generated = {"repetition_penalty_scope": "generated"}
+    sampling = (await request_for(generated, repetition_penalty=1.5)).sampling
+    assert (sampling.repetition_penalty, sampling.repetition_sees_prompt) == (1.5, False)
+
+
 @pytest.mark.parametrize("extra", [{"max_tokens": 5}, {"bad_words": ["x"]}, {"nonsense": 1}])
 async def test_other_members_are_another_protocols_unless_this_one_is_certain(extra: dict[str, Any]) -> None:
     async with gateway() as g:

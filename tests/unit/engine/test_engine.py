@@ -472,6 +472,7 @@ def test_an_id_that_is_in_use_is_refused() -> None:
         ({"top_k": -1}, "top_k"),
         ({"top_p": 0.0}, "top_p"),
         ({"min_p": 1.5}, "min_p"),
+        ({"penalize_prompt": True, "repetition_sees_prompt": False}, "penalize_prompt"),
         ({"typical_p": float("nan")}, "typical_p"),
         ({"seed": 2**64}, "seed"),
         ({"repetition_penalty": 0.0}, "repetition_penalty"),

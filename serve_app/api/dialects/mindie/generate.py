@@ -154,6 +154,8 @@ class TextDialect:
 
     def _sampling(self, asked: Parameters) -> SamplingParams:
         sampling = asked.sampling(asked.max_new_tokens or DEFAULT_MAX_TOKENS, asked.top_k or 0)
+        if self._config.repetition_penalty_scope == "generated":
+            sampling = replace(sampling, repetition_sees_prompt=False)
         if asked.samples(infer=self._config.do_sample_default == "auto"):
             return sampling
         return replace(sampling, temperature=0.0, top_k=0, top_p=1.0, typical_p=1.0, seed=None)

@@ -114,7 +114,9 @@ TEXT: Final[Mapping[str, Told]] = {
     "parameters.max_new_tokens": Told(
         ", or `maxIterTimes` where that is less", accepts=", up to the model's `maxIterTimes`", default=20
     ),
-    "parameters.repetition_penalty": Told("sees prompt and output", default=1.0),
+    "parameters.repetition_penalty": Told(
+        "sees prompt and output (setting `mindie.repetition_penalty_scope`)", default=1.0
+    ),
     "parameters.seed": Told("default drawn anew; needs `do_sample`"),
     "parameters.temperature": Told("needs `do_sample`", default=1.0),
     "parameters.top_k": Told(

@@ -43,6 +43,14 @@ def test_repetition_penalty_equals_transformers(penalty: float) -> None:
     assert torch.equal(edit(x, line(PROMPT, OUTPUT, repetition_penalty=penalty)), expected)
 
 
+def test_a_repetition_penalty_of_the_output_leaves_the_prompt_alone() -> None:
+    x = random_logits()
+    expected = RepetitionPenaltyLogitsProcessor(1.3)(torch.tensor([OUTPUT]), x.clone())
+    s = line(PROMPT, OUTPUT, repetition_penalty=1.3, repetition_sees_prompt=False)
+    assert torch.equal(edit(x, s), expected)
+    assert not torch.equal(edit(x, line(PROMPT, OUTPUT, repetition_penalty=1.3)), expected)
+
+
 @pytest.mark.parametrize("penalize_prompt", [False, True])
 def test_presence_and_frequency_subtract_for_the_tokens_they_count(penalize_prompt: bool) -> None:
     x = random_logits()
