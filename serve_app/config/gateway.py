@@ -18,6 +18,13 @@ class GatewayConfig(ConfigModel):
 
     max_in_flight: int = Field(512, ge=1, description="Requests in this gateway; more are refused with 503.")
     request_timeout_s: float = Field(600.0, gt=0, le=3600, description="Longest life of one request.")
+    sse_keepalive_s: float = Field(
+        0.0,
+        ge=0,
+        le=3600,
+        description="Seconds of silence after which a stream of events gets a comment, before its first "
+        "event too: then errors are events, and `served-model-name` is left out. 0: none.",
+    )
     restart_wait_s: float = Field(
         10.0,
         ge=0,

@@ -101,6 +101,7 @@ class FakeBackend:
     failure: Exception | None = None  # None: the stream just ends
     error_delta: ServeError | None = None  # delivered as a delta after `fail_after` words
     hang_after: int | None = None  # words delivered before it waits for ever
+    pauses: dict[int, float] = field(default_factory=dict)  # words delivered -> seconds it waits then
     burst: bool = False  # all words in one list
     finish: FinishReason = FinishReason.LENGTH
     usage: Usage | None = None  # told with every delta, instead of what was delivered
@@ -216,6 +217,7 @@ class FakeBackend:
         for k, step in enumerate(steps):
             if hang_after is not None and k >= hang_after:
                 await asyncio.Event().wait()
+            await asyncio.sleep(self.pauses.get(k, 0))
             if self.fail_after is not None and k >= self.fail_after:
                 if self.error_delta is not None:
                     info = self.error_delta.info()
@@ -223,7 +225,6 @@ class FakeBackend:
                 if self.failure is not None:
                     raise self.failure
                 return
-            await asyncio.sleep(0)
             yield step
 
     def _step(self, request: GenerateRequest, k: int) -> list[TokenDelta]:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from starlette.types import Message, Receive, Send
 
@@ -24,11 +25,11 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, None]) -> 
         await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        await _cancel(task)
+        await cancel(task)
         raise ClientGone
     finally:
-        await _cancel(watch)
-        await _cancel(task)
+        await cancel(watch)
+        await cancel(task)
 
 
 async def _disconnect(receive: Receive) -> None:
@@ -36,7 +37,7 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _cancel(task: asyncio.Future[Any]) -> None:
+async def cancel(task: asyncio.Future[Any]) -> None:
     """Cancel and wait, so that nothing of the request outlives its handler."""
     if not task.done():
         task.cancel()
@@ -61,14 +62,22 @@ class Writer:
         self._task = asyncio.current_task()
         self._timer: asyncio.TimerHandle | None = None
         self.stalled = False
+        self.has_begun = False
 
-    def __enter__(self) -> Writer:
+    async def __aenter__(self) -> Self:
         self._look()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether a write is under way."""
+        return self._since is not None
 
     async def send(self, message: Message) -> None:
         """Raises ClientGone when the client does not take it in time."""
@@ -87,8 +96,8 @@ class Writer:
             self._since = None
 
     async def start(self, status: int, headers: dict[str, str]) -> None:
-        raw = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
-        await self.send({"type": "http.response.start", "status": status, "headers": raw})
+        self.has_begun = True
+        await self.send(head(status, headers))
 
     def body(self, data: bytes, *, more: bool = False) -> Coroutine[Any, Any, None]:
         """As `send`, which this is without a coroutine of its own: it runs for each event."""
@@ -103,6 +112,11 @@ class Writer:
         self._timer = self._loop.call_later(self._timeout_s / 4, self._look)
 
 
+def head(status: int, headers: Mapping[str, str]) -> Message:
+    """What begins a response."""
+    return {"type": "http.response.start", "status": status, "headers": _raw(headers)}
+
+
 async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
     """A whole response at once."""
     raw = [*_raw(headers), (b"content-length", str(len(body)).encode())]
@@ -112,7 +126,7 @@ async def reply(send: Send, status: int, headers: dict[str, str], body: bytes) -
 
 async def reply_in_parts(send: Send, status: int, headers: dict[str, str], parts: Iterable[bytes]) -> None:
     """A long response; each part is made when the one before is sent, and other answers go on between."""
-    await send({"type": "http.response.start", "status": status, "headers": _raw(headers)})
+    await send(head(status, headers))
     for part in parts:
         await send({"type": "http.response.body", "body": part, "more_body": True})
         await asyncio.sleep(0)

@@ -83,7 +83,7 @@ class EmbedExchange(Exchange[EmbedCall]):
         headers[ANSWERED_BY] = entity.name
         self._context.status = 200
         pieces = call.render(self._context.id, replace(info, name=entity.name), embeddings)
-        with Writer(self._send) as writer:
+        async with Writer(self._send) as writer:
             if prod(embeddings.vectors.shape) <= PIECE_NUMBERS:
                 body = b"".join(pieces)
                 await writer.start(200, {**headers, "content-length": str(len(body))})

@@ -6,7 +6,7 @@ The same for every dialect.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import replace
 from typing import Final
@@ -16,15 +16,16 @@ from starlette.types import Receive, Scope, Send
 from serve_app.api.admission.estimates import most_used
 from serve_app.api.admission.stoppable import StopKey
 from serve_app.api.context import RequestContext, context_of
-from serve_app.api.dialects.base import Call, Dialect, OwnHeaders
+from serve_app.api.dialects.base import Call, Dialect, OwnHeaders, Renderer
 from serve_app.api.edge.connection import Writer
+from serve_app.api.edge.keepalive import KeptAlive
 from serve_app.api.exchange.call_stream import CallStream
 from serve_app.api.exchange.candidates import candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, Attempt, begin
-from serve_app.api.exchange.frame import Exchange
+from serve_app.api.exchange.frame import Exchange, in_words_of
 from serve_app.api.exchange.guarding import Guarding
 from serve_app.api.exchange.shadow import copy_generation
-from serve_app.api.exchange.stream import collect, rendered, send_stream
+from serve_app.api.exchange.stream import STREAM_HEADERS, collect, note_broken, rendered, send_stream
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import ServedEntity
 from serve_app.errors import InvalidField, ServeError
@@ -54,36 +55,72 @@ class GenerateExchange(Exchange[Call]):
     _dialect: Dialect
 
     async def _answer(self, call: Call, entity: str | None) -> None:
-        services, context = self._services, self._context
-        async with under_way(call, entity, self._scope, services) as (attempt, deadline):
-            renderer = call.renderer(context.id, replace(attempt.info, name=attempt.entity.name))
-            headers = answer_headers(
-                call.ignored, self._dialect.stream_type if call.stream else "application/json"
-            )
-            headers[ANSWERED_BY] = attempt.entity.name
-            with Writer(self._send) as writer:
-                if call.stream:
-                    await send_stream(writer, attempt, renderer, headers, context, services.metrics, deadline)
-                    return
-                n = call.requests[0].n
-                choices = await collect(attempt, n, context, services.metrics, deadline)
-                usage, is_large = attempt.stream.usage, any(choice.tensors for choice in choices)
-                body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
-                if isinstance(renderer, OwnHeaders):
-                    headers |= renderer.headers
-                await writer.start(200, {**headers, "content-length": str(len(body))})
-                await writer.body(body)
+        services, alive_s = self._services, self._services.config.sse_keepalive_s
+        if not (call.stream and alive_s):
+            async with (
+                under_way(call, entity, self._scope, services) as (attempt, deadline),
+                Writer(self._send) as writer,
+            ):
+                await self._send_answer(call, writer, attempt, deadline)
+            return
+        async with KeptAlive(self._send, alive_s) as writer:
+            renderer: Renderer | None = None
+
+            def asked(each: ServedEntity, info: ModelInfo) -> None:
+                nonlocal renderer
+                renderer = self._renderer(call, each, info)
+                writer.allow({**self._headers(call), **STREAM_HEADERS})
+
+            try:
+                with in_words_of(call.names):
+                    async with under_way(call, entity, self._scope, services, asked) as (attempt, deadline):
+                        await self._send_answer(call, writer, attempt, deadline)
+            except ServeError as error:
+                if renderer is None or not writer.has_begun:
+                    raise
+                note_broken(error, self._context)
+                await writer.body(renderer.broken(error))
+
+    async def _send_answer(self, call: Call, writer: Writer, attempt: Attempt, deadline: float) -> None:
+        """Raises ServeError only before the first byte, ClientGone at any time."""
+        metrics, context = self._services.metrics, self._context
+        renderer, headers = self._renderer(call, attempt.entity, attempt.info), self._headers(call)
+        headers[ANSWERED_BY] = attempt.entity.name
+        if call.stream:
+            await send_stream(writer, attempt, renderer, headers, context, metrics, deadline)
+            return
+        choices = await collect(attempt, call.requests[0].n, context, metrics, deadline)
+        usage, is_large = attempt.stream.usage, any(choice.tensors for choice in choices)
+        body = await rendered(lambda: renderer.whole(choices, usage), is_large=is_large)
+        if isinstance(renderer, OwnHeaders):
+            headers |= renderer.headers
+        await writer.start(200, {**headers, "content-length": str(len(body))})
+        await writer.body(body)
+
+    def _renderer(self, call: Call, entity: ServedEntity, info: ModelInfo) -> Renderer:
+        return call.renderer(self._context.id, replace(info, name=entity.name))
+
+    def _headers(self, call: Call) -> dict[str, str]:
+        return answer_headers(call.ignored, self._dialect.stream_type if call.stream else "application/json")
+
+
+def _ignore(entity: ServedEntity, info: ModelInfo) -> None:
+    """What nobody wants to know."""
 
 
 @asynccontextmanager
 async def under_way(
-    call: Call, entity: str | None, scope: Scope, services: Services
+    call: Call,
+    entity: str | None,
+    scope: Scope,
+    services: Services,
+    asked: Callable[[ServedEntity, ModelInfo], None] = _ignore,
 ) -> AsyncIterator[tuple[Attempt, float]]:
     """The entity that answers `call`, and the deadline in the event loop's time; over any transport.
 
     Finds the endpoint, draws from its budgets and tries its entities. The end of the block aborts
     what still runs and accounts for the tokens. `entity` is the one that the route names, if any.
-    Raises ServeError.
+    `asked` is told of each entity that is asked. Raises ServeError.
     """
     context = context_of(scope)
     endpoint, adapter = services.endpoints(scope).resolve(call.model, services.backend)
@@ -93,6 +130,7 @@ async def under_way(
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
 
         def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+            asked(each, info)
             record = replace(metered.record, entity=each.name) if call.stream else None
             return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
 
@@ -121,7 +159,8 @@ async def under_way(
                         attempt = await guarding.answer(call, requests, attempt)
                     yield attempt, candidates.deadline
         except ServeError as error:
-            context.status = context.render_error(error).status
+            if not context.status:  # else a comment has begun the answer
+                context.status = context.render_error(error).status
             raise
         finally:
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)

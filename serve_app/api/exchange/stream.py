@@ -1,6 +1,7 @@
 """An answer as a stream of events, or as one body.
 
-The status line waits for the first deltas, so that an early failure is a proper status.
+The status line waits for the first deltas, or for a comment that keeps the connection alive, so that an
+early failure is a proper status.
 After it a failure is an error event: a broken stream never ends like a complete one.
 """
 
@@ -118,9 +119,14 @@ async def follow(
         await emit(rest)
         failure = None
     if failure is not None:
-        context.outcome = failure.condition
-        logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
+        note_broken(failure, context)
     return failure
+
+
+def note_broken(failure: ServeError, context: RequestContext) -> None:
+    """Take note of what ended an answer that had begun."""
+    context.outcome = failure.condition
+    logger.warning("request %s: broken after its first byte: %s", context.id, type(failure).__name__)
 
 
 async def _nothing() -> None:

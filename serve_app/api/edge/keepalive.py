@@ -1,0 +1,94 @@
+"""A stream of events that shows with comments that it is alive, while there is nothing to tell.
+
+Whatever lies between a client and this server may end a connection on which nothing moves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Final
+
+from starlette.types import Message, Send
+
+from serve_app.api.edge.body import ClientGone
+from serve_app.api.edge.connection import WRITE_TIMEOUT_S, Writer, cancel, head
+
+COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a colon tells nothing
+
+
+class KeptAlive(Writer):
+    """A writer that sends a comment whenever nothing was sent for `seconds`, once comments are allowed.
+
+    The first comment begins the answer if nothing else has: what fails later has no status.
+    """
+
+    def __init__(self, send: Send, seconds: float, timeout_s: float = WRITE_TIMEOUT_S) -> None:
+        super().__init__(send, timeout_s)
+        self._seconds = seconds
+        self._headers: dict[str, str] = {}
+        self._sent = self._loop.time()  # when the last write ended
+        self._next: asyncio.TimerHandle | None = None
+        self._comment: asyncio.Task[None] | None = None  # under way
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._no_more()
+        if self._comment is not None:
+            await cancel(self._comment)
+        await super().__aexit__(kind, error, trace)
+        if kind is asyncio.CancelledError and self.stalled:  # in a comment, so not in a write of the answer
+            if self._task is not None:
+                self._task.uncancel()
+            raise ClientGone from None
+
+    def allow(self, headers: dict[str, str]) -> None:
+        """From now on comments may be sent, the first one with these headers where it begins the answer."""
+        self._headers = headers
+        if self._next is None:
+            self._sent = self._loop.time()
+            self._wait(self._seconds)
+
+    async def start(self, status: int, headers: dict[str, str]) -> None:
+        """Raises as `send`. Does nothing if a comment has begun the answer."""
+        await self._quiet()
+        if not self.has_begun:
+            await super().start(status, headers)
+
+    async def send(self, message: Message) -> None:
+        await self._quiet()
+        if not message.get("more_body", True):
+            self._no_more()
+        await super().send(message)
+        self._sent = self._loop.time()
+
+    async def _quiet(self) -> None:
+        """Wait until no comment is under way: a server takes one write at a time."""
+        if self._comment is not None:
+            await self._comment
+
+    def _wait(self, seconds: float) -> None:
+        self._next = self._loop.call_later(seconds, self._pulse)
+
+    def _no_more(self) -> None:
+        if self._next is not None:
+            self._next.cancel()
+
+    def _pulse(self) -> None:
+        left = self._sent + self._seconds - self._loop.time()
+        if left <= 0 and self.is_writing:
+            left = self._seconds
+        if left > 0:
+            self._wait(left)
+        else:
+            self._comment = self._loop.create_task(self._say_comment())
+
+    async def _say_comment(self) -> None:
+        if not self.has_begun:
+            self.has_begun = True
+            await super().send(head(200, self._headers))
+        await super().send({"type": "http.response.body", "body": COMMENT, "more_body": True})
+        self._sent = self._loop.time()
+        self._comment = None
+        self._wait(self._seconds)
