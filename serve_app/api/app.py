@@ -21,6 +21,7 @@ from serve_app.api.dialects.mindie import routes as mindie
 from serve_app.api.dialects.openai import routes as openai
 from serve_app.api.dialects.ovms import routes as ovms
 from serve_app.api.dialects.triton import routes as triton
+from serve_app.api.dialects.v1 import routes as v1
 from serve_app.api.dialects.v2 import routes as v2
 from serve_app.api.edge.auth import Authentication
 from serve_app.api.edge.middleware import Edge
@@ -42,6 +43,7 @@ def entries(services: Services) -> list[Entry]:
     MindIE's page of a model that has any name."""
     return [
         *pages.routes(services),
+        *v1.routes(services),
         *openai.routes(services),
         *triton.routes(services),
         *mindie.routes(services),

@@ -39,6 +39,7 @@ class Directory:
         self.waiting = dict(waiting or {})
         self.created = int(time.time())  # Unix seconds
         self._endpoints = {endpoint.name: endpoint for endpoint in endpoints}
+        self.has_v1_dialects = any(each.v1_dialect is not None for each in self._endpoints.values())
 
     def permit(self, grants: Mapping[str, Sequence[Grant]]) -> None:
         """`grants` from now on, by the name of the endpoint. One without grants is open to every key."""

@@ -164,6 +164,9 @@ class Endpoint(ConfigModel):
         60.0, ge=1, le=3600, description="Provisioned: seconds of bought throughput that may come at once."
     )
     price: Price | None = None
+    v1_dialect: Literal["openai", "mindie"] | None = Field(
+        None, description="The protocol of this endpoint's chat below /v1; none: the gateway's `v1_dialect`."
+    )
     databricks: Databricks = Databricks()
     ai_gateway: AiGateway = AiGateway()
     shadow: Shadow | None = None

@@ -1,9 +1,10 @@
 """Which protocol a request speaks, decided before its body is looked at.
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
-route. `/v1` belongs to two protocols; a setting of the gateway says to which. `/v2` is
-Triton's but for MindIE's routes of text, whose bodies may yet be Triton's (see dialects/v2),
-`/v3` OpenVINO Model Server's, `/serving-endpoints` and `/api/2.0` are Databricks'.
+route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
+may say otherwise of its chat (see dialects/v1). `/v2` is Triton's but for MindIE's routes of
+text, whose bodies may yet be Triton's (see dialects/v2), `/v3` OpenVINO Model Server's,
+`/serving-endpoints` and `/api/2.0` are Databricks'.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """MindIE's routes: chat, the end of a text by request, and the pages below /v2.
 
-Its texts, generate and generate_stream, share their paths with Triton: see `dialects/v2`.
+Its texts, generate and generate_stream, share their paths with Triton: see `dialects/v2`. Its chat below /v1
+shares the path with OpenAI's: see `dialects/v1`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.chat.paths import BASES
+from serve_app.api.dialects.chat.paths import CHAT, OVMS_BASES
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.mindie import operations, pages
 from serve_app.api.dialects.mindie.chat import ChatDialect
@@ -23,10 +24,10 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All but those."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
-    for base in BASES:
-        yield _entry("POST", f"{base}/chat/completions", chat, operations.chat(services.config.mindie))
+    for base in OVMS_BASES:
+        yield _entry("POST", f"{base}{CHAT}", chat, operations.chat(services.config.mindie))
     yield _entry("GET", "/v2", pages.ServerPage(services.config.v1_dialect), operations.SERVER)
     yield _entry("GET", "/v2/health/live", Live(), operations.LIVE)
     yield _entry("GET", "/v2/health/ready", Ready(services), operations.READY)

@@ -1,4 +1,7 @@
-"""OpenAI's routes: chat, completions and embeddings."""
+"""OpenAI's routes: chat, completions and embeddings.
+
+Its chat below /v1 shares the path with MindIE's: see `dialects/v1`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.chat.paths import BASES
+from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.openai import operations
 from serve_app.api.dialects.openai.chat import ChatDialect
@@ -21,12 +24,13 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them."""
+    """All but that."""
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
+    for base in OVMS_BASES:
+        yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
     for base in BASES:
-        yield _entry(f"{base}/chat/completions", chat, operations.CHAT)
         yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
 

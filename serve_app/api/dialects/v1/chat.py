@@ -1,0 +1,85 @@
+"""Chat below /v1, which OpenAI's protocol and MindIE's both claim: an endpoint may say whose its chat is.
+
+Where neither header nor prefix names the protocol and some endpoint has its own, the answer's protocol is
+known only once the body is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from serve_app.api.context import context_of
+from serve_app.api.dialects.base import Call, Dialect, ErrorReply
+from serve_app.api.dialects.family import Family
+from serve_app.api.exchange.generate import GenerateExchange
+from serve_app.api.services import Services
+from serve_app.errors import ModelNotFound, PermissionDenied, ServeError
+
+FamilyOf = Callable[[str], Family | None]  # of an endpoint's chat, by the name that a client gives
+
+
+class _Named(msgspec.Struct):
+    """As much of a body as tells its endpoint."""
+
+    model: Any = None
+
+
+class EndpointsDialect:
+    """The gateway's dialect until a body names an endpoint that has another; for one request."""
+
+    def __init__(self, gateways: Dialect, dialects: Mapping[Family, Dialect], family_of: FamilyOf) -> None:
+        self._chosen = gateways
+        self._dialects = dialects
+        self._family_of = family_of
+        self.stream_type = gateways.stream_type
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises as the dialect of the endpoint."""
+        family = self._family_of(_model_of(raw))
+        if family is not None:
+            self._chosen = self._dialects[family]
+            self.stream_type = self._chosen.stream_type
+        return self._chosen.parse(raw, endpoint)
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return self._chosen.render_error(error)
+
+
+class ChatRoute:
+    """The route of both protocols."""
+
+    def __init__(self, dialects: Mapping[Family, Dialect], services: Services) -> None:
+        self._dialects = dialects
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises ServeError before the first byte of the answer, ClientGone at any time."""
+        await GenerateExchange(self._dialect(scope), self._services, scope, receive, send).run()
+
+    def _dialect(self, scope: Scope) -> Dialect:
+        context = context_of(scope)
+        dialect = self._dialects[context.family]
+        if context.is_forced or not self._services.directory.has_v1_dialects:
+            return dialect
+
+        def family_of(model: str) -> Family | None:
+            try:
+                endpoint, _ = self._services.endpoints(scope).resolve(model, self._services.backend)
+            except (ModelNotFound, PermissionDenied):
+                return None
+            return None if endpoint.v1_dialect is None else Family(endpoint.v1_dialect)
+
+        return EndpointsDialect(dialect, self._dialects, family_of)
+
+
+def _model_of(raw: bytes) -> str:
+    """The name in a body; empty where there is none, of which the dialect makes an error."""
+    try:
+        model = msgspec.json.decode(raw, type=_Named).model
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return ""
+    return model if isinstance(model, str) else ""
