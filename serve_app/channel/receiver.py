@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
+from serve_app.channel.departed import Departed
 from serve_app.channel.frames import (
     MAX_FRAME_BYTES,
     MAX_HELLO_BYTES,
@@ -60,6 +61,7 @@ class Receiver:
         self._links: set[Link] = set()
         self._inboxes: dict[str, Inbox] = {}
         self._unbooked: dict[str, set[Link]] = {}  # by record: who sent deltas for it
+        self._departed: dict[str, Departed] = {}  # by application
 
     @classmethod
     async def start(cls, host: str, app: str = "") -> Receiver:
@@ -107,6 +109,11 @@ class Receiver:
         """As `stats`, by the replica's id."""
         peers = self.peers.values()
         return {peer.replica: peer.stats for peer in peers if peer.app == app and peer.stats is not None}
+
+    def departed(self, app: str) -> EngineStats:
+        """What replicas of `app` had counted that left."""
+        departed = self._departed.get(app)
+        return EngineStats() if departed is None else departed.counts
 
     async def close(self) -> None:
         for server in self._servers:
@@ -161,6 +168,8 @@ class Receiver:
             if inbox is not None:
                 inbox.end()
         elif isinstance(message, Beat):
+            if peer.stats is None and peer.app in self._departed:
+                self._departed[peer.app].returned(peer.replica)
             peer.stats = message.stats
         elif isinstance(message, Leaving):
             self._leave(link, peer, message.request_ids)
@@ -195,6 +204,8 @@ class Receiver:
             logger.warning("channel: an unknown peer was dropped: %s", reason)
             return
         logger.info("channel: replica %s of %s left: %s", peer.replica, peer.app, reason)
+        if peer.stats is not None and peer.replica not in self.by_replica(peer.app):
+            self._departed.setdefault(peer.app, Departed()).left(peer.replica, peer.stats)
         for inbox in tuple(self._inboxes.values()):
             # A request without a delta is failed by its Serve call, and may move to another replica.
             if inbox.started and inbox.link is link:

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 from serve_app.types import EngineStats
 
 # (name, help, attribute of EngineStats, is a counter)
-_ENGINE: Final = (
+ENGINE: Final = (
     ("running_sequences", "Sequences in the engine's batch.", "running", False),
     ("waiting_sequences", "Sequences waiting for a step.", "waiting", False),
     ("waiting_tokens", "Prompt tokens not yet computed.", "waiting_tokens", False),
@@ -67,7 +67,7 @@ class EngineCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         snapshots = self._stats()
-        for name, help, attribute, counts in _ENGINE:
+        for name, help, attribute, counts in ENGINE:
             family: GaugeMetricFamily | CounterMetricFamily
             kind = CounterMetricFamily if counts else GaugeMetricFamily
             family = kind(f"serve_app_{name}", help, labels=["application"])

@@ -25,7 +25,7 @@ from serve_app.errors import (
     Overloaded,
     Unavailable,
 )
-from serve_app.types import Adapter, GenerateRequest, Prompt, Tensor, TokenDelta
+from serve_app.types import Adapter, EngineStats, GenerateRequest, Prompt, Tensor, TokenDelta
 from tests.support.fake_server import FakeServer
 from tests.support.ray_cluster import Cluster
 from tests.support.streams import lists
@@ -188,6 +188,11 @@ async def test_a_killed_replica_loses_nothing(backend: ServeBackend, tmp_path: P
     waiting = [asyncio.ensure_future(collect(backend, request(f"until={after} tokens=5"))) for _ in range(8)]
     await until(lambda: running(backend, "pair") >= 16)
     victim = firsts[0][0].token_ids[0]
+
+    def replicas() -> list[EngineStats]:
+        return list(backend.replicas()[app_name("pair")].values())
+
+    (lost,) = [each.generated_tokens for each in replicas() if each.steps == victim]  # its process
     os.kill(victim, signal.SIGKILL)
     after.touch()
     for first, answer in zip(
@@ -197,6 +202,9 @@ async def test_a_killed_replica_loses_nothing(backend: ServeBackend, tmp_path: P
     for deltas in await asyncio.gather(*waiting):
         assert [d.text for d in deltas] == [f"{i} " for i in range(5)]
         assert deltas[0].token_ids[0] != victim
+    await until(lambda: all(each.steps != victim for each in replicas()))
+    here = sum(each.generated_tokens for each in replicas())
+    assert backend.stats()[app_name("pair")].generated_tokens >= here + lost > here
 
 
 async def test_a_request_that_kills_replicas_is_refused_in_the_end(backend: ServeBackend) -> None:

@@ -113,8 +113,14 @@ class ServeBackend:
         return await self._route(app).ask(question)
 
     def stats(self) -> dict[str, EngineStats]:
-        """For each application, the newest statistics of the replicas that serve this gateway, summed."""
-        return {app: total(self._receiver.stats(app)) for app in self._named() if self.is_ready(app)}
+        """For each application, the newest statistics of the replicas that serve this gateway, summed.
+
+        Counts have those of replicas that left.
+        """
+        link = self._receiver
+        return {
+            app: total([*link.stats(app), link.departed(app)]) for app in self._named() if self.is_ready(app)
+        }
 
     def replicas(self) -> dict[str, dict[str, EngineStats]]:
         """As `stats`, for each replica by its id."""
