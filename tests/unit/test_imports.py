@@ -79,6 +79,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "dialects.extensions": _ROUTES | {"dialects.chat"},
         "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.triton": _ROUTES | {"dialects.chat", "kserve", "pages"},
+        "dialects.v1": _ROUTES | {"dialects.chat", "dialects.mindie", "dialects.openai"},  # as v2
         "dialects.v2": _ROUTES | {"dialects.mindie", "dialects.triton", "kserve"},  # decides between the two
         "management": _ROUTES | {"dialects.databricks", "directory", "openapi"},
         "error_renderers": {"dialects", *_PROTOCOLS},
@@ -97,7 +98,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "ingress": {"edge", "route"},
         "app": {
             *_PROTOCOLS,
-            *("dialects", "dialects.extensions", "dialects.v2", "edge"),
+            *("dialects", "dialects.extensions", "dialects.v1", "dialects.v2", "edge"),
             *(
                 "describe",
                 "error_renderers",
@@ -295,7 +296,7 @@ def test_the_parts_of_a_layer_stand_on_one_another(own: str) -> None:
 def test_no_protocol_stands_on_another() -> None:
     """What protocols share lies below all of them, and what decides between two of them above."""
     for protocol in _PROTOCOLS:
-        assert not INSIDE["api"][protocol] & (_PROTOCOLS | {"dialects.v2"}), protocol
+        assert not INSIDE["api"][protocol] & (_PROTOCOLS | {"dialects.v1", "dialects.v2"}), protocol
 
 
 def test_no_modules_import_one_another_in_a_circle() -> None:
