@@ -73,6 +73,10 @@ class Writer:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        if kind is asyncio.CancelledError and self.stalled:
+            if self._task is not None:
+                self._task.uncancel()
+            raise ClientGone from None
 
     @property
     def is_writing(self) -> bool:
@@ -80,16 +84,10 @@ class Writer:
         return self._since is not None
 
     async def send(self, message: Message) -> None:
-        """Raises ClientGone when the client does not take it in time."""
+        """Raises ClientGone if the connection broke. The block does if the client took nothing in time."""
         self._since = self._loop.time()
         try:
             await self._send(message)
-        except asyncio.CancelledError:
-            if self.stalled:
-                if self._task is not None:
-                    self._task.uncancel()
-                raise ClientGone from None
-            raise
         except OSError:
             raise ClientGone from None
         finally:

@@ -11,7 +11,6 @@ from typing import Final
 
 from starlette.types import Message, Send
 
-from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import WRITE_TIMEOUT_S, Writer, cancel, head
 
 COMMENT: Final = b":\n\n"  # a line of server-sent events that begins with a colon tells nothing
@@ -38,10 +37,6 @@ class KeptAlive(Writer):
         if self._comment is not None:
             await cancel(self._comment)
         await super().__aexit__(kind, error, trace)
-        if kind is asyncio.CancelledError and self.stalled:  # in a comment, so not in a write of the answer
-            if self._task is not None:
-                self._task.uncancel()
-            raise ClientGone from None
 
     def allow(self, headers: dict[str, str]) -> None:
         """From now on comments may be sent, the first one with these headers where it begins the answer."""

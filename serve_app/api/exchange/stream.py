@@ -1,8 +1,8 @@
 """An answer as a stream of events, or as one body.
 
-The status line waits for the first deltas, or for a comment that keeps the connection alive, so that an
-early failure is a proper status.
-After it a failure is an error event: a broken stream never ends like a complete one.
+The status line waits for the first deltas, so that an early failure is a proper status; a comment that keeps
+the connection alive may come before them. After the status line a failure is an error event: a broken stream
+never ends like a complete one.
 """
 
 from __future__ import annotations

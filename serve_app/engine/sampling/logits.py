@@ -36,7 +36,7 @@ _LARGEST: Final = float(np.finfo(np.float32).max)
 class TokenCounts:
     """The distinct tokens of one sequence and how often each occurs, kept up to date as it grows.
 
-    Only the repetition penalty and `penalize_prompt` look at the prompt. Tokens may be
+    Only `repetition_sees_prompt` and `penalize_prompt` look at the prompt. Tokens may be
     appended, or cut off at the end; what stays is taken to be unchanged.
     """
 

@@ -24,7 +24,7 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All but those."""
+    """All but those two: texts, and chat below /v1."""
     chat = GenerateRoute(ChatDialect(services.config.mindie), services)
     for base in OVMS_BASES:
         yield _entry("POST", f"{base}{CHAT}", chat, operations.chat(services.config.mindie))

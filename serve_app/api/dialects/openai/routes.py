@@ -24,7 +24,7 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All but that."""
+    """All but chat below /v1."""
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)

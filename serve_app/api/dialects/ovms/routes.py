@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.chat.paths import BASES, OVMS_BASES
+from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.ovms import operations
 from serve_app.api.dialects.ovms.chat import ChatDialect
@@ -29,7 +29,7 @@ def routes(services: Services) -> Iterator[Entry]:
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
     for base in BASES:
-        yield _entry(f"{base}/chat/completions", chat, operations.chat(config))
+        yield _entry(f"{base}{CHAT}", chat, operations.chat(config))
         yield _entry(f"{base}/completions", completions, operations.completions(config))
         yield _entry(f"{base}/embeddings", embeddings, operations.embeddings(config))
     for base in OVMS_BASES:

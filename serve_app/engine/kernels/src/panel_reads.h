@@ -28,9 +28,17 @@ struct WholeRead {
   bool add_tile(Sums&, const X*, long, long) { return false; }
 };
 
+// What all reads have in common that give a tile of each panel at a time.
+struct TileRead {
+  static long inputs(long) { return BF16_INPUTS; }
+  INLINE_MEMBER void fetch(const bf16*) {}
+  template <class Sums, class X>
+  bool add_tile(Sums&, const X*, long, long) { return false; }
+};
+
 // Compact panels, widened tile by tile: to a place of the reader's own, or to where all tiles of a panel stay for others.
 template <int NR>
-class CompactRead {
+class CompactRead : public TileRead {
  public:
   CompactRead(const CompactWeight& weight, long j, long next, bf16* kept = nullptr)
       : at_(kept ? kept : room_[0]), step_(kept ? TILE_SIZE : 0), apart_(kept ? weight.steps * TILE_SIZE : TILE_SIZE) {
@@ -38,7 +46,6 @@ class CompactRead {
   }
   CompactRead(const CompactRead&) = delete;
 
-  static long inputs(long) { return BF16_INPUTS; }
   INLINE_MEMBER Lines<bf16> next() {
     bf16* const here = at_;
 #pragma GCC unroll 4
@@ -46,9 +53,6 @@ class CompactRead {
     at_ += step_;
     return {here, apart_};
   }
-  INLINE_MEMBER void fetch(const bf16*) {}
-  template <class Sums, class X>
-  bool add_tile(Sums&, const X*, long, long) { return false; }
 
  private:
   CompactPanel panels_[NR];
@@ -101,21 +105,17 @@ struct ReadyPanels {
 };
 
 template <int NR>
-class ReadyRead {
+class ReadyRead : public TileRead {
  public:
   ReadyRead(const ReadyPanels& ready, long j)
       : at_(ready.panels.at(j)), apart_(ready.panels.panel), coming_(ready.coming) {}
 
-  static long inputs(long) { return BF16_INPUTS; }
   INLINE_MEMBER Lines<bf16> next() {
     coming_.fetch(NR);
     const bf16* const here = at_;
     at_ += TILE_SIZE;
     return {here, apart_};
   }
-  INLINE_MEMBER void fetch(const bf16*) {}
-  template <class Sums, class X>
-  bool add_tile(Sums&, const X*, long, long) { return false; }
 
  private:
   const bf16* at_;

@@ -47,15 +47,13 @@ struct RegisterPanels {
 
 // How a product reads NR neighbouring panels, with lines that are made in registers. A tile with an exception is written.
 template <int NR, int BLOCKS>
-class RegisterRead {
+class RegisterRead : public TileRead {
  public:
   RegisterRead(const RegisterPanels<BLOCKS>& from, long j) : fetching_(from.fetching) {
     for (int i = 0; i < NR; i++) panels_[i] = CompactPanel(from.weight, j + i);
   }
   RegisterRead(const RegisterRead&) = delete;
 
-  static long inputs(long) { return BF16_INPUTS; }
-  INLINE_MEMBER void fetch(const bf16*) {}
   INLINE_MEMBER Lines<bf16> next() {
     fetch_lines(take_share(), SHARE);
 #pragma GCC unroll 2

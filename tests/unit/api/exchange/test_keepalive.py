@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -203,6 +204,22 @@ async def test_a_client_that_takes_no_comment_is_given_up() -> None:
     assert not wire.sent
 
 
+@pytest.mark.parametrize("make", [Writer, partial(KeptAlive, seconds=60)])
+async def test_a_client_that_takes_no_event_is_given_up(make: Callable[..., Writer]) -> None:
+    wire = Wire()
+    wire.free.clear()
+
+    async def answer() -> None:
+        async with make(wire, timeout_s=PAUSE_S) as writer:
+            await writer.start(200, {})
+
+    async with asyncio.timeout(10):
+        with pytest.raises(ClientGone):
+            await answer()
+        await asyncio.sleep(0)  # whoever was cancelled for it is not any more
+    assert not wire.sent
+
+
 async def test_a_write_waits_for_the_comment_under_way() -> None:
     wire = Wire()
     async with KeptAlive(wire, ALIVE_S) as writer, asyncio.timeout(10):
@@ -221,15 +238,24 @@ async def test_a_write_waits_for_the_comment_under_way() -> None:
 
 async def test_no_comment_comes_before_it_is_allowed_or_while_events_come() -> None:
     wire = Wire()
-    async with KeptAlive(wire, PAUSE_S) as writer:
-        await asyncio.sleep(2 * PAUSE_S)
+    async with KeptAlive(wire, ALIVE_S) as writer:
+        await asyncio.sleep(PAUSE_S)
         assert not wire.sent
+    async with KeptAlive(wire, 60) as writer, asyncio.timeout(10):
         writer.allow({})
         await writer.start(200, {})
-        for _ in range(20):
-            await asyncio.sleep(ALIVE_S / 2)
+        for _ in range(20):  # a timer that is early, by as much as events came since
             await writer.body(b"data: 1\n\n", more=True)
+            writer._sent -= 50
+            writer._no_more()
+            writer._pulse()
+            await asyncio.sleep(0)
         assert COMMENT not in wire.bodies
+        writer._sent -= 50
+        writer._no_more()
+        writer._pulse()
+        while COMMENT not in wire.bodies:
+            await asyncio.sleep(0.005)
 
 
 @pytest.mark.parametrize("writes", [False, True])
