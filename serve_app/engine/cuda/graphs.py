@@ -20,6 +20,7 @@ from serve_app.engine.attention import AttentionBackend
 from serve_app.engine.attention.triton import plan
 from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.cuda.adapters.table import StackedTable, TiledAdapters
+from serve_app.engine.cuda.adapters.tiles import FEW, MANY
 from serve_app.engine.cuda.recording import CudaGraphs, Record, Step, pays
 from serve_app.engine.cuda.step_buffers import StepBuffers
 from serve_app.engine.forward_context import ForwardContext
@@ -54,15 +55,18 @@ class GraphedSteps:
         cache: CachePlan,
         adapters: StackedTable | None = None,
     ) -> None:
-        """Nothing is recorded yet. With `adapters`, decodes whose rows have any get graphs of their own."""
+        """Nothing is recorded yet. With `adapters`, steps whose rows have any get graphs of their own."""
         self._decode, self._backend, self._buffers = decode, backend, buffers
         self._adapters = adapters
         self._parts_of_one = -(-cache.max_model_len // plan.PART)
         # Sequences that share no block have no more parts than the cache. Others may run without.
         self._parts_of_cache = cache.num_blocks * cache.block_size // plan.PART
-        self._decodes: dict[int, Step] = {}  # by their number, ascending
-        self._adapted: dict[int, Step] = {}  # with the products of adapters
-        self._rows: dict[int, Step] = {}  # of any sequences, by their number, ascending
+        # By the number of rows, ascending: decodes, and rows of any sequences; each without and with the
+        # products of adapters.
+        self._decodes: dict[int, Step] = {}
+        self._adapted_decodes: dict[int, Step] = {}
+        self._rows: dict[int, Step] = {}
+        self._adapted_rows: dict[int, Step] = {}
 
     def record_rows(
         self, sizes: Sequence[int], record: Record, gains: Callable[[Step], bool], progress: Progress
@@ -76,9 +80,12 @@ class GraphedSteps:
                     "kernel: a graph gains no time there, or memory is short"
                 )
             for done, size in enumerate(reversed(chosen), 1):
-                self._rows[size] = record(self._step(self._buffers.any(size), PROMPTS))
+                context = self._buffers.any(size)
+                self._rows[size] = record(self._step(context, PROMPTS))
+                if self._adapters is not None:
+                    self._adapted_rows[size] = record(self._adapted_step(context, PROMPTS, MANY))
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
-        self._rows = _ascending(self._rows)
+        self._rows, self._adapted_rows = _ascending(self._rows), _ascending(self._adapted_rows)
 
     def _gaining(self, sizes: Sequence[int], gains: Callable[[Step], bool]) -> list[int]:
         """Those of `sizes` up to which a graph gains, and for which there is memory."""
@@ -101,20 +108,23 @@ class GraphedSteps:
                 context = self._buffers.decodes(size)
                 self._decodes[size] = record(self._step(context, 0))
                 if self._adapters is not None:
-                    rows = TiledAdapters(self._adapters.stacks, self._buffers.tiles(size))
-                    self._adapted[size] = record(self._step(context, 0, rows))
+                    self._adapted_decodes[size] = record(self._adapted_step(context, 0, FEW))
                 progress(f"recorded the decode of {size} sequences ({done} of {len(sizes)})")
-        self._decodes, self._adapted = _ascending(self._decodes), _ascending(self._adapted)
+        self._decodes, self._adapted_decodes = _ascending(self._decodes), _ascending(self._adapted_decodes)
 
     @property
     def count(self) -> int:
         """The graphs that there are."""
-        return len(self._decodes) + len(self._adapted) + len(self._rows)
+        return sum(map(len, self._all))
 
     def forget(self) -> None:
         """Let every step run without a graph."""
-        for graphs in (self._decodes, self._adapted, self._rows):
+        for graphs in self._all:
             graphs.clear()
+
+    @property
+    def _all(self) -> tuple[dict[int, Step], ...]:
+        return self._decodes, self._adapted_decodes, self._rows, self._adapted_rows
 
     def __call__(
         self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
@@ -127,7 +137,7 @@ class GraphedSteps:
             return self._decode(states, positions, rows)
         self._buffers.fill(states, positions, step.context, size)
         if isinstance(step.adapters, TiledAdapters):
-            self._buffers.fill_tiles(step.adapters.tiles, size)
+            self._buffers.fill_tiles(step.adapters.tiles)
         normed = graphs[size]()[:tokens]
         return normed if rows is None else normed.index_select(0, rows)
 
@@ -138,10 +148,16 @@ class GraphedSteps:
         if step.backend is not self._backend or not self._buffers.fits(context):
             return {}
         if tokens == context.num_sequences:
-            return self._decodes if step.adapters is None else self._adapted
-        if step.adapters is not None or sum(rows > 1 for rows in context.query_lens) > PROMPTS:
+            return self._decodes if step.adapters is None else self._adapted_decodes
+        if sum(rows > 1 for rows in context.query_lens) > PROMPTS:
             return {}
-        return self._rows
+        return self._rows if step.adapters is None else self._adapted_rows
+
+    def _adapted_step(self, context: ForwardContext, prompts: int, tile: int) -> Step:
+        """As `_step`, whose rows have adapters in tiles of `tile` rows."""
+        assert self._adapters is not None
+        tiles = self._buffers.tiles(len(context.slots), tile)
+        return self._step(context, prompts, TiledAdapters(self._adapters.stacks, tiles))
 
     def _step(self, context: ForwardContext, prompts: int, adapters: TiledAdapters | None = None) -> Step:
         """The step of the buffers' `context`, of which up to `prompts` sequences have several rows."""
@@ -201,7 +217,7 @@ def graph_steps(
     Graphs are for decodes of up to `sequences`, and for steps of up to `tokens` rows of as many sequences
     where the host needs as long to launch their kernels as the device to run them. Call it when the cache is
     allocated. `record`: None for CUDA graphs; else all sizes are recorded. `adapters`: the model's table, if
-    decodes with adapters shall have graphs, too; those of a table of another kind have none.
+    steps with adapters shall have graphs, too; those of a table of another kind have none.
     """
     forward: object = module.forward
     if not isinstance(forward, FusedForward) or not isinstance(backend, TritonAttention):
@@ -210,8 +226,9 @@ def graph_steps(
     sizes = buckets(sequences)
     rows = tuple(each for each in ROWS if each <= tokens)
     hidden = module.config.get_text_config().hidden_size
-    buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device)
     stacked = adapters if isinstance(adapters, StackedTable) else None
+    most = 0 if stacked is None else stacked.most
+    buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device, most)
     graphed = GraphedSteps(forward.decode, backend, buffers, cache, stacked)
     started = time.monotonic()
     try:

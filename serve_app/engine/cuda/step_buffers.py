@@ -6,7 +6,7 @@ from typing import Final
 
 import torch
 
-from serve_app.engine.cuda.adapters.tiles import FEW, Tiles
+from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, most_tiles
 from serve_app.engine.forward_context import ForwardContext
 from serve_app.engine.model.memory import CachePlan
 
@@ -17,9 +17,15 @@ class StepBuffers:
     """The inputs of a step of up to T rows of up to S sequences."""
 
     def __init__(
-        self, rows: int, sequences: int, hidden_size: int, cache: CachePlan, device: torch.device
+        self,
+        rows: int,
+        sequences: int,
+        hidden_size: int,
+        cache: CachePlan,
+        device: torch.device,
+        adapters: int = 0,
     ) -> None:
-        """`rows` are at least as many as `sequences`."""
+        """`rows` are at least as many as `sequences`, which have up to so many different `adapters`."""
         self._length, self._block_size = cache.max_model_len, cache.block_size
         width = -(-cache.max_model_len // cache.block_size)
         self.sequences = sequences
@@ -31,9 +37,10 @@ class StepBuffers:
         # Where sequences begin: of decodes, which have a row each, and of others.
         self._each = torch.arange(sequences + 1, dtype=torch.int32, device=device)
         self._starts = torch.zeros(sequences + 1, dtype=torch.int32, device=device)
-        # Tiles of adapters: at most as many as decodes.
-        self._order = torch.zeros(sequences, dtype=torch.int32, device=device)
-        self._bounds = torch.zeros(sequences, 3, dtype=torch.int32, device=device)
+        self._adapters = adapters
+        self._order = torch.zeros(rows, dtype=torch.int32, device=device)
+        most = max(most_tiles(sequences, FEW, adapters), most_tiles(rows, MANY, adapters))
+        self._bounds = torch.zeros(most, 3, dtype=torch.int32, device=device)
 
     def decodes(self, count: int) -> ForwardContext:
         """The context of `count` decodes, whatever `fill` writes."""
@@ -44,9 +51,9 @@ class StepBuffers:
         count = min(rows, self.sequences)
         return self._context(self._starts[: count + 1], (), rows, count)
 
-    def tiles(self, count: int) -> Tiles:
-        """The tiles of adapters of `count` decodes, whatever `fill_tiles` writes."""
-        return Tiles(self._order[:count], self._bounds[:count], FEW)
+    def tiles(self, rows: int, size: int) -> Tiles:
+        """The tiles, of `size`, of the adapters of `rows` rows, whatever `fill_tiles` writes."""
+        return Tiles(self._order[:rows], self._bounds[: most_tiles(rows, size, self._adapters)], size)
 
     def fits(self, context: ForwardContext) -> bool:
         """Whether sequences and block tables of a step have room."""
@@ -83,12 +90,12 @@ class StepBuffers:
         for each in (self.states, self._starts, self._lens):
             each.zero_()
 
-    def fill_tiles(self, tiles: Tiles, decodes: int) -> None:
-        """The tiles of a step, and empty ones up to `decodes`."""
+    def fill_tiles(self, tiles: Tiles) -> None:
+        """The tiles of a step, and empty ones behind them."""
         self._order[: len(tiles.order)].copy_(tiles.order)
         count = len(tiles.bounds)
         self._bounds[:count].copy_(tiles.bounds)
-        self._bounds[count:decodes].zero_()
+        self._bounds[count:].zero_()
 
     def _context(
         self, starts: torch.Tensor, query_lens: tuple[int, ...], rows: int, count: int

@@ -76,17 +76,18 @@ class AdapterTable(ABC, Generic[LoadedT]):
         Raises KeyError for an adapter that is not loaded.
         """
         spans: defaultdict[str, list[range]] = defaultdict(list)
-        row = 0
+        row, decodes = 0, True
         for chunk in chunks:
             key = chunk.sequence.adapter
             if key is not None:
                 spans[key].append(range(row, row + chunk.length))
             row += chunk.length
-        return self._of_rows(spans) if spans else None
+            decodes = decodes and chunk.length == 1
+        return self._of_rows(spans, decodes) if spans else None
 
     @abstractmethod
-    def _of_rows(self, spans: Mapping[str, list[range]]) -> RowAdapters:
-        """As `of_step`, of an adapter's rows by its key, ascending."""
+    def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> RowAdapters:
+        """As `of_step`, of an adapter's rows by its key, ascending. `decodes`: no sequence has several."""
 
     def _at_sites(self, updates: Iterable[LowRank]) -> Iterator[tuple[Site, list[LowRank]]]:
         """The updates of each site that has any, in the order of its modules."""

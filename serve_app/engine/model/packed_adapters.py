@@ -100,7 +100,7 @@ class PackedTable(AdapterTable[PackedAdapter]):
     def __len__(self) -> int:
         return len(self._loaded)
 
-    def _of_rows(self, spans: Mapping[str, list[range]]) -> StepAdapters:
+    def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> StepAdapters:
         return StepAdapters([(self._loaded[key], self._rows(each)) for key, each in spans.items()])
 
     def _rows(self, spans: list[range]) -> slice | torch.Tensor:

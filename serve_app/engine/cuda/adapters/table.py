@@ -13,7 +13,7 @@ from transformers import PreTrainedModel
 
 from serve_app.config import EngineConfig
 from serve_app.engine.cuda.adapters.stack import SiteStack
-from serve_app.engine.cuda.adapters.tiles import Tiles, tiles_of
+from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, tiles_of
 from serve_app.engine.model.adapter_table import AdapterTable
 from serve_app.engine.model.lora import LowRank, Site
 from serve_app.engine.model.memory import CacheTooSmall
@@ -89,6 +89,11 @@ class StackedTable(AdapterTable[Updates]):
     def __len__(self) -> int:
         return len(self._slots)
 
-    def _of_rows(self, spans: Mapping[str, list[range]]) -> TiledAdapters:
+    @property
+    def most(self) -> int:
+        """How many may be loaded."""
+        return len(self._slots) + len(self._free)
+
+    def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> TiledAdapters:
         rows = [(self._slots[key], each) for key, each in spans.items()]
-        return TiledAdapters(self.stacks, tiles_of(rows, self._device))
+        return TiledAdapters(self.stacks, tiles_of(rows, FEW if decodes else MANY, self._device))

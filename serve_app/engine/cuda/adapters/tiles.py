@@ -24,9 +24,13 @@ class Tiles:
     size: int
 
 
-def tiles_of(rows: Collection[tuple[int, list[range]]], device: torch.device) -> Tiles:
-    """The tiles of a step; of FEW rows where each span is one row. `rows`: slots, each once, and spans."""
-    size = FEW if all(len(span) == 1 for _, spans in rows for span in spans) else MANY
+def most_tiles(rows: int, size: int, adapters: int) -> int:
+    """The tiles of at most `size` rows that `rows` of up to so many `adapters` make at most."""
+    return min(rows, rows // size + adapters)
+
+
+def tiles_of(rows: Collection[tuple[int, list[range]]], size: int, device: torch.device) -> Tiles:
+    """The tiles of a step. `rows`: slots, each once, and spans."""
     order: list[int] = []
     bounds: list[tuple[int, int, int]] = []
     for slot, spans in rows:

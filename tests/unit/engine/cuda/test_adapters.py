@@ -17,7 +17,7 @@ from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda.adapters import stack as stacks
 from serve_app.engine.cuda.adapters.stack import SiteStack
 from serve_app.engine.cuda.adapters.table import StackedTable
-from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, tiles_of
+from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, most_tiles, tiles_of
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.model.adapter_table import MakeAdapters
 from serve_app.engine.model.lora import LowRank, Site
@@ -87,8 +87,9 @@ def test_a_row_takes_what_its_own_adapter_adds(
     stack.put(3, ())
     adapters[3] = []
     spans = [(2, [range(1, 2), range(4, 5)]), (0, [range(6, 26)]), (1, [range(3, 4)]), (3, [range(5, 6)])]
-    for rows in (spans, [(slot, each) for slot, each in spans if slot != 0]):  # with a prompt, and without
-        tiles = tiles_of(rows, DEVICE)
+    without = [(slot, each) for slot, each in spans if slot != 0]
+    for rows, size in ((spans, MANY), (without, FEW), (without, MANY)):  # with a prompt, and without
+        tiles = tiles_of(rows, size, DEVICE)
         x = (torch.randn(28, site.features, generator=random_of(5)) * site.features**-0.5).to(DEVICE, dtype)
         out = torch.randn(28, site.width, generator=random_of(6)).to(DEVICE, dtype)
         want = add_plainly(site, adapters, x, out, tiles)
@@ -106,7 +107,7 @@ def test_a_slot_forgets_the_adapter_before() -> None:
     stack = SiteStack(site, 1, 20, torch.float32, DEVICE)
     stack.put(0, updates_of(site, 0, 20))
     stack.put(0, small := updates_of(site, 1, 3))
-    x, tiles = torch.randn(2, site.features, device=DEVICE), tiles_of([(0, [range(2)])], DEVICE)
+    x, tiles = torch.randn(2, site.features, device=DEVICE), tiles_of([(0, [range(2)])], MANY, DEVICE)
     out = torch.zeros(2, site.width, device=DEVICE)
     stack.add(x, out, tiles)
     want = add_plainly(site, {0: small}, x, torch.zeros_like(out), tiles)
@@ -115,19 +116,31 @@ def test_a_slot_forgets_the_adapter_before() -> None:
 
 
 def test_tiles_hold_rows_of_one_adapter_each_and_every_row_once() -> None:
-    decodes = tiles_of([(3, [range(row, row + 1) for row in range(0, 40, 2)]), (1, [range(5, 6)])], DEVICE)
-    assert decodes.size == FEW
+    rows = [(3, [range(row, row + 1) for row in range(0, 40, 2)]), (1, [range(5, 6)])]
+    decodes = tiles_of(rows, FEW, DEVICE)
     assert decodes.bounds.tolist() == [[0, 16, 3], [16, 4, 3], [20, 1, 1]]
     assert decodes.order.tolist() == [*range(0, 40, 2), 5]
-    prompts = tiles_of([(0, [range(100), range(101, 102)])], DEVICE)
-    assert prompts.size == MANY
+    prompts = tiles_of([(0, [range(100), range(101, 102)])], MANY, DEVICE)
     assert prompts.bounds.tolist() == [[0, 64, 0], [64, 37, 0]]
+
+
+@pytest.mark.parametrize("size", [FEW, MANY])
+def test_no_division_of_rows_among_adapters_makes_more_tiles_than_a_graph_has_room_for(size: int) -> None:
+    for rows in (1, 2, 15, 16, 17, 64, 130):
+        for adapters in (1, 2, 5):
+            used = min(rows, adapters)
+            few = [rows - used + 1, *[1] * (used - 1)]
+            alike = [rows // used + (at < rows % used) for at in range(used)]
+            for counts in (few, alike):
+                spans = [(slot, [range(count)]) for slot, count in enumerate(counts)]
+                assert len(tiles_of(spans, size, DEVICE).bounds) <= most_tiles(rows, size, adapters)
+    assert most_tiles(1, size, 5) == 1
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
     site = SITES["one"]
     stack = SiteStack(site, 1, 4, torch.float32, DEVICE)
-    tiles = tiles_of([(0, [range(1)])], DEVICE)
+    tiles = tiles_of([(0, [range(1)])], FEW, DEVICE)
     with pytest.raises(ValueError, match="a linear of"):
         stack.add(torch.zeros(1, 39, device=DEVICE), torch.zeros(1, 24, device=DEVICE), tiles)
     with pytest.raises(ValueError, match="contiguous"):

@@ -1,4 +1,4 @@
-"""The benchmark of kernels alone runs: here in Triton's interpreter, so its figures mean nothing."""
+"""The benchmark of kernels alone runs, on a device or in Triton's interpreter; its figures mean nothing."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         step()
         return 1e-3
 
-    shape = replace(kernels.SHAPE, hidden=32, intermediate=48, heads=4, kv_heads=2, head_dim=8)
+    shape = replace(kernels.SHAPE, hidden=32, intermediate=48, heads=4, kv_heads=2, head_dim=16)
     tiles = dict.fromkeys(("decodes", "prompts"), (Tile(16, 16, 1, 1), Tile(32, 32, 1, 1)))
     for name, value in {
-        "DEVICE": torch.device("cpu"),
+        "DEVICE": torch.device("cuda" if torch.cuda.is_available() else "cpu"),
         "DTYPE": torch.float32,
         "BLOCK": 4,
         "DISTINCT": 1,

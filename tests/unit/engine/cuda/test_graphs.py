@@ -194,13 +194,15 @@ def with_adapters(chosen: list[list[Chunk]], keys: dict[str, str]) -> list[list[
     return chosen
 
 
-def test_rows_with_adapters_have_graphs_of_their_own() -> None:
+@pytest.mark.parametrize(("tokens", "replayed"), [(0, 6), (40, 8)], ids=["decodes", "also prompts"])
+def test_rows_with_adapters_have_graphs_of_their_own(tokens: int, replayed: int) -> None:
     """Which serve any rows and any adapters, also one that is loaded after they were recorded."""
     keys: list[dict[str, str]] = [{"0": "one", "1": "two", "2": "one"}, {"1": "one"}, {"2": "three"}]
     plain, _ = runner(make_adapters=PackedTable)
     graphed, backend = runner()
     recorder = Recorder()
-    assert graph_steps(graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, graphed.adapters)
+    arguments = graphed.module, backend, graphed.plan, 4, lambda _: None, recorder, graphed.adapters
+    assert graph_steps(*arguments, tokens=tokens)
     for number, chosen in enumerate(keys):
         if "three" in chosen.values():
             for each in (plain, graphed):
@@ -208,7 +210,7 @@ def test_rows_with_adapters_have_graphs_of_their_own() -> None:
                 each.adapters.drop("two")
                 put_adapter(each, "three", 5)
         want, got = (logits(each, with_adapters(steps(), chosen)) for each in (plain, graphed))
-        assert recorder.replayed == 6 * (number + 1)
+        assert recorder.replayed == replayed * (number + 1)
         for one, other in zip(got, want, strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
     without = logits(plain, steps())
