@@ -16,6 +16,7 @@ import importlib
 import platform
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -68,6 +69,8 @@ def one_process(args: argparse.Namespace, where: dict[str, Any]) -> str:
     python = args.vllm_python if where["contender"] == "vllm" and args.vllm_python else sys.executable
     command = [python, "-m", "benchmarks.gpu", "one", "--out", str(args.out), "--device", args.device]
     command += ["--dtype", args.dtype, "--repeats", str(args.repeats)]
+    if args.rate:
+        command += ["--rate", str(args.rate)]
     for part in args.part or PARTS:
         command += ["--part", part]
     for key, value in where.items():
@@ -101,6 +104,8 @@ def one(args: argparse.Namespace) -> int:
         if record["kind"] in (JOB, TRAFFIC) and all(record[key] == value for key, value in where.items())
     }
     plan = PLANS[args.shape]
+    if args.rate:
+        plan = replace(plan, traffic=plan.traffic.at(args.rate))
     wanted = [job.name for part in args.part for job in plan.jobs(part)]
     wanted += [plan.traffic.name] if plan.traffic.name in args.part else []
     if set(wanted) <= done:
@@ -151,6 +156,7 @@ def main() -> int:
     every.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     every.add_argument("--part", action="append", choices=PARTS, help="default: all")
     every.add_argument("--repeats", type=int, default=3)
+    every.add_argument("--rate", type=float, help="requests a second of mixed traffic; default: the shape's")
     each = commands.add_parser("run", parents=[every], help="measure all contenders, one after another")
     each.add_argument("--shape", action="append", choices=list(PLANS), help=f"default: {' and '.join(USUAL)}")
     each.add_argument("--contender", action="append", choices=list(CONTENDERS), help="default: all")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Final
 
 PREFILL, DECODE, LONG, MIXED = "prefill", "decode", "long", "mixed"
@@ -13,6 +13,7 @@ Prompt = list[int]
 # Several prompts are computed beside decodes of those that came first: so many times more tokens are asked
 # for, and the last ones come while all sequences decode.
 MIXING: Final = 4
+FEWEST: Final = 32  # requests of traffic: fewer tell too little of first tokens
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Traffic:
     prompt_len: int
     new_tokens: int
     name: str = MIXED
+
+    def at(self, rate: float) -> Traffic:
+        """The same at another rate, for as long, but of no fewer than FEWEST requests."""
+        return replace(self, rate=rate, requests=max(FEWEST, round(self.requests * rate / self.rate)))
 
 
 @dataclass(frozen=True)

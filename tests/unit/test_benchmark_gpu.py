@@ -89,6 +89,12 @@ def test_arrivals_are_the_same_for_everybody_and_never_twice_the_same() -> None:
     assert {len(arrival.prompt) for arrival in arrivals} == set(range(25, 76))
 
 
+def test_traffic_of_another_rate_takes_as_long_unless_it_is_of_few_requests() -> None:
+    usual = Traffic(512, 128.0, 512, 128)
+    assert usual.at(64.0) == Traffic(256, 64.0, 512, 128)
+    assert usual.at(2.0) == Traffic(32, 2.0, 512, 128)
+
+
 def test_a_summary_counts_tokens_waits_and_gaps() -> None:
     arrivals = [Arrival(0.0, [1, 2], 2), Arrival(1.0, [3], 3)]
     found = summary(arrivals, [Seen(0.0, [0.5, 0.75]), Seen(1.0, [1.5, 3.0, 5.0])])
@@ -135,7 +141,7 @@ def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None
     journal = tmp_path / "run.jsonl"
     command = [sys.executable, "-c", WITHOUT.format(ABSENT), "one", "--device", "cpu", "--dtype", "float32"]
     command += ["--shape", "tiny", "--contender", "ours", "--repeats", "1", "--out", str(journal)]
-    parts = ["--part", "prefill", "--part", "decode", "--part", "mixed"]
+    parts = ["--part", "prefill", "--part", "decode", "--part", "mixed", "--rate", "80"]
     done = subprocess.run(
         [*command, *parts], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
@@ -146,6 +152,7 @@ def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None
     assert all(job["tok_s"] != 0 for job in found.of(JOB))
     [traffic] = found.of(TRAFFIC)
     assert traffic["output_tokens"] > 0
+    assert (traffic["rate"], traffic["requests"]) == (80.0, 32)
     assert not found.of(FAILURE)
 
 
@@ -258,6 +265,7 @@ def test_what_a_process_says_is_kept_beside_the_journal(
         dtype="float32",
         repeats=1,
         part=None,
+        rate=None,
         limit=60.0,
     )
     assert one_process(args, WHERE) == "ended with 3: last"
