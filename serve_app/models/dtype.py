@@ -14,6 +14,7 @@ from serve_app.models.errors import ModelLoadError
 # Safetensors' names of the types that weights come in.
 _STORED: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float32}
 _NAMED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_BFLOAT16_SINCE: Final = (8, 0)  # compute capability
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -36,10 +37,18 @@ def choose_dtype(
 ) -> torch.dtype:
     """The type to run in. `auto` is the checkpoint's own, except that a CPU never runs float16,
     and runs bfloat16 only where it has instructions for it, or where the caller's own kernels
-    are fast in it (`fast_bfloat16`); otherwise float32.
+    are fast in it (`fast_bfloat16`); otherwise float32. A GPU without bfloat16 runs float16 instead.
     """
     dtype = stored if wanted == "auto" else _NAMED[wanted]
-    if device.type != "cpu" or dtype == torch.float32:
+    if device.type != "cpu":
+        if wanted != "auto" or dtype != torch.bfloat16 or gpu_has_bfloat16(device):
+            return dtype
+        progress(
+            "this GPU has no bfloat16: running in float16, whose numbers end at 65,504; if answers are "
+            "broken, `dtype: float32` keeps the range, in twice the memory"
+        )
+        return torch.float16
+    if dtype == torch.float32:
         return dtype
     if wanted == "bfloat16":
         return dtype
@@ -58,6 +67,11 @@ def cpu_has_bfloat16() -> bool:
     """Whether matrix products in bfloat16 run in hardware (AVX-512 BF16 or AMX)."""
     checks = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(check() for name in checks if (check := getattr(torch.cpu, name, None)))
+
+
+def gpu_has_bfloat16(device: torch.device) -> bool:
+    """Whether matrix products in bfloat16 run in hardware: since NVIDIA's Ampere."""
+    return torch.cuda.get_device_capability(device) >= _BFLOAT16_SINCE
 
 
 def stored_dtype(folder: Path, declared: object) -> torch.dtype:

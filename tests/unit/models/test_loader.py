@@ -184,11 +184,25 @@ def test_cuda_without_a_gpu_is_refused() -> None:
 
 
 @pytest.mark.parametrize("stored", [torch.float32, torch.float16, torch.bfloat16])
-def test_auto_keeps_the_checkpoints_type_where_the_device_can(stored: torch.dtype) -> None:
+def test_auto_keeps_the_checkpoints_type_where_the_device_can(
+    stored: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
     cpu = torch.bfloat16 if cpu_has_bfloat16() else torch.float32
     assert choose_dtype("auto", stored, torch.device("cuda"), print) == stored
     want = torch.float32 if stored == torch.float32 else cpu
     assert choose_dtype("auto", stored, torch.device("cpu"), print) == want
+
+
+def test_a_gpu_without_bfloat16_runs_float16_unless_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    lines: list[str] = []
+    cuda = torch.device("cuda")
+    assert choose_dtype("auto", torch.bfloat16, cuda, lines.append) == torch.float16
+    assert "this GPU has no bfloat16" in lines[0]
+    assert choose_dtype("auto", torch.float32, cuda, lines.append) == torch.float32
+    assert choose_dtype("bfloat16", torch.bfloat16, cuda, lines.append) == torch.bfloat16
+    assert len(lines) == 1
 
 
 def test_float16_on_a_cpu_is_replaced_and_reported() -> None:
