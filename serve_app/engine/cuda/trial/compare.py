@@ -35,6 +35,7 @@ from serve_app.engine.model.runner import ModelRunner
 # seed and version of torch.
 ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
 LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
+CODES: Final = 1e-2  # of the same at least, in a cache of codes: a rounding can choose the next code
 SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not only the first adapter changes
 
 
@@ -82,6 +83,8 @@ def model_fault(model: PreTrainedModel, question: Question, record: Record | Non
     """As `find_fault`, of a model that is fused, with and without graphs of its steps."""
     prompts = Prompts.of(question.longest, question.block_size)
     limit, backend = LOGITS[model.dtype], TritonAttention()
+    if question.codes:
+        limit = max(limit, CODES)
     plain = _runner(copy.deepcopy(model), ReferenceAttention(), question, prompts, PackedTable)
     want = list(_logits(plain, prompts))
     fused = _runner(accelerate_cuda(model, model.dtype), backend, question, prompts, StackedTable)
