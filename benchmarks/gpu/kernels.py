@@ -50,8 +50,10 @@ TILES: Final = {
     ),
     "prompts": (
         tile_of_prompts(GROUP, SHAPE.head_dim, 2, codes=False, shared=SHARED),
-        Tile(128, 128, 8, 3),
-        Tile(128, 64, 4, 3),
+        Tile(64, 64, 4, 3),
+        Tile(64, 32, 4, 2),
+        Tile(128, 64, 8, 3),
+        Tile(128, 128, 8, 2),
     ),
 }
 ROWS: Final = (1, 8, 16, 32, 64, 128, 256)
