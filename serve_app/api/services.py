@@ -81,6 +81,7 @@ def gateway_services(
     metrics = Metrics(backend.stats)
     meter = Meter(quota, journal, usage_required=config.usage_required)
     admission = Admission(config.max_in_flight)
+    metrics.catalogue(lambda: {each.name: [of.name for of in each.served_entities] for each in directory})
     metrics.catalogue_refused(lambda: directory.refused)
     metrics.keys(is_refused=lambda: accounts.refused, bad=lambda: accounts.bad_keys)
     metrics.endpoints_waiting(lambda: len(directory.waiting))

@@ -1,7 +1,7 @@
 """What a gateway measures, by the names that Prometheus reads. Knows no HTTP, no engine and no model.
 
 Labels are bounded: model names come from the catalogue, routes are templates. No
-string of a client becomes a label.
+string of a client becomes a label. Series of entities that left the catalogue end an hour later.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from serve_app.live.latencies import FINE_LONG, FINE_SHORT, LONG, SHORT, LatencyCounts
+from serve_app.telemetry.absent import UNKNOWN, Absent, Entity
 from serve_app.telemetry.answer_counts import AnswerCounts
 from serve_app.telemetry.collectors import (
     CountCollector,
@@ -30,9 +31,12 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 class Metrics:
     """What a gateway measures, in a registry of its own."""
 
-    def __init__(self, stats: Callable[[], dict[str, EngineStats]]) -> None:
+    def __init__(self, stats: Callable[[], dict[str, EngineStats]], absent: Absent | None = None) -> None:
         """`stats` gives the latest snapshot of every model's application; it is asked at each scrape."""
         self.registry = CollectorRegistry()
+        self._absent = absent or Absent()
+        self._known: set[Entity] = set()  # that label some series
+        self._catalogue: Callable[[], Mapping[str, Collection[str]]] | None = None
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"serve_app_{name}", help, _SPLIT, buckets=buckets, registry=self.registry)
@@ -69,6 +73,10 @@ class Metrics:
             "Prompts and answers that a guardrail stopped.",
             ["endpoint", "side", "check"],
         )
+        self._split = (
+            *(self._end_to_end, self._queue, self._requests, self._prompt, self._completion, self._cached),
+            *(self._copies, self._copy_tokens, self._copy_first_token, self._copy_time),
+        )
         self._in_flight = Gauge(
             "serve_app_requests_in_flight", "Prompts this gateway works on.", registry=self.registry
         )
@@ -81,12 +89,17 @@ class Metrics:
         """The latency recorders of a served entity of the catalogue."""
         found = self._timings.get((endpoint, entity))
         if found is None:
+            self._known.add((endpoint, entity))
             found = self._timings[endpoint, entity] = Timings(
                 self._first_token.labels(endpoint, entity),
                 self._inter_token.labels(endpoint, entity),
                 self._queue.labels(endpoint, entity),
             )
         return found
+
+    def catalogue(self, entities: Callable[[], Mapping[str, Collection[str]]]) -> None:
+        """Ask at each scrape which entities each endpoint has: series of others end after a while."""
+        self._catalogue = entities
 
     def catalogue_refused(self, is_refused: Callable[[], bool]) -> None:
         """Ask `is_refused` at each scrape whether the newest catalogue was wrong."""
@@ -144,8 +157,9 @@ class Metrics:
         self.registry.register(MigrationCollector(counts))
 
     def request_done(self, endpoint: str, entity: str, route: str, status: str, seconds: float) -> None:
+        self._known.add((endpoint, entity))
         self._requests.labels(endpoint, entity, route, status).inc()
-        if entity != "unknown":
+        if entity != UNKNOWN:
             self._end_to_end.labels(endpoint, entity).observe(seconds)
             before = self.served(endpoint, entity)
             self._served[endpoint, entity] = before.and_one(seconds, status)
@@ -178,11 +192,13 @@ class Metrics:
 
     def copy_skipped(self, endpoint: str, entity: str) -> None:
         """No copy was made for a shadow entity, because too many were under way."""
+        self._known.add((endpoint, entity))
         self._copies.labels(endpoint, entity, "skipped").inc()
 
     def copy_done(self, record: UsageRecord) -> None:
         """A copy for a shadow entity ended as `record` says."""
         labels = record.endpoint, record.entity
+        self._known.add(labels)
         self._copies.labels(*labels, record.outcome).inc()
         self._copy_tokens.labels(*labels, "prompt").inc(record.prompt_tokens)
         self._copy_tokens.labels(*labels, "completion").inc(record.completion_tokens)
@@ -196,6 +212,7 @@ class Metrics:
 
     def render(self) -> bytes:
         """Prometheus' text format."""
+        self._forget()
         return generate_latest(self.registry)
 
     def render_endpoint(self, endpoint: str, applications: Collection[str]) -> bytes:
@@ -203,6 +220,23 @@ class Metrics:
         part = CollectorRegistry()
         part.register(EndpointPart(self.registry, endpoint, applications))
         return generate_latest(part)
+
+    def _forget(self) -> None:
+        """End the series of entities that left the catalogue a while ago."""
+        if self._catalogue is None:
+            return
+        catalogue = self._catalogue()
+        for endpoint, entity in self._absent.gone(self._known, catalogue):
+            labels = {"endpoint": endpoint, "entity": entity}
+            for family in self._split:
+                family.remove_by_labels(labels)
+            for streams in (self._first_token, self._inter_token):
+                streams.counts.pop((endpoint, entity), None)
+            self._timings.pop((endpoint, entity), None)
+            self._served.pop((endpoint, entity), None)
+            self._known.discard((endpoint, entity))
+            if endpoint not in catalogue:
+                self._guardrails.remove_by_labels({"endpoint": endpoint})
 
 
 class Timings:

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
 from serve_app.live.latencies import fine
 from serve_app.telemetry import JsonFormatter, Metrics
+from serve_app.telemetry.absent import KEPT_S, Absent
 from serve_app.telemetry.stream_histogram import StreamHistogram
 from serve_app.types import EngineStats, Usage
 
@@ -65,6 +66,42 @@ def test_tokens_and_times_add_up():
     assert b'serve_app_prompt_tokens_total{endpoint="demo",entity="demo"} 3.0' in page
     assert b'serve_app_queue_seconds_sum{endpoint="demo",entity="demo"} 0.25' in page
     assert b'serve_app_queue_seconds_count{endpoint="demo",entity="demo"} 1.0' in page
+
+
+def test_series_of_entities_that_left_the_catalogue_end_an_hour_later() -> None:
+    now, catalogue = 0.0, {"chat": ["old", "new"], "gone": ["gone"]}
+    metrics = Metrics(dict, Absent(lambda: now))
+    metrics.catalogue(lambda: catalogue)
+    for endpoint, entity in (("chat", "old"), ("chat", "new"), ("gone", "gone"), ("gone", "unknown")):
+        metrics.timings(endpoint, entity).first(0.1)
+        metrics.tokens(endpoint, entity, Usage(prompt_tokens=3))
+        metrics.request_done(endpoint, entity, "/v1/chat/completions", "200", 0.1)
+    metrics.request_done("chat", "unknown", "/v1/chat/completions", "400", 0.1)
+    metrics.request_done("unknown", "unknown", "/v1/chat/completions", "404", 0.1)
+    for endpoint in catalogue:
+        metrics.guardrail(endpoint, "input", "keywords")
+    before = metrics.render()
+    catalogue = {"chat": ["new"]}
+    assert metrics.render() == before  # from here on they are missed
+    now = KEPT_S - 1
+    catalogue = {"chat": ["new", "old"]}
+    metrics.render()
+    catalogue = {"chat": ["new"]}
+    now = KEPT_S + 1
+    page = metrics.render()
+    assert b'endpoint="gone"' not in page
+    assert page.count(b'entity="old"') == before.count(b'entity="old"')  # it was back in between
+    now += KEPT_S
+    page = metrics.render()
+    assert b'entity="old"' not in page
+    for label in (b'entity="new"', b'endpoint="chat",entity="unknown"', b'endpoint="unknown"'):
+        assert page.count(label) == before.count(label) > 0
+    assert b'serve_app_guardrails_triggered_total{check="keywords",endpoint="chat",side="input"} 1.0' in page
+    assert list(metrics.answered) == [("chat", "new")]
+    # It comes back, and counts from nothing.
+    catalogue = {"chat": ["new", "old"]}
+    metrics.tokens("chat", "old", Usage(prompt_tokens=5))
+    assert b'serve_app_prompt_tokens_total{endpoint="chat",entity="old"} 5.0' in metrics.render()
 
 
 def test_two_gateways_in_one_process_do_not_share_a_registry():

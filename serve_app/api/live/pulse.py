@@ -18,6 +18,9 @@ from serve_app.telemetry import AnswerCounts, Metrics
 from serve_app.types import EngineStats
 from serve_app.types.control.live import SLOT_S, EntityCounts, LiveSlot, ReplicaLoad
 
+# Counts at the end of the last slot, and where they were read: those of an entity that comes back are others.
+Before = dict[tuple[str, ...], tuple[LatencyCounts, list[int]]]
+
 EARLY_S: Final = 0.05  # a timer may fire this much before its time by the clock
 
 
@@ -38,8 +41,8 @@ class Pulse:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._answered: dict[EntityName, AnswerCounts] = {}  # at the end of the last slot
-        self._first_token: dict[tuple[str, ...], list[int]] = {}
-        self._inter_token: dict[tuple[str, ...], list[int]] = {}
+        self._first_token: Before = {}
+        self._inter_token: Before = {}
         self.slots = Ring(clock)
         self.on_slot: Callable[[], None] = lambda: None  # called when `slots` has a new one
 
@@ -86,6 +89,8 @@ class Pulse:
         ended = {who: counts for who, counts in answered.items() if counts is not self._answered.get(who)}
         for who in dict.fromkeys((*ended, *used, *in_flight, *first, *inter)):
             now, then = (each.get(who, AnswerCounts()) for each in (answered, self._answered))
+            if now.answers < then.answers:  # its series had ended, and it came back
+                then = AnswerCounts()
             tokens = used.get(who, TokenCounts())
             yield EntityCounts(
                 endpoint=who[0],
@@ -102,16 +107,17 @@ class Pulse:
         self._answered = answered
 
 
-def _new(
-    counts: Mapping[tuple[str, ...], LatencyCounts], before: dict[tuple[str, ...], list[int]]
-) -> dict[EntityName, dict[int, int]]:
+def _new(counts: Mapping[tuple[str, ...], LatencyCounts], before: Before) -> dict[EntityName, dict[int, int]]:
     """What `counts` has more than `before`, which becomes equal to it."""
     found = {}
+    for labels in before.keys() - counts.keys():
+        del before[labels]
     for labels, each in counts.items():
         endpoint, entity = labels
-        if more := since(each.counts, before.get(labels, ())):
+        read, then = before.get(labels, (each, []))
+        if more := since(each.counts, then if read is each else ()):
             found[endpoint, entity] = more
-            before[labels] = each.counts.copy()
+            before[labels] = each, each.counts.copy()
     return found
 
 

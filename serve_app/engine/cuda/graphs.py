@@ -82,8 +82,8 @@ class GraphedSteps:
             for done, size in enumerate(reversed(chosen), 1):
                 context = self._buffers.any(size)
                 self._rows[size] = record(self._step(context, PROMPTS))
-                if self._adapters is not None:
-                    self._adapted_rows[size] = record(self._adapted_step(context, PROMPTS, MANY))
+                if (table := self._adapters) is not None:
+                    self._adapted_rows[size] = record(self._adapted_step(table, context, PROMPTS, MANY))
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
         self._rows, self._adapted_rows = _ascending(self._rows), _ascending(self._adapted_rows)
 
@@ -107,8 +107,8 @@ class GraphedSteps:
             for done, size in enumerate(reversed(sizes), 1):
                 context = self._buffers.decodes(size)
                 self._decodes[size] = record(self._step(context, 0))
-                if self._adapters is not None:
-                    self._adapted_decodes[size] = record(self._adapted_step(context, 0, FEW))
+                if (table := self._adapters) is not None:
+                    self._adapted_decodes[size] = record(self._adapted_step(table, context, 0, FEW))
                 progress(f"recorded the decode of {size} sequences ({done} of {len(sizes)})")
         self._decodes, self._adapted_decodes = _ascending(self._decodes), _ascending(self._adapted_decodes)
 
@@ -153,11 +153,10 @@ class GraphedSteps:
             return {}
         return self._rows if step.adapters is None else self._adapted_rows
 
-    def _adapted_step(self, context: ForwardContext, prompts: int, tile: int) -> Step:
-        """As `_step`, whose rows have adapters in tiles of `tile` rows."""
-        assert self._adapters is not None
+    def _adapted_step(self, table: StackedTable, context: ForwardContext, prompts: int, tile: int) -> Step:
+        """As `_step`, whose rows have adapters of `table` in tiles of `tile` rows."""
         tiles = self._buffers.tiles(len(context.slots), tile)
-        return self._step(context, prompts, TiledAdapters(self._adapters.stacks, tiles))
+        return self._step(context, prompts, TiledAdapters(table.stacks, tiles))
 
     def _step(self, context: ForwardContext, prompts: int, adapters: TiledAdapters | None = None) -> Step:
         """The step of the buffers' `context`, of which up to `prompts` sequences have several rows."""

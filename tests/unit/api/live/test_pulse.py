@@ -12,7 +12,7 @@ from serve_app.api.live import pulse as module
 from serve_app.api.live.live import Live
 from serve_app.api.live.pulse import Pulse
 from serve_app.errors import Unavailable
-from serve_app.telemetry import Metrics
+from serve_app.telemetry import Metrics, absent
 from serve_app.types import EngineStats, Usage
 from serve_app.types.control.live import SLOT_S, LiveSlot, LiveSlots
 from tests.support.fakes_backend import FakeBackend
@@ -115,6 +115,26 @@ def test_replicas_with_nothing_to_do_are_left_out() -> None:
     slot = made.sample()
     assert list(slot.replicas) == ["r1"]
     assert (slot.replicas["r1"].app, slot.replicas["r1"].blocks_used) == ("app", 3)
+
+
+async def test_an_endpoint_that_comes_back_counts_from_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absent, "KEPT_S", 0.0)
+    async with gateway() as g:
+        services = g.app.state.services
+        pulse, endpoints = services.live.pulse, list(services.directory)
+        for _ in range(2):
+            await g.client.post(CHAT, json=chat_body(stream=True))
+        [counts] = pulse.sample().entities
+        assert counts.requests == sum(counts.first_token.values()) == 2
+        page = (await g.client.get("/metrics")).text
+        services.directory.take([])
+        assert f'endpoint="{counts.endpoint}"' in page
+        assert f'endpoint="{counts.endpoint}"' not in (await g.client.get("/metrics")).text
+        services.directory.take(endpoints)
+        await g.client.post(CHAT, json=chat_body(stream=True))
+        [counts] = pulse.sample().entities
+        assert counts.requests == sum(counts.first_token.values()) == 1
+        assert all(count > 0 for count in (*counts.first_token.values(), *counts.inter_token.values()))
 
 
 async def test_a_timer_runs_only_while_something_happens(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,34 @@
+"""Entities that left the catalogue, and when: their series end some time later."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final
+
+Entity = tuple[str, str]  # endpoint and served entity
+
+UNKNOWN: Final = "unknown"  # of a request that met no endpoint, or none of its entities
+KEPT_S: Final = 3600.0  # so that every scrape sees the last counts, and an entity may come back
+
+
+class Absent:
+    """What is known of entities that a catalogue lacks."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._since: dict[Entity, float] = {}  # when an entity was first missed
+
+    def gone(self, known: Iterable[Entity], catalogue: Mapping[str, Collection[str]]) -> list[Entity]:
+        """Those of `known` that were not in any catalogue asked about for KEPT_S seconds, each once.
+
+        `catalogue`: the entities of each endpoint.
+        """
+        now, missed = self._clock(), self._since
+        self._since = {each: missed.get(each, now) for each in known if not _is_in(catalogue, each)}
+        return [each for each, since in self._since.items() if now - since >= KEPT_S]
+
+
+def _is_in(catalogue: Mapping[str, Collection[str]], entity: Entity) -> bool:
+    endpoint, name = entity
+    return endpoint == UNKNOWN or (endpoint in catalogue and name in (UNKNOWN, *catalogue[endpoint]))
