@@ -25,7 +25,7 @@ class StepBuffers:
         device: torch.device,
         adapters: int = 0,
     ) -> None:
-        """`rows` are at least as many as `sequences`, which have up to so many different `adapters`."""
+        """`rows` are at least as many as `sequences`, which have one of `adapters` each, or none."""
         self._length, self._block_size = cache.max_model_len, cache.block_size
         width = -(-cache.max_model_len // cache.block_size)
         self.sequences = sequences
@@ -37,9 +37,9 @@ class StepBuffers:
         # Where sequences begin: of decodes, which have a row each, and of others.
         self._each = torch.arange(sequences + 1, dtype=torch.int32, device=device)
         self._starts = torch.zeros(sequences + 1, dtype=torch.int32, device=device)
-        self._adapters = adapters
+        self._adapters = min(adapters, sequences)
         self._order = torch.zeros(rows, dtype=torch.int32, device=device)
-        most = max(most_tiles(sequences, FEW, adapters), most_tiles(rows, MANY, adapters))
+        most = max(most_tiles(sequences, FEW, self._adapters), most_tiles(rows, MANY, self._adapters))
         self._bounds = torch.zeros(most, 3, dtype=torch.int32, device=device)
 
     def decodes(self, count: int) -> ForwardContext:
