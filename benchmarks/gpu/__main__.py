@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.gpu.load import PARTS, PLANS
+from benchmarks.gpu.load import MIXED, PARTS, PLANS
 from benchmarks.peers.journal import FAILURE, MACHINE, Journal
 
 OUT: Final = Path("build/gpu/run.jsonl")
@@ -107,7 +107,7 @@ def one(args: argparse.Namespace) -> int:
     if args.rate:
         plan = replace(plan, traffic=plan.traffic.at(args.rate))
     wanted = [job.name for part in args.part for job in plan.jobs(part)]
-    wanted += [plan.traffic.name] if plan.traffic.name in args.part else []
+    wanted += [plan.traffic.name] if MIXED in args.part else []
     if set(wanted) <= done:
         return 0
     setup = Setup(args.shape, plan, getattr(torch, args.dtype), torch.device(args.device))
@@ -143,6 +143,13 @@ def write(journal: Path, target: Path | None) -> int:
     return 0
 
 
+def above_0(text: str) -> float:
+    number = float(text)
+    if not 0 < number < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text} is not above 0")
+    return number
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu",
@@ -156,7 +163,9 @@ def main() -> int:
     every.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     every.add_argument("--part", action="append", choices=PARTS, help="default: all")
     every.add_argument("--repeats", type=int, default=3)
-    every.add_argument("--rate", type=float, help="requests a second of mixed traffic; default: the shape's")
+    every.add_argument(
+        "--rate", type=above_0, help="requests a second of mixed traffic; default: the shape's"
+    )
     each = commands.add_parser("run", parents=[every], help="measure all contenders, one after another")
     each.add_argument("--shape", action="append", choices=list(PLANS), help=f"default: {' and '.join(USUAL)}")
     each.add_argument("--contender", action="append", choices=list(CONTENDERS), help="default: all")

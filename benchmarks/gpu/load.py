@@ -50,7 +50,8 @@ class Traffic:
 
     def at(self, rate: float) -> Traffic:
         """The same at another rate, for as long, but of no fewer than FEWEST requests."""
-        return replace(self, rate=rate, requests=max(FEWEST, round(self.requests * rate / self.rate)))
+        requests = max(FEWEST, round(self.requests * rate / self.rate))
+        return replace(self, rate=rate, requests=requests, name=f"{self.name} at {rate:g} a second")
 
 
 @dataclass(frozen=True)

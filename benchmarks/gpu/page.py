@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Any, Final
 
+from benchmarks.gpu.load import MIXED
 from benchmarks.gpu.measure import JOB, TRAFFIC
 from benchmarks.peers.journal import FAILURE, LIMITS, MACHINE, Record
 
@@ -80,11 +81,11 @@ TRAFFIC_COLUMNS: Final = (
 )
 
 
-def traffic_table(results: Results, shape: str, contenders: list[str]) -> str:
+def traffic_table(results: Results, shape: str, name: str, contenders: list[str]) -> str:
     rows = []
-    ours = results.middle(results.of(TRAFFIC, shape=shape, contender=OURS), "output_tok_s")
+    ours = results.middle(results.of(TRAFFIC, shape=shape, name=name, contender=OURS), "output_tok_s")
     for contender in contenders:
-        found = results.of(TRAFFIC, shape=shape, contender=contender)
+        found = results.of(TRAFFIC, shape=shape, name=name, contender=contender)
         if not found:
             continue
         rate = results.middle(found, "output_tok_s")
@@ -98,14 +99,18 @@ def traffic_table(results: Results, shape: str, contenders: list[str]) -> str:
 def section(results: Results, shape: str) -> str:
     contenders = unique(record["contender"] for record in results.of(JOB, TRAFFIC, shape=shape))
     parts = [f"## {shape}", jobs_table(results, shape, contenders)]
-    if traffic := results.of(TRAFFIC, shape=shape):
-        one = traffic[0]
+    for name in unique(record["name"] for record in results.of(TRAFFIC, shape=shape)):
+        one = results.of(TRAFFIC, shape=shape, name=name)[0]
         sentence = (
             f"{one['requests']} requests arrive at {one['rate']:g} a second. On average they have "
             f"{one['prompt_len']} tokens and want {one['new_tokens']}; each length is uniform, from half "
             "of that to one and a half."
         )
-        parts += ["### Mixed traffic", sentence, traffic_table(results, shape, contenders)]
+        parts += [
+            f"### Mixed traffic{name.removeprefix(MIXED)}",
+            sentence,
+            traffic_table(results, shape, name, contenders),
+        ]
     left = {(r["contender"], r["name"]): r["reason"] for r in results.of(FAILURE, shape=shape)}
     for record in results.of(JOB, TRAFFIC, shape=shape):
         left.pop((record["contender"], record["name"]), None)

@@ -15,6 +15,8 @@ from serve_app.models.errors import ModelLoadError
 _STORED: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float32}
 _NAMED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BFLOAT16_SINCE: Final = (8, 0)  # compute capability
+# Types of models whose numbers leave float16's range: their authors say bfloat16 or float32.
+_WIDE: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "glm4", "plamo2"})
 
 
 def choose_device(wanted: str) -> torch.device:
@@ -34,15 +36,20 @@ def choose_dtype(
     progress: Callable[[str], None],
     *,
     fast_bfloat16: bool = False,
+    model_type: str = "",
 ) -> torch.dtype:
     """The type to run in. `auto` is the checkpoint's own, except that a CPU never runs float16,
     and runs bfloat16 only where it has instructions for it, or where the caller's own kernels
-    are fast in it (`fast_bfloat16`); otherwise float32. A GPU without bfloat16 runs float16 instead.
+    are fast in it (`fast_bfloat16`); otherwise float32. A GPU without bfloat16 runs float16 instead,
+    or float32 for a `model_type` whose numbers leave float16's range.
     """
     dtype = stored if wanted == "auto" else _NAMED[wanted]
     if device.type != "cpu":
         if wanted != "auto" or dtype != torch.bfloat16 or gpu_has_bfloat16(device):
             return dtype
+        if model_type in _WIDE:
+            progress("this GPU has no bfloat16, and float16 is too narrow for this model: running in float32")
+            return torch.float32
         progress(
             "this GPU has no bfloat16: running in float16, whose numbers end at 65,504; if answers are "
             "broken, `dtype: float32` keeps the range, in twice the memory"

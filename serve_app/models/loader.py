@@ -72,7 +72,9 @@ def load_model(
             f"{device}. Take the setting out, or set device to cpu"
         )
     stored = stored_dtype(folder, text.dtype or hf_config.dtype)
-    dtype = choose_dtype(config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16)
+    dtype = choose_dtype(
+        config.dtype, stored, device, progress, fast_bfloat16=fast_bfloat16, model_type=text.model_type
+    )
     architecture = architecture_of(hf_config)
     size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
     progress(

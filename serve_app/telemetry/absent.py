@@ -20,13 +20,16 @@ class Absent:
         self._since: dict[Entity, float] = {}  # when an entity was first missed
 
     def gone(self, known: Iterable[Entity], catalogue: Mapping[str, Collection[str]]) -> list[Entity]:
-        """Those of `known` that were not in any catalogue asked about for KEPT_S seconds, each once.
+        """Those of `known` that every catalogue of the last KEPT_S seconds lacked, each once.
 
         `catalogue`: the entities of each endpoint.
         """
         now, missed = self._clock(), self._since
         self._since = {each: missed.get(each, now) for each in known if not _is_in(catalogue, each)}
-        return [each for each, since in self._since.items() if now - since >= KEPT_S]
+        gone = [each for each, since in self._since.items() if now - since >= KEPT_S]
+        for each in gone:
+            del self._since[each]
+        return gone
 
 
 def _is_in(catalogue: Mapping[str, Collection[str]], entity: Entity) -> bool:

@@ -1,7 +1,8 @@
 """What a gateway measures, by the names that Prometheus reads. Knows no HTTP, no engine and no model.
 
 Labels are bounded: model names come from the catalogue, routes are templates. No
-string of a client becomes a label. Series of entities that left the catalogue end an hour later.
+string of a client becomes a label. Series of entities that left the catalogue end an hour after the first
+scrape that misses them.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Metrics:
         self._absent = absent or Absent()
         self._known: set[Entity] = set()  # that label some series
         self._catalogue: Callable[[], Mapping[str, Collection[str]]] | None = None
+        self.on_ended: Callable[[Entity], None] = lambda entity: None  # called when an entity's series ended
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"serve_app_{name}", help, _SPLIT, buckets=buckets, registry=self.registry)
@@ -186,6 +188,7 @@ class Metrics:
 
     def tokens(self, endpoint: str, entity: str, usage: Usage) -> None:
         """What one body used in the end, complete or not."""
+        self._known.add((endpoint, entity))
         self._prompt.labels(endpoint, entity).inc(usage.prompt_tokens)
         self._completion.labels(endpoint, entity).inc(usage.generated_tokens)
         self._cached.labels(endpoint, entity).inc(usage.cached_tokens)
@@ -208,6 +211,7 @@ class Metrics:
 
     def guardrail(self, endpoint: str, side: str, check: str) -> None:
         """A prompt (`input`) or an answer (`output`) did not pass a check."""
+        self._known.add((endpoint, UNKNOWN))  # as long as the endpoint itself is there
         self._guardrails.labels(endpoint, side, check).inc()
 
     def render(self) -> bytes:
@@ -217,6 +221,7 @@ class Metrics:
 
     def render_endpoint(self, endpoint: str, applications: Collection[str]) -> bytes:
         """The part of `render` that is about one endpoint, or about the applications of its models."""
+        self._forget()
         part = CollectorRegistry()
         part.register(EndpointPart(self.registry, endpoint, applications))
         return generate_latest(part)
@@ -225,8 +230,7 @@ class Metrics:
         """End the series of entities that left the catalogue a while ago."""
         if self._catalogue is None:
             return
-        catalogue = self._catalogue()
-        for endpoint, entity in self._absent.gone(self._known, catalogue):
+        for endpoint, entity in self._absent.gone(self._known, self._catalogue()):
             labels = {"endpoint": endpoint, "entity": entity}
             for family in self._split:
                 family.remove_by_labels(labels)
@@ -234,9 +238,10 @@ class Metrics:
                 streams.counts.pop((endpoint, entity), None)
             self._timings.pop((endpoint, entity), None)
             self._served.pop((endpoint, entity), None)
-            self._known.discard((endpoint, entity))
-            if endpoint not in catalogue:
+            if entity == UNKNOWN:
                 self._guardrails.remove_by_labels({"endpoint": endpoint})
+            self._known.discard((endpoint, entity))
+            self.on_ended((endpoint, entity))
 
 
 class Timings:

@@ -91,8 +91,8 @@ def test_arrivals_are_the_same_for_everybody_and_never_twice_the_same() -> None:
 
 def test_traffic_of_another_rate_takes_as_long_unless_it_is_of_few_requests() -> None:
     usual = Traffic(512, 128.0, 512, 128)
-    assert usual.at(64.0) == Traffic(256, 64.0, 512, 128)
-    assert usual.at(2.0) == Traffic(32, 2.0, 512, 128)
+    assert usual.at(64.0) == Traffic(256, 64.0, 512, 128, "mixed at 64 a second")
+    assert usual.at(2.0) == Traffic(32, 2.0, 512, 128, "mixed at 2 a second")
 
 
 def test_a_summary_counts_tokens_waits_and_gaps() -> None:
@@ -152,7 +152,7 @@ def test_a_whole_run_on_a_cpu_needs_neither_ray_nor_http(tmp_path: Path) -> None
     assert all(job["tok_s"] != 0 for job in found.of(JOB))
     [traffic] = found.of(TRAFFIC)
     assert traffic["output_tokens"] > 0
-    assert (traffic["rate"], traffic["requests"]) == (80.0, 32)
+    assert (traffic["name"], traffic["requests"]) == ("mixed at 80 a second", 32)
     assert not found.of(FAILURE)
 
 

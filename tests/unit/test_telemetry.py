@@ -72,6 +72,8 @@ def test_series_of_entities_that_left_the_catalogue_end_an_hour_later() -> None:
     now, catalogue = 0.0, {"chat": ["old", "new"], "gone": ["gone"]}
     metrics = Metrics(dict, Absent(lambda: now))
     metrics.catalogue(lambda: catalogue)
+    ended: list[tuple[str, str]] = []
+    metrics.on_ended = ended.append
     for endpoint, entity in (("chat", "old"), ("chat", "new"), ("gone", "gone"), ("gone", "unknown")):
         metrics.timings(endpoint, entity).first(0.1)
         metrics.tokens(endpoint, entity, Usage(prompt_tokens=3))
@@ -98,10 +100,34 @@ def test_series_of_entities_that_left_the_catalogue_end_an_hour_later() -> None:
         assert page.count(label) == before.count(label) > 0
     assert b'serve_app_guardrails_triggered_total{check="keywords",endpoint="chat",side="input"} 1.0' in page
     assert list(metrics.answered) == [("chat", "new")]
+    assert set(ended) == {("gone", "gone"), ("gone", "unknown"), ("chat", "old")}
     # It comes back, and counts from nothing.
     catalogue = {"chat": ["new", "old"]}
     metrics.tokens("chat", "old", Usage(prompt_tokens=5))
     assert b'serve_app_prompt_tokens_total{endpoint="chat",entity="old"} 5.0' in metrics.render()
+
+
+def test_what_only_judged_or_stopped_prompts_ends_too_and_a_late_request_is_kept_an_hour_again() -> None:
+    now, catalogue = 0.0, {"judge": ["judge"], "guarded": ["a"]}
+    metrics = Metrics(dict, Absent(lambda: now))
+    metrics.catalogue(lambda: catalogue)
+    metrics.tokens("judge", "judge", Usage(prompt_tokens=3))
+    metrics.guardrail("guarded", "input", "keywords")
+    metrics.request_done("guarded", "a", "/v1/chat/completions", "200", 0.1)
+    catalogue = {"guarded": ["b"]}
+    metrics.render()
+    now = KEPT_S - 1
+    catalogue = {}
+    metrics.render()
+    now = KEPT_S
+    page = metrics.render_endpoint("guarded", ()) + metrics.render_endpoint("judge", ())
+    assert b'entity="a"' not in page
+    assert b'endpoint="judge"' not in page
+    assert b"serve_app_guardrails_triggered_total" in page  # the endpoint itself left a second ago
+    metrics.tokens("judge", "judge", Usage(prompt_tokens=3))  # of a request that was under way
+    assert b'endpoint="judge"' in metrics.render()
+    now = 2 * KEPT_S
+    assert b"endpoint=" not in metrics.render()
 
 
 def test_two_gateways_in_one_process_do_not_share_a_registry():

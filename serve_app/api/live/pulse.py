@@ -18,9 +18,6 @@ from serve_app.telemetry import AnswerCounts, Metrics
 from serve_app.types import EngineStats
 from serve_app.types.control.live import SLOT_S, EntityCounts, LiveSlot, ReplicaLoad
 
-# Counts at the end of the last slot, and where they were read: those of an entity that comes back are others.
-Before = dict[tuple[str, ...], tuple[LatencyCounts, list[int]]]
-
 EARLY_S: Final = 0.05  # a timer may fire this much before its time by the clock
 
 
@@ -41,9 +38,10 @@ class Pulse:
         self._clock = clock
         self._timer: asyncio.TimerHandle | None = None
         self._answered: dict[EntityName, AnswerCounts] = {}  # at the end of the last slot
-        self._first_token: Before = {}
-        self._inter_token: Before = {}
+        self._first_token: dict[tuple[str, ...], list[int]] = {}
+        self._inter_token: dict[tuple[str, ...], list[int]] = {}
         self.slots = Ring(clock)
+        metrics.on_ended = self._forget
         self.on_slot: Callable[[], None] = lambda: None  # called when `slots` has a new one
 
     def wake(self) -> None:
@@ -68,6 +66,11 @@ class Pulse:
             replicas=_busy(self._backend.replicas()),
         )
 
+    def _forget(self, who: EntityName) -> None:
+        """The counts of an entity ended: if it comes back, they begin at nothing."""
+        for before in (self._answered, self._first_token, self._inter_token):
+            before.pop(who, None)
+
     def _set_timer(self) -> None:
         left_s = SLOT_S - (self._clock() + EARLY_S) % SLOT_S
         self._timer = asyncio.get_running_loop().call_later(left_s + EARLY_S, self._end_slot)
@@ -89,8 +92,6 @@ class Pulse:
         ended = {who: counts for who, counts in answered.items() if counts is not self._answered.get(who)}
         for who in dict.fromkeys((*ended, *used, *in_flight, *first, *inter)):
             now, then = (each.get(who, AnswerCounts()) for each in (answered, self._answered))
-            if now.answers < then.answers:  # its series had ended, and it came back
-                then = AnswerCounts()
             tokens = used.get(who, TokenCounts())
             yield EntityCounts(
                 endpoint=who[0],
@@ -107,17 +108,16 @@ class Pulse:
         self._answered = answered
 
 
-def _new(counts: Mapping[tuple[str, ...], LatencyCounts], before: Before) -> dict[EntityName, dict[int, int]]:
+def _new(
+    counts: Mapping[tuple[str, ...], LatencyCounts], before: dict[tuple[str, ...], list[int]]
+) -> dict[EntityName, dict[int, int]]:
     """What `counts` has more than `before`, which becomes equal to it."""
     found = {}
-    for labels in before.keys() - counts.keys():
-        del before[labels]
     for labels, each in counts.items():
         endpoint, entity = labels
-        read, then = before.get(labels, (each, []))
-        if more := since(each.counts, then if read is each else ()):
+        if more := since(each.counts, before.get(labels, ())):
             found[endpoint, entity] = more
-            before[labels] = each, each.counts.copy()
+            before[labels] = each.counts.copy()
     return found
 
 

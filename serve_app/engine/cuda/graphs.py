@@ -93,8 +93,11 @@ class GraphedSteps:
         for size in sizes:
             self._buffers.pretend(size)
             try:
-                if not gains(self._step(self._buffers.any(size), PROMPTS)):
+                context = self._buffers.any(size)
+                if not gains(self._step(context, PROMPTS)):
                     break
+                if (table := self._adapters) is not None:
+                    self._adapted_step(table, context, PROMPTS, MANY)()  # takes more memory
             except torch.OutOfMemoryError:
                 break
             chosen.append(size)
@@ -226,8 +229,8 @@ def graph_steps(
     rows = tuple(each for each in ROWS if each <= tokens)
     hidden = module.config.get_text_config().hidden_size
     stacked = adapters if isinstance(adapters, StackedTable) else None
-    most = 0 if stacked is None else stacked.most
-    buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device, most)
+    capacity = 0 if stacked is None else stacked.capacity
+    buffers = StepBuffers(max(sizes[-1], *rows, 0), sizes[-1], hidden, cache, module.device, capacity)
     graphed = GraphedSteps(forward.decode, backend, buffers, cache, stacked)
     started = time.monotonic()
     try:

@@ -203,6 +203,8 @@ def test_a_gpu_without_bfloat16_runs_float16_unless_it_is_asked_for(monkeypatch:
     assert choose_dtype("auto", torch.float32, cuda, lines.append) == torch.float32
     assert choose_dtype("bfloat16", torch.bfloat16, cuda, lines.append) == torch.bfloat16
     assert len(lines) == 1
+    wide = choose_dtype("auto", torch.bfloat16, cuda, lines.append, model_type="gemma2")
+    assert (wide, lines[1].split(": ")[-1]) == (torch.float32, "running in float32")
 
 
 def test_float16_on_a_cpu_is_replaced_and_reported() -> None:

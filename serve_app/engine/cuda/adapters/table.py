@@ -90,8 +90,8 @@ class StackedTable(AdapterTable[Updates]):
         return len(self._slots)
 
     @property
-    def most(self) -> int:
-        """How many may be loaded."""
+    def capacity(self) -> int:
+        """How many adapters may be loaded at once."""
         return len(self._slots) + len(self._free)
 
     def _of_rows(self, spans: Mapping[str, list[range]], decodes: bool) -> TiledAdapters:

@@ -35,7 +35,7 @@ from serve_app.engine.model.runner import ModelRunner
 # seed and version of torch.
 ATTENTION: Final = {torch.float32: 1e-4, torch.bfloat16: 3e-2, torch.float16: 8e-3}
 LOGITS: Final = {torch.float32: 1e-3, torch.bfloat16: 1e-1, torch.float16: 2e-2}
-CODES: Final = 1e-2  # of the same at least, in a cache of codes: a rounding can choose the next code
+CODES: Final = 1e-2  # the least of these limits in a cache of codes: a rounding may choose the next code
 SOME: Final = ("k_proj", "v_proj", "up_proj", "down_proj")  # modules that not only the first adapter changes
 
 

@@ -122,18 +122,21 @@ async def test_an_endpoint_that_comes_back_counts_from_nothing(monkeypatch: pyte
     async with gateway() as g:
         services = g.app.state.services
         pulse, endpoints = services.live.pulse, list(services.directory)
-        for _ in range(2):
-            await g.client.post(CHAT, json=chat_body(stream=True))
+        await g.client.post(CHAT, json=chat_body(stream=True))
         [counts] = pulse.sample().entities
-        assert counts.requests == sum(counts.first_token.values()) == 2
+        services.metrics.request_done(counts.endpoint, counts.entity, CHAT, "500", 0.1)
+        [counts] = pulse.sample().entities
+        assert (counts.requests, counts.errors) == (1, 1)
         page = (await g.client.get("/metrics")).text
         services.directory.take([])
         assert f'endpoint="{counts.endpoint}"' in page
         assert f'endpoint="{counts.endpoint}"' not in (await g.client.get("/metrics")).text
         services.directory.take(endpoints)
-        await g.client.post(CHAT, json=chat_body(stream=True))
+        for _ in range(3):
+            await g.client.post(CHAT, json=chat_body(stream=True))
         [counts] = pulse.sample().entities
-        assert counts.requests == sum(counts.first_token.values()) == 1
+        assert counts.requests == sum(counts.first_token.values()) == 3
+        assert (counts.errors, counts.refused) == (0, 0)
         assert all(count > 0 for count in (*counts.first_token.values(), *counts.inter_token.values()))
 
 

@@ -16,7 +16,7 @@ from serve_app.engine.attention.triton.backend import TritonAttention
 from serve_app.engine.batch import build_batch
 from serve_app.engine.cuda.adapters import stack as stacks
 from serve_app.engine.cuda.adapters.stack import SiteStack
-from serve_app.engine.cuda.adapters.table import StackedTable
+from serve_app.engine.cuda.adapters.table import StackedTable, TiledAdapters
 from serve_app.engine.cuda.adapters.tiles import FEW, MANY, Tiles, most_tiles, tiles_of
 from serve_app.engine.cuda.fused import accelerate_cuda
 from serve_app.engine.model.adapter_table import MakeAdapters
@@ -135,6 +135,22 @@ def test_no_division_of_rows_among_adapters_makes_more_tiles_than_a_graph_has_ro
                 spans = [(slot, [range(count)]) for slot, count in enumerate(counts)]
                 assert len(tiles_of(spans, size, DEVICE).bounds) <= most_tiles(rows, size, adapters)
     assert most_tiles(1, size, 5) == 1
+
+
+def test_tiles_are_small_in_steps_of_decodes_alone() -> None:
+    made = runner(make_model(tiny_config("llama")).to(DEVICE), TritonAttention(), StackedTable)
+    table = made.adapters
+    assert isinstance(table, StackedTable)
+    table.put("one", table.compile(random_updates(table.shapes, 0, 4)))
+    adapted, plain = (make_sequence(str(i), list(range(3, 20)), [i]) for i in range(2))
+    adapted.adapter = "one"
+    sizes = []
+    for rows_of_plain in (1, 5):
+        found = table.of_step([Chunk(plain, 0, rows_of_plain, 0), Chunk(adapted, 8, 1, 8)])
+        assert isinstance(found, TiledAdapters)
+        assert found.tiles.order.tolist() == [rows_of_plain]
+        sizes.append(found.tiles.size)
+    assert sizes == [FEW, MANY]
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
