@@ -91,13 +91,14 @@ class GraphedSteps:
         """Those of `sizes` up to which a graph gains, and for which there is memory."""
         chosen = []
         for size in sizes:
-            self._buffers.pretend(size)
+            self._buffers.pretend(size, PROMPTS)
+            context = self._buffers.any(size)
+            steps = [self._step(context, PROMPTS)]
+            if (table := self._adapters) is not None:
+                steps.append(self._adapted_step(table, context, PROMPTS, MANY))  # takes more memory
             try:
-                context = self._buffers.any(size)
-                if not gains(self._step(context, PROMPTS)):
+                if not all(map(gains, steps)):
                     break
-                if (table := self._adapters) is not None:
-                    self._adapted_step(table, context, PROMPTS, MANY)()  # takes more memory
             except torch.OutOfMemoryError:
                 break
             chosen.append(size)

@@ -78,12 +78,15 @@ class StepBuffers:
             self._starts[: count + 1].copy_(context.query_start)
             self._starts[count + 1 :].fill_(tokens)
 
-    def pretend(self, rows: int) -> None:
-        """One prompt of `rows` rows, which writes nothing."""
+    def pretend(self, rows: int, prompts: int) -> None:
+        """As few of `prompts` prompts as `rows` rows fill, none longer than may be. They write nothing."""
         self.clear()
         self.states[:rows].normal_()  # zeros are computed faster
-        self._starts[1:].fill_(rows)
-        self._lens[0] = min(rows, self._length)
+        count = min(prompts, self.sequences)
+        ends = (self._each[: count + 1] * self._length).clamp(max=rows)
+        self._starts[: count + 1].copy_(ends)
+        self._starts[count + 1 :].copy_(ends[-1])
+        self._lens[:count].copy_(ends.diff())
 
     def clear(self) -> None:
         """Null rows of null sequences."""
