@@ -15,6 +15,7 @@ from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.family import Family
 from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
+from serve_app.telemetry import UNKNOWN
 from serve_app.types import Budget, Caller, Usage
 
 RenderError = Callable[[ServeError], ErrorReply]
@@ -48,8 +49,8 @@ class RequestContext:
     route: str = "unknown"  # the route's template, bounded, for metrics
     family: Family = Family.OPENAI  # the protocol it speaks
     is_forced: bool = False  # that one, by header or prefix
-    endpoint: str = "unknown"  # a name of the catalogue, for metrics
-    entity: str = "unknown"  # the served entity that answered, or was tried last
+    endpoint: str = UNKNOWN  # a name of the catalogue, for metrics
+    entity: str = UNKNOWN  # the served entity that answered, or was tried last
     failed_over: tuple[str, ...] = ()  # entities that were tried before that one, and failed
     outcome: str | None = None  # "cancelled", or the error condition after a stream's first byte
     status: int = 0  # of the answer; 0: nothing was sent

@@ -34,6 +34,7 @@ from serve_app.errors import (
 )
 from serve_app.limits import MAX_BODY_READ_S, MAX_ERROR_BYTES, MAX_TENSOR_BODY_BYTES
 from serve_app.rpc import kserve_pb2 as pb
+from serve_app.telemetry import UNKNOWN
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +87,7 @@ class RpcCall:
     def finish(self, context: RequestContext) -> None:
         """Say after the last message what HTTP says in headers."""
         headers = _told(context)
-        if context.status == 200 and context.entity != "unknown":
+        if context.status == 200 and context.entity != UNKNOWN:
             headers.append((ANSWERED_BY.encode(), context.entity.encode()))
         if context.ignored:
             headers.append((IGNORED_FIELDS.encode(), listed(context.ignored).encode()))

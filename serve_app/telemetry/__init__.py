@@ -1,7 +1,17 @@
 """Metrics and log lines of a gateway, a replica and the control plane."""
 
+from serve_app.telemetry.absent import UNKNOWN, EntityName
 from serve_app.telemetry.answer_counts import AnswerCounts
 from serve_app.telemetry.logs import JsonFormatter, log_request
 from serve_app.telemetry.metrics import CONTENT_TYPE, Metrics, Timings
 
-__all__ = ["CONTENT_TYPE", "AnswerCounts", "JsonFormatter", "Metrics", "Timings", "log_request"]
+__all__ = [
+    "CONTENT_TYPE",
+    "UNKNOWN",
+    "AnswerCounts",
+    "EntityName",
+    "JsonFormatter",
+    "Metrics",
+    "Timings",
+    "log_request",
+]

@@ -6,20 +6,20 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final
 
-Entity = tuple[str, str]  # endpoint and served entity
+EntityName = tuple[str, str]  # endpoint and served entity
 
 UNKNOWN: Final = "unknown"  # of a request that met no endpoint, or none of its entities
 KEPT_S: Final = 3600.0  # so that every scrape sees the last counts, and an entity may come back
 
 
 class Absent:
-    """What is known of entities that a catalogue lacks."""
+    """Since when a catalogue has lacked entities that series are about."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._since: dict[Entity, float] = {}  # when an entity was first missed
+        self._since: dict[EntityName, float] = {}  # when an entity was first missed
 
-    def gone(self, known: Iterable[Entity], catalogue: Mapping[str, Collection[str]]) -> list[Entity]:
+    def gone(self, known: Iterable[EntityName], catalogue: Mapping[str, Collection[str]]) -> list[EntityName]:
         """Those of `known` that every catalogue of the last KEPT_S seconds lacked, each once.
 
         `catalogue`: the entities of each endpoint.
@@ -32,6 +32,6 @@ class Absent:
         return gone
 
 
-def _is_in(catalogue: Mapping[str, Collection[str]], entity: Entity) -> bool:
-    endpoint, name = entity
-    return endpoint == UNKNOWN or (endpoint in catalogue and name in (UNKNOWN, *catalogue[endpoint]))
+def _is_in(catalogue: Mapping[str, Collection[str]], who: EntityName) -> bool:
+    endpoint, entity = who
+    return endpoint == UNKNOWN or (endpoint in catalogue and entity in (UNKNOWN, *catalogue[endpoint]))

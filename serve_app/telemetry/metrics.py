@@ -13,7 +13,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from serve_app.live.latencies import FINE_LONG, FINE_SHORT, LONG, SHORT, LatencyCounts
-from serve_app.telemetry.absent import UNKNOWN, Absent, Entity
+from serve_app.telemetry.absent import UNKNOWN, Absent, EntityName
 from serve_app.telemetry.answer_counts import AnswerCounts
 from serve_app.telemetry.collectors import (
     CountCollector,
@@ -36,9 +36,9 @@ class Metrics:
         """`stats` gives the latest snapshot of every model's application; it is asked at each scrape."""
         self.registry = CollectorRegistry()
         self._absent = absent or Absent()
-        self._known: set[Entity] = set()  # that label some series
+        self._known: set[EntityName] = set()  # that label some series
         self._catalogue: Callable[[], Mapping[str, Collection[str]]] | None = None
-        self.on_ended: Callable[[Entity], None] = lambda entity: None  # called when an entity's series ended
+        self.on_ended: Callable[[EntityName], None] = lambda who: None  # called when an entity's series ended
 
         def histogram(name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(f"serve_app_{name}", help, _SPLIT, buckets=buckets, registry=self.registry)

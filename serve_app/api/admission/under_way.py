@@ -6,9 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Protocol
 
+from serve_app.telemetry import EntityName
 from serve_app.types import Usage
-
-EntityName = tuple[str, str]  # endpoint and served entity
 
 
 class Working(Protocol):

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from serve_app.api.admission.under_way import EntityName, TokenCounts, UnderWay
+from serve_app.api.admission.under_way import TokenCounts, UnderWay
 from serve_app.api.backend import Backend
 from serve_app.live.latencies import LatencyCounts, since
 from serve_app.live.ring import Ring, slot_at
-from serve_app.telemetry import AnswerCounts, Metrics
+from serve_app.telemetry import AnswerCounts, EntityName, Metrics
 from serve_app.types import EngineStats
 from serve_app.types.control.live import SLOT_S, EntityCounts, LiveSlot, ReplicaLoad
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -61,12 +60,8 @@ class GraphedSteps:
         self._parts_of_one = -(-cache.max_model_len // plan.PART)
         # Sequences that share no block have no more parts than the cache. Others may run without.
         self._parts_of_cache = cache.num_blocks * cache.block_size // plan.PART
-        # By the number of rows, ascending: decodes, and rows of any sequences; each without and with the
-        # products of adapters.
-        self._decodes: dict[int, Step] = {}
-        self._adapted_decodes: dict[int, Step] = {}
-        self._rows: dict[int, Step] = {}
-        self._adapted_rows: dict[int, Step] = {}
+        # By whether sequences may have several rows and whether rows have adapters; then by rows.
+        self._graphs: dict[tuple[bool, bool], dict[int, Step]] = {}
 
     def record_rows(
         self, sizes: Sequence[int], record: Record, gains: Callable[[Step], bool], progress: Progress
@@ -80,24 +75,16 @@ class GraphedSteps:
                     "kernel: a graph gains no time there, or memory is short"
                 )
             for done, size in enumerate(reversed(chosen), 1):
-                context = self._buffers.any(size)
-                self._rows[size] = record(self._step(context, PROMPTS))
-                if (table := self._adapters) is not None:
-                    self._adapted_rows[size] = record(self._adapted_step(table, context, PROMPTS, MANY))
+                self._record(size, PROMPTS, record)
                 progress(f"recorded the step of {size} tokens ({done} of {len(chosen)})")
-        self._rows, self._adapted_rows = _ascending(self._rows), _ascending(self._adapted_rows)
 
     def _gaining(self, sizes: Sequence[int], gains: Callable[[Step], bool]) -> list[int]:
         """Those of `sizes` up to which a graph gains, and for which there is memory."""
         chosen = []
         for size in sizes:
             self._buffers.pretend(size, PROMPTS)
-            context = self._buffers.any(size)
-            steps = [self._step(context, PROMPTS)]
-            if (table := self._adapters) is not None:
-                steps.append(self._adapted_step(table, context, PROMPTS, MANY))  # takes more memory
             try:
-                if not all(map(gains, steps)):
+                if not all(map(gains, self._steps(size, PROMPTS).values())):
                     break
             except torch.OutOfMemoryError:
                 break
@@ -109,26 +96,21 @@ class GraphedSteps:
         """Record decodes, the largest first: smaller ones use its memory again."""
         with torch.inference_mode():
             for done, size in enumerate(reversed(sizes), 1):
-                context = self._buffers.decodes(size)
-                self._decodes[size] = record(self._step(context, 0))
-                if (table := self._adapters) is not None:
-                    self._adapted_decodes[size] = record(self._adapted_step(table, context, 0, FEW))
+                self._record(size, 0, record)
                 progress(f"recorded the decode of {size} sequences ({done} of {len(sizes)})")
-        self._decodes, self._adapted_decodes = _ascending(self._decodes), _ascending(self._adapted_decodes)
+
+    def _record(self, size: int, prompts: int, record: Record) -> None:
+        for adapted, step in self._steps(size, prompts).items():
+            self._graphs.setdefault((prompts > 0, adapted), {})[size] = record(step)
 
     @property
     def count(self) -> int:
         """The graphs that there are."""
-        return sum(map(len, self._all))
+        return sum(map(len, self._graphs.values()))
 
     def forget(self) -> None:
         """Let every step run without a graph."""
-        for graphs in self._all:
-            graphs.clear()
-
-    @property
-    def _all(self) -> tuple[dict[int, Step], ...]:
-        return self._decodes, self._adapted_decodes, self._rows, self._adapted_rows
+        self._graphs.clear()
 
     def __call__(
         self, states: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor | None
@@ -151,19 +133,21 @@ class GraphedSteps:
         context = step.context
         if step.backend is not self._backend or not self._buffers.fits(context):
             return {}
-        if tokens == context.num_sequences:
-            return self._decodes if step.adapters is None else self._adapted_decodes
-        if sum(rows > 1 for rows in context.query_lens) > PROMPTS:
+        has_prompts = tokens != context.num_sequences
+        if has_prompts and sum(rows > 1 for rows in context.query_lens) > PROMPTS:
             return {}
-        return self._rows if step.adapters is None else self._adapted_rows
+        return self._graphs.get((has_prompts, step.adapters is not None), {})
 
-    def _adapted_step(self, table: StackedTable, context: ForwardContext, prompts: int, tile: int) -> Step:
-        """As `_step`, whose rows have adapters of `table` in tiles of `tile` rows."""
-        tiles = self._buffers.tiles(len(context.slots), tile)
-        return self._step(context, prompts, TiledAdapters(table.stacks, tiles))
+    def _steps(self, size: int, prompts: int) -> dict[bool, Step]:
+        """Steps of `size` rows, up to `prompts` sequences with several, by whether rows have adapters."""
+        context = self._buffers.any(size) if prompts else self._buffers.decodes(size)
+        steps = {False: self._step(context, prompts, None)}
+        if self._adapters is not None:
+            tiles = self._buffers.tiles(size, MANY if prompts else FEW)
+            steps[True] = self._step(context, prompts, TiledAdapters(self._adapters.stacks, tiles))
+        return steps
 
-    def _step(self, context: ForwardContext, prompts: int, adapters: TiledAdapters | None = None) -> Step:
-        """The step of the buffers' `context`, of which up to `prompts` sequences have several rows."""
+    def _step(self, context: ForwardContext, prompts: int, adapters: TiledAdapters | None) -> Step:
         size = len(context.slots)
         buffers, most_parts = self._buffers, self._most_parts(size)
 
@@ -186,15 +170,9 @@ class GraphedSteps:
         return sum(-(-length // plan.PART) for length, rows in both if rows == 1)
 
 
-def _ascending(graphs: dict[int, Step]) -> dict[int, Step]:
-    return dict(sorted(graphs.items()))
-
-
 def _at_least(sizes: Iterable[int], size: int) -> int | None:
-    """The first of `sizes`, which ascend, that is not below `size`."""
-    known = tuple(sizes)
-    place = bisect_left(known, size)
-    return known[place] if place < len(known) else None
+    """The smallest of `sizes` that is not below `size`."""
+    return min((each for each in sizes if each >= size), default=None)
 
 
 def largest_graph(module: PreTrainedModel, tokens: int) -> int:
