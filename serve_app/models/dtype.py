@@ -15,7 +15,7 @@ from serve_app.models.errors import ModelLoadError
 _STORED: Final = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float32}
 _NAMED: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _BFLOAT16_SINCE: Final = (8, 0)  # compute capability
-# Types of models whose numbers leave float16's range: vLLM refuses it for all of them but Gemma 3n, their kin.
+# Types of models whose numbers leave float16's range. vLLM refuses it for all but Gemma 3n, their kin.
 _WIDE: Final = frozenset({"gemma2", "gemma3", "gemma3_text", "gemma3n", "gemma3n_text", "glm4", "plamo2"})
 
 
