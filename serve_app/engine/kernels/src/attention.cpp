@@ -21,19 +21,22 @@ long attention_room(const Attention& a, const Cache& c, int threads) {
 void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
   const Plan plan(a, c, threads);
   const std::vector<Task>&tasks = plan.tasks, &parts = plan.parts;
-  // Threads take tasks in turn, so the thread of task i is likely to take task i + threads next.
-  const auto after = [threads](const std::vector<Task>& all, size_t i) {
+  // Threads take turns, so the thread of number i is likely to take number i + threads next.
+  const auto after = [threads](const auto& all, size_t i) {
     return i + threads < all.size() ? &all[i + threads] : nullptr;
   };
   if (plan.shared) {
     const SharedStates states{*plan.shared, c, room};
     parallel(plan.shared->runs().size() * c.kv_heads, threads,
              [&](long i) { SharedWorker(a, c).run(states, i / c.kv_heads, i % c.kv_heads); });
-    return parallel(tasks.size(), threads, [&](long i, Turn& turn) {
-      if (in_panels(c, tasks[i]))
-        PromptWorker(a, c).run(tasks[i], after(tasks, i), turn);
+    return parallel(plan.groups.size(), threads, [&](long i, Turn& turn) {
+      const TaskGroup& group = plan.groups[i];
+      const TaskGroup* const later = after(plan.groups, i);
+      const Task* const next = later ? later->first : nullptr;
+      if (in_panels(c, *group.first))
+        PromptWorker(a, c).run(*group.first, next, turn);
       else
-        Worker(a, c, &states).run(tasks[i], after(tasks, i), turn);
+        Worker(a, c, &states).run(group, next, turn);
     });
   }
   const auto state_of = [&](size_t i) { return state_at(room + i * part_room(c), ROWS); };

@@ -9,13 +9,16 @@
 namespace {
 
 constexpr long TASKS_A_THREAD = 4;  // so many tasks let all threads end at nearly the same time
+constexpr long GROUPS_A_THREAD = 8;  // the same of groups of tasks
 
 // The tasks of one call. Where tasks are few and contexts long, every part of a task is a task of its own, in `parts`.
-// The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty.
-// Keys that decodes share come before the tasks, if tasks are enough for all threads without parts.
+// The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty, and
+// threads take tasks in groups: a decode's task is so short that taking each apart would cost a quarter of the time. Keys
+// that decodes share come before the tasks, if tasks are enough for all threads without parts.
 struct Plan {
   std::vector<Task> tasks, parts;
   std::vector<size_t> begins;  // [tasks + 1]: task i has the parts begins[i] .. begins[i + 1] - 1
+  std::vector<TaskGroup> groups;
   std::optional<SharedKeys> shared;
 
   Plan(const Attention& a, const Cache& c, int threads) {
@@ -30,6 +33,7 @@ struct Plan {
     const bool long_ones = std::any_of(a.length, a.length + a.sequences, [](long length) { return length > PART; });
     if (!long_ones || tasks.size() >= enough) {
       shared.emplace(places);
+      form_groups(places, threads);
       return;
     }
     for (const Task& t : tasks) {
@@ -55,11 +59,27 @@ struct Plan {
           tasks.push_back({s, h, first, std::min(most, rows - first), -1});
     }
     if (!prompts) return;
-    const auto work = [&](const Task& t) {
-      const long last = p.position(t, t.rows - 1);
-      return t.rows * (last - p.first_visible(last));
-    };
-    std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& x, const Task& y) { return work(x) > work(y); });
+    std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& x, const Task& y) { return work(p, x) > work(p, y); });
+  }
+
+  // Puts neighbouring tasks of few rows together, until a group has its share of the work.
+  void form_groups(const Places& p, int threads) {
+    long all = 0, left = 0;  // of the work; left: what the last group may still take
+    for (const Task& t : tasks) all += work(p, t);
+    const long share = all / (GROUPS_A_THREAD * threads);
+    for (const Task& t : tasks) {
+      left -= work(p, t);
+      if (left < 0 || groups.empty() || !groups.back().takes(t)) {
+        groups.push_back({&t, 0, 0});
+        left = share - work(p, t);
+      }
+      groups.back().count++, groups.back().rows += t.rows;
+    }
+  }
+
+  static long work(const Places& p, const Task& t) {
+    const long last = p.position(t, t.rows - 1);
+    return t.rows * (last - p.first_visible(last));
   }
 };
 

@@ -14,6 +14,17 @@ struct Task {
   long sequence, head, first, rows, part;  // part -1: all
 };
 
+// Neighbouring tasks that a thread takes together: one of any number of rows, or some of few rows each.
+struct TaskGroup {
+  const Task* first;
+  long count, rows;
+
+  // Whether a task may come behind those of the group, whose states are kept side by side.
+  bool takes(const Task& t) const { return first->rows <= FEW && t.rows <= FEW && rows + t.rows <= ROWS; }
+  const Task* begin() const { return first; }
+  const Task* end() const { return first + count; }
+};
+
 // Where the rows of a task lie in the batch and in their sequence, and where its keys lie in the cache.
 struct Places {
   const Attention& a;

@@ -155,20 +155,36 @@ class Worker : Places {
     });
   }
 
-  // Runs a whole task. One of few rows may be done by two threads; a longer one takes its turn before it computes.
-  void run(const Task& t, const Task* next, Turn& turn) {
-    if (t.rows > FEW && !turn.mine()) return;
-    load_query(t);
-    const long from = first_part(t), to = last_part(t);
-    run_part(t, from, state, from < to ? nullptr : next);
-    for (long part = from + 1; part <= to && !turn.lost(); part++) {
-      run_part(t, part, part_state, part < to ? nullptr : next);
-      state.merge(part_state, t.rows, c.value_pad);
+  // Runs whole tasks. Those of few rows may be done by two threads; a longer one takes its turn before it computes.
+  // `next`: the task that this thread is likely to take next, or null.
+  void run(const TaskGroup& tasks, const Task* next, Turn& turn) {
+    if (tasks.first->rows > FEW && !turn.mine()) return;
+    State sums = state;
+    for (const Task& t : tasks) {
+      run(t, &t + 1 < tasks.end() ? &t + 1 : next, sums, turn);
+      if (turn.lost()) return;
+      sums = sums.from(t.rows, c.value_pad);
     }
-    if (turn.taken() || turn.mine()) finish(t, state);
+    if (!turn.taken() && !turn.mine()) return;
+    sums = state;
+    for (const Task& t : tasks) {
+      finish(t, sums);
+      sums = sums.from(t.rows, c.value_pad);
+    }
   }
 
  private:
+  // The sums of a whole task -> s, unless another thread has the turn meanwhile.
+  void run(const Task& t, const Task* next, State s, const Turn& turn) {
+    load_query(t);
+    const long from = first_part(t), to = last_part(t);
+    run_part(t, from, s, from < to ? nullptr : next);
+    for (long part = from + 1; part <= to && !turn.lost(); part++) {
+      run_part(t, part, part_state, part < to ? nullptr : next);
+      s.merge(part_state, t.rows, c.value_pad);
+    }
+  }
+
   // Fetches the scales of a tile, which are read after all of its keys.
   INLINE_MEMBER void fetch_scales(const Task& t, long key0, long keys) const {
     for (long k = 0; k < keys; k += c.block_size) {

@@ -197,28 +197,30 @@ void check_attention(long product, bool codes, long tokens, long window) {
     }
 }
 
-// Decodes that share the blocks of one long sequence, up to different positions: each gets the bits of one alone.
-void check_shared(long product, bool codes) {
-  constexpr long SEQUENCES = 6, COUNT = 20, TOKENS = COUNT * BLOCK;
-  Floats keys(TOKENS * KV_HEADS * DIM), values(keys);
+// Decodes of different lengths, so many that a thread takes several of their tasks together: each gets the bits of one alone.
+// `shared`: they have the same blocks, from the first one on; else each has an order of its own.
+void check_decodes(long product, bool codes, long sequences, long count, bool shared) {
+  const long tokens = count * BLOCK;
+  Floats keys(tokens * KV_HEADS * DIM), values(keys);
   const Cache cache{keys.data(), values.data(), KV_HEADS, DIM, DIM, DIM, BLOCK, element(product, codes), product};
-  const Floats key = randoms(keys.size()), value = randoms(keys.size()), q = randoms(SEQUENCES * HEADS * DIM);
-  std::vector<int64_t> slots(TOKENS);
-  std::vector<int32_t> tables(SEQUENCES * COUNT), start(SEQUENCES + 1), length(SEQUENCES);
-  for (long p = 0; p < TOKENS; p++) slots[p] = p;
-  for (size_t i = 0; i < tables.size(); i++) tables[i] = i % COUNT;
-  for (long s = 0; s < SEQUENCES; s++) start[s + 1] = s + 1, length[s] = TOKENS - 37 * s;
-  write_cache(key.data(), value.data(), &cache, slots.data(), TOKENS, THREADS);
+  const Floats key = randoms(keys.size()), value = randoms(keys.size()), q = randoms(sequences * HEADS * DIM);
+  std::vector<int64_t> slots(tokens);
+  std::vector<int32_t> tables(sequences * count), start(sequences + 1), length(sequences);
+  for (long p = 0; p < tokens; p++) slots[p] = p;
+  for (long i = 0; i < sequences * count; i++) tables[i] = (i % count + (shared ? 0 : i / count * 3)) % count;
+  for (long s = 0; s < sequences; s++) start[s + 1] = s + 1, length[s] = tokens - 37 * s % tokens;
+  write_cache(key.data(), value.data(), &cache, slots.data(), tokens, THREADS);
   Floats together(q.size()), alone(q.size());
-  const Attention all{q.data(), together.data(), start.data(), length.data(), tables.data(), nullptr, SEQUENCES, COUNT,
+  const Attention all{q.data(), together.data(), start.data(), length.data(), tables.data(), nullptr, sequences, count,
                       HEADS,    HEADS * DIM, DIM, 1, HEADS * DIM, 1, 0, 0.2f, 0.f};
   attend(&all, &cache, THREADS);
-  for (long s = 0; s < SEQUENCES; s++) {
+  for (long s = 0; s < sequences; s++) {
     Attention one = all;
     one.query = &q[s * HEADS * DIM], one.out = &alone[s * HEADS * DIM], one.length = &length[s], one.sequences = 1;
+    one.tables = &tables[s * count];
     attend(&one, &cache, THREADS);
   }
-  for (size_t i = 0; i < alone.size(); i++) expect("attend, shared", together[i], alone[i], 0);
+  for (size_t i = 0; i < alone.size(); i++) expect("attend, decodes", together[i], alone[i], 0);
 }
 
 // A prompt in two chunks, one for tiles of each thread's own, and three more tokens through all layers, in one call and in
@@ -309,7 +311,7 @@ int main() {
       for (const bool codes : {false, true}) {
         for (const long tokens : {1L, 21L, LENGTH})
           check_attention(product, codes, tokens, 0), check_attention(product, codes, tokens, 40);
-        check_shared(product, codes);
+        check_decodes(product, codes, 6, 20, true), check_decodes(product, codes, 60, 80, false);
         check_layers(product, codes);
       }
     }
