@@ -29,9 +29,10 @@ void attend_all(const Attention& a, const Cache& c, float* room, int threads) {
     const SharedStates states{*plan.shared, c, room};
     parallel(plan.shared->runs().size() * c.kv_heads, threads,
              [&](long i) { SharedWorker(a, c).run(states, i / c.kv_heads, i % c.kv_heads); });
-    return parallel(plan.groups.size(), threads, [&](long i, Turn& turn) {
-      const TaskGroup& group = plan.groups[i];
-      const TaskGroup* const later = after(plan.groups, i);
+    const std::vector<TaskGroup> groups = groups_of(tasks, Places(a, c), threads);
+    return parallel(groups.size(), threads, [&](long i, Turn& turn) {
+      const TaskGroup& group = groups[i];
+      const TaskGroup* const later = after(groups, i);
       const Task* const next = later ? later->first : nullptr;
       if (in_panels(c, *group.first))
         PromptWorker(a, c).run(*group.first, next, turn);

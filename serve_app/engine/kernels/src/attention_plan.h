@@ -11,14 +11,18 @@ namespace {
 constexpr long TASKS_A_THREAD = 4;  // so many tasks let all threads end at nearly the same time
 constexpr long GROUPS_A_THREAD = 8;  // the same of groups of tasks
 
+// The work of a task: its rows times the keys that the last one sees.
+inline long work(const Places& p, const Task& t) {
+  const long last = p.position(t, t.rows - 1);
+  return t.rows * (last - p.first_visible(last));
+}
+
 // The tasks of one call. Where tasks are few and contexts long, every part of a task is a task of its own, in `parts`.
-// The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty, and
-// threads take tasks in groups: a decode's task is so short that taking each apart would cost a quarter of the time. Keys
-// that decodes share come before the tasks, if tasks are enough for all threads without parts.
+// The parts of a task are merged afterwards, in the order in which one thread would sum them. Else `parts` is empty.
+// Keys that decodes share come before the tasks, if tasks are enough for all threads without parts.
 struct Plan {
   std::vector<Task> tasks, parts;
   std::vector<size_t> begins;  // [tasks + 1]: task i has the parts begins[i] .. begins[i + 1] - 1
-  std::vector<TaskGroup> groups;
   std::optional<SharedKeys> shared;
 
   Plan(const Attention& a, const Cache& c, int threads) {
@@ -33,7 +37,6 @@ struct Plan {
     const bool long_ones = std::any_of(a.length, a.length + a.sequences, [](long length) { return length > PART; });
     if (!long_ones || tasks.size() >= enough) {
       shared.emplace(places);
-      form_groups(places, threads);
       return;
     }
     for (const Task& t : tasks) {
@@ -61,26 +64,25 @@ struct Plan {
     if (!prompts) return;
     std::stable_sort(tasks.begin(), tasks.end(), [&](const Task& x, const Task& y) { return work(p, x) > work(p, y); });
   }
-
-  // Puts neighbouring tasks of few rows together, until a group has its share of the work.
-  void form_groups(const Places& p, int threads) {
-    long all = 0, left = 0;  // of the work; left: what the last group may still take
-    for (const Task& t : tasks) all += work(p, t);
-    const long share = all / (GROUPS_A_THREAD * threads);
-    for (const Task& t : tasks) {
-      left -= work(p, t);
-      if (left < 0 || groups.empty() || !groups.back().takes(t)) {
-        groups.push_back({&t, 0, 0});
-        left = share - work(p, t);
-      }
-      groups.back().count++, groups.back().rows += t.rows;
-    }
-  }
-
-  static long work(const Places& p, const Task& t) {
-    const long last = p.position(t, t.rows - 1);
-    return t.rows * (last - p.first_visible(last));
-  }
 };
+
+// The tasks in groups: one of many rows alone, and neighbours of few rows up to a share of the work. These are so short that
+// taking each apart would cost a quarter of the time where cores share no cache.
+inline std::vector<TaskGroup> groups_of(const std::vector<Task>& tasks, const Places& p, int threads) {
+  long all = 0, left = 0;  // of the work; left: what the last group may still take
+  for (const Task& t : tasks) all += work(p, t);
+  const long share = all / (GROUPS_A_THREAD * threads);
+  std::vector<TaskGroup> groups;
+  for (const Task& t : tasks) {
+    const long some = work(p, t);
+    if (groups.empty() || left < some || !groups.back().takes(t)) {
+      groups.push_back({&t, 0, 0});
+      left = share;
+    }
+    left -= some;
+    groups.back().count++, groups.back().rows += t.rows;
+  }
+  return groups;
+}
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Attention of a few rows, as decodes have them, and of any number of rows in float32: one task, over the keys of one part
-// or of all parts.
+// Attention of a few rows, as decodes have them, and of any number of rows in float32: one task over the keys of one part,
+// or a group of tasks over all parts.
 //
 // Softmax is computed online, over tiles of keys. Tiles and parts begin at fixed positions of a sequence, and a tile
 // that a row cannot see leaves the row's state unchanged, bit for bit. So a row's result depends neither on the other

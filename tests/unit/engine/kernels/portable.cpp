@@ -197,8 +197,8 @@ void check_attention(long product, bool codes, long tokens, long window) {
     }
 }
 
-// Decodes of different lengths, so many that a thread takes several of their tasks together: each gets the bits of one alone.
-// `shared`: they have the same blocks, from the first one on; else each has an order of its own.
+// Decodes of different lengths get the bits of each alone; a thread takes the tasks of many together. `shared`: they have the
+// same blocks, from the first one on; else each has an order of its own.
 void check_decodes(long product, bool codes, long sequences, long count, bool shared) {
   const long tokens = count * BLOCK;
   Floats keys(tokens * KV_HEADS * DIM), values(keys);
@@ -311,7 +311,8 @@ int main() {
       for (const bool codes : {false, true}) {
         for (const long tokens : {1L, 21L, LENGTH})
           check_attention(product, codes, tokens, 0), check_attention(product, codes, tokens, 40);
-        check_decodes(product, codes, 6, 20, true), check_decodes(product, codes, 60, 80, false);
+        for (const long sequences : {6, 60}) check_decodes(product, codes, sequences, 20, true);
+        check_decodes(product, codes, 60, 80, false);
         check_layers(product, codes);
       }
     }
