@@ -66,6 +66,9 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     completion_tokens: int = 0  # over the choices returned, end tokens included
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     discarded_tokens: int = 0  # generated for candidates and beams that lost, so for no returned choice
+    reasoning_tokens: int = (
+        0  # of `completion_tokens`: those before what the model says, where its format is known
+    )
 
     @property
     def generated_tokens(self) -> int:
@@ -75,17 +78,19 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     @classmethod
     def total(cls, usages: Iterable[Usage]) -> Usage:
         """The sum over several requests."""
-        prompt = completion = cached = discarded = 0
+        prompt = completion = cached = discarded = reasoning = 0
         for usage in usages:
             prompt += usage.prompt_tokens
             completion += usage.completion_tokens
             cached += usage.cached_tokens
             discarded += usage.discarded_tokens
+            reasoning += usage.reasoning_tokens
         return cls(
             prompt_tokens=prompt,
             completion_tokens=completion,
             cached_tokens=cached,
             discarded_tokens=discarded,
+            reasoning_tokens=reasoning,
         )
 
 

@@ -12,7 +12,7 @@ from tests.conformance.fields import Bounds
 BOOLEAN: Final[tuple[list[Any], list[Any]]] = ([True, False, None], [1, 0, "true"])
 PENALTY: Final[tuple[list[Any], list[Any]]] = ([-2, 2, 0.5, None], [-2.01, 2.01, "1", True])
 
-SHARED: Final[Bounds] = {
+ANSWER: Final[Bounds] = {  # of all bodies that generate
     "model": ([], [None, 5, "", ["demo"], "x" * 257]),
     "temperature": ([0, 0.0, 2, 1, None], [-0.01, 2.01, "1", True]),
     "top_p": ([0.001, 1, None], [0, -0.1, 1.01, "1", True]),
@@ -39,17 +39,20 @@ SHARED: Final[Bounds] = {
     "ignore_eos": BOOLEAN,
     "include_stop_str_in_output": BOOLEAN,
     "skip_special_tokens": BOOLEAN,
+    "priority": ([-4, 0, 4, None], [-5, 5, 1.5, "1"]),
+    "user": (["", "ann", "x" * 512, None], ["x" * 513, 5]),
+    "stream": BOOLEAN,
+    "timeout": ([60, 3600, None], [0, -1, 3600.1, "1", True]),
+}  # fmt: skip
+SHARED: Final[Bounds] = {  # of chats and completions
+    **ANSWER,
     "n": ([1, 3, pytest.param(128, marks=pytest.mark.full), None], [0, -1, 129, 1.5, "1", True]),
     "best_of": ([1, 3, None], [0, 129, 1.5, "1"]),
     "use_beam_search": ([False, None], [1, "true"]),
     "prompt_logprobs": ([0, 20, None], [-1, 21, 1.5, "1", True]),
-    "priority": ([-4, 0, 4, None], [-5, 5, 1.5, "1"]),
-    "user": (["", "ann", "x" * 512, None], ["x" * 513, 5]),
-    "stream": BOOLEAN,
     "stream_options": ([None], [{}, {"include_usage": True}, 5]),
     "return_token_ids": BOOLEAN,
     "return_tokens_as_token_ids": BOOLEAN,
-    "timeout": ([60, 3600, None], [0, -1, 3600.1, "1", True]),
     "response_format": ([{"type": "text"}, {"type": "json_object"}, None], [{"type": "xml"}, {}, 5]),
     "guided_regex": (["[a-z]+", None], ["", 5]),
     "guided_choice": ([["a", "b"], None], [[], [""], "a", 5]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,7 +65,7 @@ class Document:
         words = {each["const"] for each in listed if "const" in each}
         (inner,) = (each["contentSchema"] for each in listed if "contentSchema" in each)
         for event in body.decode().split("\n\n"):
-            told = event.removeprefix("data:").strip()
+            told = re.sub(r"\A(event: \S+\n)?data:", "", event).strip()  # some events have a name
             if event and not event.startswith(":") and told not in words:
                 yield from self._mismatch(f"{where}, event", inner, told)
 

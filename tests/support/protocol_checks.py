@@ -29,6 +29,7 @@ from serve_app.api.dialects.mindie.pages import StopBody
 from serve_app.api.dialects.openai import chat as openai_chat
 from serve_app.api.dialects.openai import completions as openai_completions
 from serve_app.api.dialects.openai import embeddings as openai_embeddings
+from serve_app.api.dialects.openai.responses.body import ResponseBody
 from serve_app.api.dialects.ovms import chat as ovms_chat
 from serve_app.api.dialects.ovms import completions as ovms_completions
 from serve_app.api.dialects.ovms import embeddings as ovms_embeddings
@@ -50,6 +51,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "chat": {"": openai_chat.ChatBody},
         "completions": {"": openai_completions.CompletionBody},
         "embeddings": {"": openai_embeddings.EmbeddingBody},
+        "responses": {"": ResponseBody},
     },
     "Databricks": {
         "chat": {"": databricks_chat.ChatBody},
@@ -68,6 +70,8 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "rerank": {"": ovms_rerank.RerankBody},
     },
 }
+
+NESTED: Final = {"stream_options", "reasoning"}  # fields with a model of their own
 
 ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
     "OpenAI": RENDERERS[Family.OPENAI],
@@ -186,7 +190,7 @@ def known_fields(protocol: str, route: str, bodies: Mapping[str, type[WireModel]
         found |= {prefix + name: "" for name in body.beside()}
         for name in body.model_fields:
             found[prefix + name] = told_range(body, name)
-            if name == "stream_options":
+            if name in NESTED:
                 nested = nested_model(body, name)
                 found |= {
                     f"{prefix}{name}.{member}": told_range(nested, member) for member in nested.model_fields

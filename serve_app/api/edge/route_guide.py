@@ -25,12 +25,12 @@ _CHATS: Final = "chats are answered by POST /v1/chat/completions"
 
 # APIs of other products that clients try, by the end of the path.
 _ELSEWHERE: Final = {
-    "/responses": f"OpenAI's Responses API is not served; {_CHATS}",
     "/messages": f"Anthropic's Messages API is not served; {_CHATS}",
     "/api/chat": f"Ollama's API is not served; {_CHATS}",
     "/api/generate": "Ollama's API is not served; texts are completed by POST /v1/completions",
     "/api/tags": "Ollama's API is not served; models are listed by GET /v1/models",
 }
+_KEPT: Final = "no response is kept here, so none can be read, cancelled or deleted"
 _MANAGED: Final = (
     "endpoints are managed below /api/2.0/serving-endpoints, and GET /serving-endpoints/models lists models"
 )
@@ -57,6 +57,8 @@ class RouteGuide:
     def _hint(self, path: str) -> str | None:
         if path.rstrip("/") == "/serving-endpoints":
             return _MANAGED
+        if "/responses/" in path:
+            return _KEPT
         for other in _variants(path):
             if (method := self._method(other)) is not None:
                 return f"perhaps {asked(method, other)} was meant"

@@ -38,6 +38,7 @@ class ChoiceState:
     wants_logprobs: bool
     parser: AnswerParser | None = None  # None: the text itself is the answer
     num_tokens: int = 0  # tokens that are shown or billed, and the end token
+    num_reasoning: int = 0  # of those, up to the last that brought thoughts
     cumulative_logprob: float = 0.0
     finish: FinishReason | None = None
     stop: str | int | None = None
@@ -81,7 +82,10 @@ class ChoiceState:
         if self.parser is None:
             parts = AnswerPart(step.text + tail)
         else:
-            parts = parts.followed_by(self.parser.feed(tail, last=finish is not None))
+            rest = self.parser.feed(tail, last=finish is not None)
+            if rest.reasoning:
+                self.num_reasoning = self.num_tokens
+            parts = parts.followed_by(rest)
             if self.parser.complete and finish is not FinishReason.ERROR:
                 # The calls are complete, whatever else ended the sequence in the same step.
                 cut = output.finish is None
@@ -97,29 +101,30 @@ class ChoiceState:
     def _read(self, token_ids: Sequence[int], *, end_token: bool) -> tuple[TextStep, AnswerPart]:
         """What new tokens say, up to the one that ends the answer; without a parser it is all in the step.
 
-        Tokens that come together are read one by one where a call may end the answer: what a draft or a
-        grammar brought behind the call is no part of it.
+        Tokens that come together are read one by one where a call may end the answer, since what a draft or
+        a grammar brought behind the call is no part of it, and where thoughts are counted.
         """
         parser = self.parser
         if parser is None:
             return self.output.push(token_ids, end_token=end_token), AnswerPart()
-        size = 1 if parser.ends_itself else max(1, len(token_ids))
+        size = 1 if parser.ends_itself or parser.thinks else max(1, len(token_ids))
         text, used, stop, parts = "", 0, None, AnswerPart()
         for start in range(0, len(token_ids), size):
             piece = token_ids[start : start + size]
             step = self.output.push(piece, end_token=end_token and start + size >= len(token_ids))
             text, used, stop = text + step.text, used + step.num_tokens_used, step.stop
-            parts = parts.followed_by(parser.feed(step.text, last=False))
+            part = parser.feed(step.text, last=False)
+            if part.reasoning:
+                self.num_reasoning = self.num_tokens + used
+            parts = parts.followed_by(part)
             if stop is not None or parser.complete:
                 break
         return TextStep(text, used, stop), parts
 
     def replay(self, token_ids: Sequence[int]) -> bool:
         """Read tokens that the client has; returns False if they end the choice, so are not its own."""
-        step = self.output.push(token_ids)
+        step, _ = self._read(token_ids, end_token=False)
         self.num_tokens += step.num_tokens_used
-        if self.parser is not None:
-            self.parser.feed(step.text, last=False)
         return step.stop is None and not (self.parser is not None and self.parser.complete)
 
     def score(self, length_penalty: float | None) -> float:

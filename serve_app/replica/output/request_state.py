@@ -77,6 +77,7 @@ class RequestState:
         self._searched = 0  # tokens of all beams
         self._told = Usage()  # the usage in the last delta
         self._counted = 0  # tokens that another replica told of, also of choices that it had not delivered
+        self._thought = 0  # of those, the tokens of thoughts
         self._prompt_logprobs: tuple[TextLogprob, ...] | None = None
         self._prompt_sent: set[int] = set()
         self._open = self._sequences
@@ -98,6 +99,7 @@ class RequestState:
             completion_tokens=completion,
             cached_tokens=self._cached_tokens,
             discarded_tokens=generated - completion,
+            reasoning_tokens=max(sum([c.num_reasoning for c in chosen]), self._thought),
         )
 
     def go_on(self, resume: Resume, begun: Sequence[ChoiceSoFar]) -> None:
@@ -111,6 +113,7 @@ class RequestState:
         if not begun:
             return
         self._computed, self._counted, self._told = usage.prompt_tokens, usage.completion_tokens, usage
+        self._thought = usage.reasoning_tokens
         for index, told in enumerate(begun):
             choice = self._choices[index]
             choice.timing = told.timing

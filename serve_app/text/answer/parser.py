@@ -37,6 +37,11 @@ class AnswerParser:
         return self._tools is not None and self._tools.num_calls > 0
 
     @property
+    def thinks(self) -> bool:
+        """Whether thoughts are told apart."""
+        return self._reasoning is not None
+
+    @property
     def ends_itself(self) -> bool:
         """Whether an answer ends with its last call, before the model ends it."""
         return self._tools is not None and self._tools.limited

@@ -128,6 +128,10 @@ ROUTES: Final[Mapping[str, Route]] = {
     "openai completions": Route(
         protocol=of.OPENAI, path="/openai/v1/completions", **TEXT, fields=IN_BODY, wrong=HOT, streams=True
     ),
+    "openai responses": Route(
+        protocol=of.OPENAI, path="/openai/v1/responses", **{**TEXT, "prompt": "input"}, wrong=HOT,
+        fields={"model": "{model}", "max_output_tokens": 2}, streams=True, blamed="input",
+    ),
     "openai embeddings": Route(protocol=of.OPENAI, path="/openai/v1/embeddings", **INPUT),
     "databricks invocations": Route(
         protocol=of.DATABRICKS, path="/serving-endpoints/{model}/invocations", **CHAT, wrong=HOT,

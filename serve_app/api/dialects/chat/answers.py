@@ -101,6 +101,12 @@ class CachedTokens(TypedDict):
     cached_tokens: int
 
 
+class ReasoningTokens(TypedDict):
+    """Tokens of the output that came before what the model says."""
+
+    reasoning_tokens: int
+
+
 class EmbeddingUsage(TypedDict):
     """Tokens of the texts."""
 

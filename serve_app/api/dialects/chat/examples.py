@@ -15,6 +15,10 @@ CHAT: Final[dict[str, Any]] = {
 COMPLETION: Final[dict[str, Any]] = {
     "a continuation": {"model": _MODEL, "prompt": "2 + 2 =", "max_tokens": 8, "temperature": 0},
 }
+RESPONSE: Final[dict[str, Any]] = {
+    "a question": {"model": _MODEL, "input": _MESSAGES[0]["content"], "temperature": 0.1},
+    "a stream": {"model": _MODEL, "input": _MESSAGES, "stream": True, "max_output_tokens": 32},
+}
 EMBEDDING: Final[dict[str, Any]] = {"two texts": {"model": "demo-embed", "input": _TEXTS}}
 RERANK: Final[dict[str, Any]] = {
     "two documents": {"model": "demo-embed", "query": _TEXTS[0], "documents": _TEXTS}

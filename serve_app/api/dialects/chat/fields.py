@@ -1,4 +1,4 @@
-"""Fields that both OpenAI bodies share, with their ranges, and what they mean to a request."""
+"""Fields that bodies of OpenAI's protocol share, with their ranges, and what they mean to a request."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SAME = (
 )
 
 # A replica's names of fields -> ours, where they differ.
-_NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
+NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 
 # Fields of chats that would change the answer of a completion if they were ignored.
 _OF_CHATS: Final = ("tools", "functions", "function_call")
@@ -52,11 +52,8 @@ class UsageOptions(StreamOptions):
     continuous_usage_stats: Annotated[bool | None, Boolean] = None
 
 
-class SharedFields(BeamFields):
-    """Everything but the prompt, its length and log-probabilities. None: absent."""
-
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
-    fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
+class AnswerFields(WireModel):
+    """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     temperature: Annotated[float | None, Number(0, limits.MAX_TEMPERATURE)] = None
@@ -89,18 +86,62 @@ class SharedFields(BeamFields):
     ignore_eos: Annotated[bool | None, Boolean] = None
     include_stop_str_in_output: Annotated[bool | None, Boolean] = None
     skip_special_tokens: Annotated[bool | None, Boolean] = None
-    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
-    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
-    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     priority: Annotated[int | None, Integer(-limits.MAX_PRIORITY, limits.MAX_PRIORITY)] = (
         None  # lower: earlier
     )
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     stream: Annotated[bool | None, Boolean] = None
+    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
+
+    def endpoint(self, of_path: str | None) -> str:
+        """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
+        name = self.model if of_path is None else of_path
+        if name is None:
+            raise InvalidField("model", "is required")
+        return name
+
+    def sampling(self, max_tokens: int | None) -> SamplingParams:
+        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        given = {name: value for name, value in fields.items() if value is not None}
+        return SamplingParams(
+            **given,
+            top_k=max(self.top_k or 0, 0),  # -1 also means off
+            no_repeat_ngram=self.no_repeat_ngram_size or 0,
+            processors=self.logits_processors or (),
+            seed=None if self.seed is None else self.seed % 2**64,
+            max_tokens=max_tokens,
+        )
+
+    @property
+    def left_to_model(self) -> tuple[str, ...]:
+        """The fields of the sampling that this body leaves to the model, the length not among them."""
+        return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
+
+    def row_options(self) -> dict[str, Any]:
+        """The fields of a `GenerateRequest` that the fields of this class decide."""
+        return {
+            "left_to_model": self.left_to_model,
+            "priority": -(self.priority or 0),
+            "stop": self.stop or (),
+            "include_stop": bool(self.include_stop_str_in_output),
+            "skip_special_tokens": self.skip_special_tokens is not False,
+            "bad_words": self.bad_words or (),
+            "stream": bool(self.stream),
+        }
+
+
+class SharedFields(AnswerFields, BeamFields):
+    """Everything but the prompt, its length and log-probabilities. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
+    fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
+
+    n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
+    best_of: Annotated[int | None, Integer(1, limits.MAX_BEST_OF)] = None
+    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     stream_options: UsageOptions | None = None
     return_token_ids: Annotated[bool | None, Boolean] = None
     return_tokens_as_token_ids: Annotated[bool | None, Boolean] = None
-    timeout: Annotated[float | None, Number(0, limits.MAX_TIMEOUT_S, above=True)] = None
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""
@@ -114,13 +155,6 @@ class SharedFields(BeamFields):
             raise InvalidField("prompt_logprobs", "cannot be streamed")
         if self.stream_options is not None and not self.stream:
             raise InvalidField("stream_options", "only allowed when stream is true")
-
-    def endpoint(self, of_path: str | None) -> str:
-        """The endpoint asked for: the path's, else the body's. Raises InvalidField."""
-        name = self.model if of_path is None else of_path
-        if name is None:
-            raise InvalidField("model", "is required")
-        return name
 
     def _check_fields_of_chats(self) -> None:
         extra = self.__pydantic_extra__ or {}
@@ -144,7 +178,7 @@ class SharedFields(BeamFields):
         extra = self.__pydantic_extra__ or {}
         given = [name for name in GRAMMAR_FIELDS if extra.get(name) is not None]
         grammar = {"response_format": given[-1]} if given else {}
-        return {**_NAMES, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
+        return {**NAMES, **(beam_names(self.best_of) if self.use_beam_search else {}), **grammar}
 
     @property
     def include_usage(self) -> bool:
@@ -154,23 +188,6 @@ class SharedFields(BeamFields):
     def continuous_usage(self) -> bool:
         """Whether every chunk of a stream tells the usage so far."""
         return self.include_usage and bool(self.stream_options and self.stream_options.continuous_usage_stats)
-
-    def sampling(self, max_tokens: int | None) -> SamplingParams:
-        fields: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
-        given = {name: value for name, value in fields.items() if value is not None}
-        return SamplingParams(
-            **given,
-            top_k=max(self.top_k or 0, 0),  # -1 also means off
-            no_repeat_ngram=self.no_repeat_ngram_size or 0,
-            processors=self.logits_processors or (),
-            seed=None if self.seed is None else self.seed % 2**64,
-            max_tokens=max_tokens,
-        )
-
-    @property
-    def left_to_model(self) -> tuple[str, ...]:
-        """The fields of the sampling that this body leaves to the model, the length not among them."""
-        return tuple(name for name in LEFT_TO_MODEL if name != "max_tokens" and getattr(self, name) is None)
 
     def form(self) -> Form:
         """What the answer must match. Raises InvalidField or UnsupportedField."""
@@ -183,16 +200,10 @@ class SharedFields(BeamFields):
         """
         beam = self.beam(self.n, self.best_of)
         return {
-            "left_to_model": self.left_to_model,
+            **self.row_options(),
             "n": self.n or 1,
             "best_of": self.best_of if beam is None else None,
             "beam": beam,
-            "priority": -(self.priority or 0),
-            "stop": self.stop or (),
-            "include_stop": bool(self.include_stop_str_in_output),
-            "skip_special_tokens": self.skip_special_tokens is not False,
-            "bad_words": self.bad_words or (),
-            "stream": bool(self.stream),
             "prompt_ids": bool(self.return_token_ids),
             "grammar": grammar,
         }

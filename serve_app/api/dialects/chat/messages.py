@@ -6,6 +6,7 @@ so that it never reaches a template.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any, Final
 
 import pydantic_core
@@ -54,17 +55,17 @@ def _message(value: Any, where: str) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "system" if role == "developer" else role}
     calls = value.get("tool_calls") if role == "assistant" else None
     legacy_call = value.get("function_call") if role == "assistant" else None
-    content = _content(value.get("content"), f"{where}.content")
+    content = parse_content(value.get("content"), f"{where}.content")
     if content is None and role != "assistant":
         raise _invalid(f"{where}.content", "is required")
     # Templates concatenate content; an assistant's turn may hold tool calls alone.
     message["content"] = content or ""
     if value.get("name") is not None:
-        message["name"] = _name(value["name"], f"{where}.name")
+        message["name"] = parse_name(value["name"], f"{where}.name")
     if role == "assistant":
         for field in _REASONING:
             if value.get(field) is not None:
-                message["reasoning_content"] = _string(value[field], f"{where}.{field}")
+                message["reasoning_content"] = parse_string(value[field], f"{where}.{field}")
                 break
         if calls:
             message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
@@ -75,19 +76,19 @@ def _message(value: Any, where: str) -> dict[str, Any]:
     if role == "tool":
         if value.get("tool_call_id") is None:
             raise _invalid(f"{where}.tool_call_id", "is required")
-        message["tool_call_id"] = _name(value["tool_call_id"], f"{where}.tool_call_id")
+        message["tool_call_id"] = parse_name(value["tool_call_id"], f"{where}.tool_call_id")
     return message
 
 
 def _function_result(value: dict[str, Any], where: str) -> dict[str, Any]:
     """The deprecated role `function`, as the answer of a tool."""
-    name = _name(value.get("name"), f"{where}.name")
-    content = _content(value.get("content"), f"{where}.content") or ""
+    name = parse_name(value.get("name"), f"{where}.name")
+    content = parse_content(value.get("content"), f"{where}.content") or ""
     return {"role": "tool", "content": content, "name": name, "tool_call_id": _legacy_id(name)}
 
 
 def _legacy_call(value: Any, where: str) -> dict[str, Any]:
-    call = _call(value, where)
+    call = parse_call(value, where)
     return {**call, "id": _legacy_id(call["function"]["name"])}
 
 
@@ -96,8 +97,11 @@ def _legacy_id(name: str) -> str:
     return f"function_{name}"
 
 
-def _content(value: Any, where: str) -> str | None:
-    """A string, or text parts joined by line breaks."""
+def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) -> str | None:
+    """A string, or text parts joined by line breaks; `kinds`: the types of such parts. None: null.
+
+    Raises InvalidField or UnsupportedField.
+    """
     if value is None or isinstance(value, str):
         return value
     if not isinstance(value, list) or len(value) > MAX_CONTENT_PARTS:
@@ -108,10 +112,10 @@ def _content(value: Any, where: str) -> str | None:
             raise _invalid(f"{where}.{i}", "must be an object with a type")
         if part["type"] == "refusal" and isinstance(part.get("refusal"), str):
             texts.append(part["refusal"])
-        elif part["type"] != "text":
+        elif part["type"] not in kinds:
             raise UnsupportedField(f"{where}.{i}.type", "only text parts are available")
         else:
-            texts.append(_string(part.get("text"), f"{where}.{i}.text"))
+            texts.append(parse_string(part.get("text"), f"{where}.{i}.text"))
     return "\n".join(texts)
 
 
@@ -123,18 +127,19 @@ def _tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
         at = f"{where}.{i}"
         if not isinstance(call, dict) or call.get("type", "function") != "function":
             raise _invalid(at, "must be a call of type function")
-        checked = _call(call.get("function"), f"{at}.function")
+        checked = parse_call(call.get("function"), f"{at}.function")
         if call.get("id") is not None:
-            checked["id"] = _name(call["id"], f"{at}.id")
+            checked["id"] = parse_name(call["id"], f"{at}.id")
         calls.append(checked)
     return calls
 
 
-def _call(function: Any, where: str) -> dict[str, Any]:
+def parse_call(function: Any, where: str) -> dict[str, Any]:
+    """An earlier call as templates want it, of its `name` and `arguments`. Raises InvalidField."""
     if not isinstance(function, dict):
         raise _invalid(where, "must be an object")
-    arguments = _string(function.get("arguments"), f"{where}.arguments")
-    name = _name(function.get("name"), f"{where}.name")
+    arguments = parse_string(function.get("arguments"), f"{where}.arguments")
+    name = parse_name(function.get("name"), f"{where}.name")
     return {"type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
 
 
@@ -148,13 +153,15 @@ def _arguments(text: str) -> dict[str, Any] | str:
     return value if isinstance(value, dict) else text
 
 
-def _string(value: Any, where: str) -> str:
+def parse_string(value: Any, where: str) -> str:
+    """Raises InvalidField for anything but a string."""
     if not isinstance(value, str):
         raise _invalid(where, "must be a string")
     return value
 
 
-def _name(value: Any, where: str) -> str:
+def parse_name(value: Any, where: str) -> str:
+    """The name of a function, a call or a participant. Raises InvalidField."""
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME_CHARS:
         raise _invalid(where, f"must be a string of 1 to {MAX_NAME_CHARS} characters")
     return value

@@ -62,20 +62,20 @@ def parse_tools(
     tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS, subset: bool = False
 ) -> ToolOffer:
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
-    offered = _offered(tools, "tools", _function_of_tool, max_tools, subset)
-    chosen = _choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
-    return ToolOffer(offered, chosen, ignored=_not_enforced(offered, chosen, "tools.{}.function"))
+    offered = parse_offered(tools, "tools", _function_of_tool, max_tools, subset)
+    chosen = parse_choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
+    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, "tools.{}.function"))
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
     """What the deprecated `functions` and `function_call` say. Raises as `parse_tools`."""
-    offered = _offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS, subset)
-    choice = _choice(call, "function_call", offered, lambda value: value, parallel=False)
-    ignored = _not_enforced(offered, choice, "functions.{}")
+    offered = parse_offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS, subset)
+    choice = parse_choice(call, "function_call", offered, lambda value: value, parallel=False)
+    ignored = not_enforced(offered, choice, "functions.{}")
     return ToolOffer(offered, choice, legacy=True, ignored=ignored)
 
 
-def _not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str) -> tuple[str, ...]:
+def not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str) -> tuple[str, ...]:
     """Keywords of parameters that calls are not made to match, where calls are forced at all."""
     if choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return ()
@@ -89,13 +89,17 @@ def _not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place
     return tuple(found)
 
 
-def _offered(
+def parse_offered(
     value: Any,
     field: str,
     function_of: Callable[[Any, str], tuple[Any, str]],
     max_tools: int,
     subset: bool,
 ) -> tuple[dict[str, Any], ...]:
+    """The checked tools of a list. Raises InvalidField or UnsupportedField.
+
+    `function_of`: the function of an item, and where it lies. `subset`: `strict` means OpenAI's.
+    """
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > max_tools:
@@ -165,7 +169,7 @@ def _check_schema(schema: Any, where: str) -> None:
                 raise _invalid(where, "a reference must point into the same schema (#...)")
 
 
-def _choice(
+def parse_choice(
     value: Any,
     field: str,
     offered: tuple[dict[str, Any], ...],
@@ -173,6 +177,7 @@ def _choice(
     *,
     parallel: bool,
 ) -> ToolChoice:
+    """A word, or the tool that `named` finds in an object. Raises InvalidField."""
     if value is None:
         return ToolChoice(parallel=parallel)
     words = _WORDS[field]

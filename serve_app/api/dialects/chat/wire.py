@@ -109,7 +109,13 @@ def usage_totals(usage: Usage) -> dict[str, int]:
 
 
 def usage_fields(usage: Usage) -> dict[str, Any]:
-    return {**usage_totals(usage), "prompt_tokens_details": {"cached_tokens": usage.cached_tokens}}
+    fields: dict[str, Any] = {
+        **usage_totals(usage),
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+    if usage.reasoning_tokens:
+        fields["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
+    return fields
 
 
 def usage_chunk(head: Head, usage: Usage) -> bytes:

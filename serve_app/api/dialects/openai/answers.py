@@ -14,6 +14,7 @@ from serve_app.api.dialects.chat.answers import (
     LegacyLogprobs,
     Logprobs,
     PromptLogprobs,
+    ReasoningTokens,
     ToolCall,
     ToolCallPiece,
     TotalUsage,
@@ -40,9 +41,10 @@ class ErrorBody(TypedDict):
 
 
 class Usage(TotalUsage):
-    """Tokens of the prompt, of the output and of both, and how many were found in the cache."""
+    """Tokens of the prompt, of the output and of both; those found in the cache, and those of thoughts."""
 
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: NotRequired[ReasoningTokens]
 
 
 class Head(TypedDict):

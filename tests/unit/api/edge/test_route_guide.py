@@ -17,11 +17,9 @@ def words(body: dict[str, object]) -> str:
 @pytest.mark.parametrize(
     ("method", "path", "told"),
     [
-        (
-            "POST",
-            "/v1/responses",
-            "Responses API is not served; chats are answered by POST /v1/chat/completions",
-        ),
+        ("POST", "/responses", "perhaps POST /v1/responses was meant"),
+        ("GET", "/v1/responses/resp_1", "no response is kept here"),
+        ("POST", "/v1/responses/resp_1/cancel", "no response is kept here"),
         (
             "POST",
             "/v1/messages",

@@ -114,7 +114,34 @@ def test_after_some_tokens_the_rest_is_told_as_without_a_break(folder: Path, nam
         assert at_once.replay(ids[:count])
         assert all(in_pieces.replay((token,)) for token in ids[:count])
         assert at_once.num_tokens == in_pieces.num_tokens == count
+        assert at_once.num_reasoning == in_pieces.num_reasoning <= count
         assert told(at_once, ids[count:]) == told(in_pieces, ids[count:]) == whole[count:], (name, count)
+
+
+def test_thoughts_are_counted_however_their_tokens_come(folder: Path) -> None:
+    """One by one, all at once as a draft brings them, read again, or cut in the middle of a thought."""
+    new, tokenizer = making(folder, HERMES)
+    thoughts, said = (
+        tokenizer.encode_now(text, add_special_tokens=False)
+        for text in ("<think>\n hm so", "</think>\n\nSo it is.")
+    )
+    ids = [*thoughts, *said]
+
+    def counted(*pieces: list[int], replayed: int = 0) -> int:
+        choice = new()
+        assert choice.replay(ids[:replayed])
+        for piece in pieces:
+            choice.push(EngineOutput(request_id="r", index=0, token_ids=tuple(piece)))
+        choice.push(EngineOutput(request_id="r", index=0, finish=FinishReason.LENGTH))
+        return choice.num_reasoning
+
+    assert counted(*([token] for token in ids)) == len(thoughts)
+    assert counted(ids) == counted(ids[:2], ids[2:]) == len(thoughts)
+    assert counted(ids[-3:], replayed=len(ids) - 3) == counted(ids[2:], replayed=2) == len(thoughts)
+    assert counted(thoughts) == len(thoughts)
+    assert counted(thoughts[:2]) <= 2
+    plain = tokenizer.encode_now("It is so.", add_special_tokens=False)
+    assert counted(plain) == 0
 
 
 def test_tokens_that_end_an_answer_are_not_its_own(folder: Path) -> None:

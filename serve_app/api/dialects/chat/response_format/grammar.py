@@ -73,16 +73,21 @@ def _response_format(value: Any, field: str, at: str = "", *, subset: bool = Fal
         return Form(Grammar(kind=GrammarKind.JSON))
     if not isinstance(form, dict):
         raise InvalidField(field, "json_schema must be an object")
+    return parse_named_schema(form, field, "json_schema.", subset=subset)
+
+
+def parse_named_schema(form: Mapping[str, Any], field: str, at: str = "", *, subset: bool) -> Form:
+    """A schema with a name; `at`: the place of its members in the field. Raises InvalidField."""
     name, strict = form.get("name"), form.get("strict")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidField(field, "json_schema.name must be 1 to 64 letters, digits, underscores or dashes")
+        raise InvalidField(field, f"{at}name must be 1 to 64 letters, digits, underscores or dashes")
     if not isinstance(form.get("description", ""), str | None):
-        raise InvalidField(field, "json_schema.description must be a string")
+        raise InvalidField(field, f"{at}description must be a string")
     if not isinstance(strict, bool | None):
-        raise InvalidField(field, "json_schema.strict must be true or false")
+        raise InvalidField(field, f"{at}strict must be true or false")
     if not isinstance(form.get("schema"), dict):
-        raise InvalidField(field, "json_schema.schema must be an object")
-    return _schema(form["schema"], field, "json_schema.schema", strict=bool(strict), subset=subset)
+        raise InvalidField(field, f"{at}schema must be an object")
+    return _schema(form["schema"], field, f"{at}schema", strict=bool(strict), subset=subset)
 
 
 def _schema(value: Any, field: str, at: str = "", *, strict: bool = False, subset: bool = False) -> Form:

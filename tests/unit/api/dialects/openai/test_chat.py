@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serve_app.api.dialects.chat.wire import logprob_value
+from serve_app.api.dialects.chat.wire import logprob_value, usage_fields
 from serve_app.errors import InvalidBody, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 from serve_app.types import FinishReason, SamplingParams, Templating, TokenDelta, Usage
@@ -231,6 +231,14 @@ def test_the_bytes_of_a_stream(monkeypatch):
         b'{},"logprobs":null,"finish_reason":"stop"}]}',
     ]
     assert parts[-2:] == [b"data: [DONE]", b""]
+
+
+def test_usage_tells_the_tokens_of_thoughts():
+    assert "completion_tokens_details" not in usage_fields(Usage(completion_tokens=9))
+    thought = usage_fields(Usage(completion_tokens=9, reasoning_tokens=4))
+    assert thought["completion_tokens_details"] == {"reasoning_tokens": 4}
+    total = Usage.total([Usage(reasoning_tokens=4), Usage(reasoning_tokens=3)])
+    assert total.reasoning_tokens == 7
 
 
 def test_usage_comes_in_a_chunk_without_choices_and_is_null_before(monkeypatch):

@@ -1,0 +1,144 @@
+"""The items of a response's output, as they grow: what is thought, what is said, which tools are called.
+
+Each item writes its own events. Knows neither the order of items nor the response around them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Final, Protocol
+
+from serve_app.api.dialects.chat.wire import token_with_alternatives
+from serve_app.types import TextLogprob, ToolCallDelta
+
+IN_PROGRESS: Final = "in_progress"
+COMPLETED: Final = "completed"
+
+Fields = dict[str, Any]
+Event = tuple[str, Fields]  # its type, and its members but for those of every event
+
+
+class Item(Protocol):
+    """A part of the output."""
+
+    def fields(self, status: str) -> Fields:
+        """The item as it is now; `status` is in_progress, completed or incomplete."""
+        ...
+
+    def begin(self) -> Iterator[Event]:
+        """The events behind the one that adds the item."""
+        ...
+
+    def end(self) -> Iterator[Event]:
+        """The events before the one that tells the whole item."""
+        ...
+
+
+class _TextItem:
+    """An item with one part of text."""
+
+    delta_type: ClassVar[str]
+    done_type: ClassVar[str]
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self._texts: list[str] = []
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def add(self, text: str) -> None:
+        self._texts.append(text)
+
+    def part(self) -> Fields:
+        raise NotImplementedError
+
+    def begin(self) -> Iterator[Event]:
+        yield "response.content_part.added", {**self._place(), "part": self.part()}
+
+    def end(self) -> Iterator[Event]:
+        yield self.done_type, {**self._place(), "text": self.text, **self._beside()}
+        yield "response.content_part.done", {**self._place(), "part": self.part()}
+
+    def _place(self) -> Fields:
+        return {"item_id": self.id, "content_index": 0}
+
+    def _beside(self) -> Fields:
+        return {}
+
+
+class Reasoning(_TextItem):
+    """What the model thinks."""
+
+    delta_type = "response.reasoning_text.delta"
+    done_type = "response.reasoning_text.done"
+
+    def part(self) -> Fields:
+        return {"type": "reasoning_text", "text": self.text}
+
+    def fields(self, status: str) -> Fields:
+        content = [] if status == IN_PROGRESS else [self.part()]
+        return {"id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status}
+
+
+class Message(_TextItem):
+    """What the model says."""
+
+    delta_type = "response.output_text.delta"
+    done_type = "response.output_text.done"
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self._logprobs: list[Fields] = []
+
+    def list(self, tokens: Sequence[TextLogprob]) -> list[Fields]:
+        """Take the log-probabilities of tokens; returns them as an event tells them."""
+        listed = [token_with_alternatives(token) for token in tokens]
+        self._logprobs += listed
+        return listed
+
+    def part(self) -> Fields:
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self._logprobs}
+
+    def fields(self, status: str) -> Fields:
+        content = [] if status == IN_PROGRESS else [self.part()]
+        return {"id": self.id, "type": "message", "role": "assistant", "content": content, "status": status}
+
+    def _beside(self) -> Fields:
+        return {"logprobs": self._logprobs}
+
+
+class Call:
+    """A call of a tool."""
+
+    delta_type: Final = "response.function_call_arguments.delta"
+
+    def __init__(self, id: str, piece: ToolCallDelta) -> None:
+        """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
+        self.id = id
+        self.index = piece.index
+        self._call_id, self._name = piece.id or "", piece.name or ""
+        self._fragments: list[str] = []
+
+    def add(self, arguments: str) -> None:
+        self._fragments.append(arguments)
+
+    def begin(self) -> Iterator[Event]:
+        yield from ()
+
+    def end(self) -> Iterator[Event]:
+        yield (
+            "response.function_call_arguments.done",
+            {"item_id": self.id, "name": self._name, "arguments": "".join(self._fragments)},
+        )
+
+    def fields(self, status: str) -> Fields:
+        return {
+            "id": self.id,
+            "type": "function_call",
+            "call_id": self._call_id,
+            "name": self._name,
+            "arguments": "".join(self._fragments),
+            "status": status,
+        }

@@ -1,0 +1,164 @@
+"""The shapes of what the body of a response holds, for the OpenAPI document.
+
+Nothing is checked by these types: the parsers beside them do that, and tell more than a schema can.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal, NotRequired, TypeAlias
+
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
+
+from serve_app import limits
+from serve_app.api.dialects.chat.shapes import JsonSchema, Name, RefusalPart, ToolName
+from serve_app.api.dialects.fields import words
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+SUMMARIES: Final = ("auto", "concise", "detailed")
+VERBOSITIES: Final = ("low", "medium", "high")
+TIERS: Final = ("auto", "default", "flex", "scale", "priority")
+INCLUDABLE: Final = (
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "file_search_call.results",
+    "web_search_call.results",
+    "web_search_call.action.sources",
+    "message.input_image.image_url",
+    "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs",
+)
+
+
+@with_config(extra="allow")
+class InputText(TypedDict):
+    """A piece of text."""
+
+    type: Literal["input_text", "output_text", "text"]
+    text: str
+
+
+Content: TypeAlias = (
+    str | Annotated[list[InputText | RefusalPart], Field(max_length=limits.MAX_CONTENT_PARTS)]
+)
+
+
+@with_config(extra="allow")
+class InputMessage(TypedDict):
+    """What somebody says."""
+
+    type: NotRequired[Literal["message"]]
+    role: Literal["user", "assistant", "system", "developer"]
+    content: Content
+
+
+@with_config(extra="allow")
+class InputThought(TypedDict):
+    """A piece of what the model thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+@with_config(extra="allow")
+class InputSummary(TypedDict):
+    """A piece of the summary of what the model thought."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+@with_config(extra="allow")
+class InputReasoning(TypedDict):
+    """What the model thought in an earlier answer; it goes to the template with what it said next."""
+
+    type: Literal["reasoning"]
+    summary: NotRequired[list[InputSummary] | None]
+    content: NotRequired[list[InputThought] | None]
+
+
+@with_config(extra="allow")
+class InputCall(TypedDict):
+    """A call of a tool in an earlier answer."""
+
+    type: Literal["function_call"]
+    call_id: Name
+    name: Name
+    arguments: str
+
+
+@with_config(extra="allow")
+class InputCallOutput(TypedDict):
+    """What a tool answered."""
+
+    type: Literal["function_call_output"]
+    call_id: Name
+    output: Content
+
+
+Item: TypeAlias = InputMessage | InputReasoning | InputCall | InputCallOutput
+Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=limits.MAX_MESSAGES)]
+
+
+@with_config(extra="allow")
+class ResponseTool(TypedDict):
+    """A function that the model may call."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonSchema | None]
+    strict: NotRequired[bool | None]
+
+
+@with_config(extra="allow")
+class NamedResponseTool(TypedDict):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+@with_config(extra="allow")
+class AllowedTools(TypedDict):
+    """The tools of which one may, or must, be called."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedResponseTool], Field(min_length=1)]
+
+
+Tools: TypeAlias = Annotated[list[ResponseTool], Field(max_length=limits.MAX_TOOLS)]
+ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools
+
+
+@with_config(extra="allow")
+class PlainTextFormat(TypedDict):
+    """Any text, or any JSON object."""
+
+    type: Literal["text", "json_object"]
+
+
+@with_config(extra="allow")
+class SchemaTextFormat(TypedDict):
+    """JSON that matches a schema."""
+
+    type: Literal["json_schema"]
+    name: ToolName
+    schema: JsonSchema
+    strict: NotRequired[bool | None]
+    description: NotRequired[str | None]
+
+
+@with_config(extra="allow")
+class TextOptions(TypedDict):
+    """The form of the text."""
+
+    format: NotRequired[PlainTextFormat | SchemaTextFormat | None]
+    verbosity: NotRequired[Annotated[str, words(VERBOSITIES)] | None]
+
+
+_Key: TypeAlias = Annotated[str, Field(max_length=limits.MAX_METADATA_KEY_CHARS)]
+_Value: TypeAlias = Annotated[str, Field(max_length=limits.MAX_METADATA_VALUE_CHARS)]
+Metadata: TypeAlias = Annotated[dict[_Key, _Value], Field(max_length=limits.MAX_METADATA)]
+Include: TypeAlias = list[Annotated[str, words(INCLUDABLE)]]

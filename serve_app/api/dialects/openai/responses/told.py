@@ -1,0 +1,82 @@
+"""What the fields of a response's body do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.dialects.chat.fields import AnswerFields
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
+from serve_app.api.dialects.openai.told import CHAT, SHARED
+from serve_app.api.edge.told import Told
+
+_TEXTS: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts"
+_OF_CHATS: Final = (
+    "parallel_tool_calls",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+
+RESPONSES: Final[Mapping[str, Told]] = {
+    **{name: SHARED[name] for name in AnswerFields.model_fields},
+    **{name: CHAT[name] for name in _OF_CHATS},
+    "input": Told(
+        "a string is what the user says; the items of one turn of the assistant are one message",
+        accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items; required",
+    ),
+    "input.type": Told(
+        "any order; an item with a role is a message",
+        accepts="message, reasoning, function_call or function_call_output",
+    ),
+    "input.role": Told(
+        "of a message; developer counts as system", accepts="user, assistant, system or developer"
+    ),
+    "input.content": Told("of a message; parts are joined by line breaks", accepts=_TEXTS),
+    "input.call_id": Told(
+        "of a call, and of its output", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
+    ),
+    "input.arguments": Told("of a call: JSON as the model wrote it", accepts="a string"),
+    "input.output": Told("what the tool answered", accepts=_TEXTS),
+    "instructions": Told("default none; the system's message, before the input"),
+    "max_output_tokens": Told("default the model's, else up to the window; more than fits is an error"),
+    "top_logprobs": Told("alternatives a token; above 0 also turns log-probabilities on", default=0),
+    "include": Told(
+        "`message.output_text.logprobs` tells log-probabilities; the other words are ignored and listed",
+        accepts="a list of OpenAI's words",
+    ),
+    "tools": Told(
+        "default none; the model may call them",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+    ),
+    "tool_choice": Told(
+        "default auto; required and a name force a call",
+        accepts="none, auto, required, an object that names a tool, or one of type allowed_tools",
+    ),
+    "max_tool_calls": Told("ignored and listed: it counts calls of tools that the server runs"),
+    "text": Told("see its members", accepts="an object"),
+    "text.format": Told(
+        "default text; the answer matches",
+        accepts="an object: `type` is text, json_object, or json_schema with `name`, `schema`, `strict`, "
+        "`description`",
+    ),
+    "text.verbosity": Told("ignored and listed", accepts="low, medium or high"),
+    "reasoning": Told("see its members", accepts="an object"),
+    "reasoning.effort": Told(
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
+    ),
+    "reasoning.summary": Told("ignored and listed: thoughts are told in full"),
+    "stream_options": Told("see its member", accepts="an object; only with `stream: true`"),
+    "stream_options.include_obfuscation": Told("nothing is padded", default=False),
+    "truncation": Told("disabled; auto is an error, as input that does not fit is"),
+    "store": Told("nothing is kept; true is ignored and listed", default=False),
+    "metadata": Told(
+        "default none; told with the answer",
+        accepts=f"up to {limits.MAX_METADATA} names of up to {limits.MAX_METADATA_KEY_CHARS} characters, "
+        f"with strings of up to {limits.MAX_METADATA_VALUE_CHARS} characters",
+    ),
+    "safety_identifier": Told("a sticky key for A/B splits, where there is no `user`"),
+    "prompt_cache_key": Told("a sticky key, where there is neither of the two"),
+    "service_tier": Told("the server has one; flex, scale and priority are ignored and listed"),
+}
