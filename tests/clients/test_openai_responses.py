@@ -139,8 +139,9 @@ async def test_langchains_stream_adds_up(url: str) -> None:
     total: Any = None
     async for chunk in langchain(url).astream(CAPITAL):
         total = chunk if total is None else total + chunk
+    assert whole.usage_metadata is not None
     assert total.text == whole.text
-    assert total.usage_metadata["total_tokens"] == (whole.usage_metadata or {})["total_tokens"]
+    assert total.usage_metadata["total_tokens"] == whole.usage_metadata["total_tokens"]
 
 
 # --- pydantic-ai -------------------------------------------------------------------------------

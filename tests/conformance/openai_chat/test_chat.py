@@ -35,6 +35,7 @@ BOUNDS: Bounds = {
     "parallel_tool_calls": BOOLEAN,
     "functions": ([[], [FUNCTION], None], [5, [5], [FUNCTION, FUNCTION]]),
     "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
+    "reasoning_effort": (["none", "low", "max", None], ["much", "", 5]),
     "chat_template_kwargs": ([{}, {"enable_thinking": False}, None], [5, {"": 1}]),
     "add_generation_prompt": BOOLEAN,
     "continue_final_message": ([False, None], [1, 0, "true"]),

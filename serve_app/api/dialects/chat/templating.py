@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
@@ -19,6 +20,8 @@ from serve_app.types import Templating
 from serve_app.types.request import RESERVED_VARIABLES
 
 FIELD: Final = "chat_template_kwargs"
+
+EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")  # to think; OpenAI's words
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 
@@ -42,6 +45,14 @@ def parse_variables(value: Any) -> dict[str, Any]:
             FIELD, f"must hold at most {limits.MAX_TEMPLATE_VARIABLES_CHARS} characters of JSON"
         )
     return dict(value)
+
+
+def with_effort(templating: Templating, effort: str | None) -> Templating:
+    """`templating` with an effort to think under the usual variables, unless the client set these."""
+    if effort is None:
+        return templating
+    thinks = {"enable_thinking": False} if effort == "none" else {}
+    return replace(templating, variables={"reasoning_effort": effort, **thinks, **templating.variables})
 
 
 class TemplatingFields(WireModel):

@@ -11,16 +11,25 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
-from serve_app.api.dialects.chat.templating import TemplatingFields
+from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
-from serve_app.api.dialects.fields import Boolean, Described, Integer
+from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import FinishReason, GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta, Usage
+from serve_app.types import (
+    FinishReason,
+    GenerateRequest,
+    ModelInfo,
+    Prompt,
+    Templating,
+    TextLogprob,
+    TokenDelta,
+    Usage,
+)
 
 _PLAIN: Final = b'},"logprobs":null,"finish_reason":null'  # behind the content of a choice
 
@@ -58,6 +67,7 @@ class ChatBody(SharedFields, TemplatingFields):
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
     functions: Annotated[Any, Described(shapes.Functions)] = None
     function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
+    reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = None
 
     def check(self) -> None:
         super().check()
@@ -77,6 +87,10 @@ class ChatBody(SharedFields, TemplatingFields):
             parallel=self.parallel_tool_calls is not False,
             subset=True,
         )
+
+    def templating(self) -> Templating:
+        """As `TemplatingFields.templating`, with `reasoning_effort`."""
+        return with_effort(super().templating(), self.reasoning_effort)
 
     @property
     def names(self) -> dict[str, str]:

@@ -141,6 +141,9 @@ CHAT: Final[Mapping[str, Told]] = {
         "default auto; required and a name force a call",
         accepts="none, auto, required or an object that names a tool",
     ),
+    "reasoning_effort": Told(
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
+    ),
     "add_generation_prompt": Told("the prompt ends where the assistant begins", default=True),
     "continue_final_message": Told(
         "the answer continues the last message", accepts="; not beside `add_generation_prompt`", default=False

@@ -8,9 +8,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
+from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.openai.responses.shapes import (
-    EFFORTS,
     VERBOSITIES,
     Metadata,
     ResponseTool,

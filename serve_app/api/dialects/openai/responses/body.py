@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_named_schema
-from serve_app.api.dialects.chat.templating import TemplatingFields
+from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf, Text, checked, refusal
 from serve_app.api.dialects.openai.responses import shapes, told
 from serve_app.api.edge.body import WireModel
@@ -70,7 +69,7 @@ class ResponseStreamOptions(WireModel):
 class ReasoningOptions(WireModel):
     """How much the model is to think, and what is told of it."""
 
-    effort: Annotated[str | None, OneOf(shapes.EFFORTS)] = None
+    effort: Annotated[str | None, OneOf(EFFORTS)] = None
     summary: Annotated[str | None, OneOf(shapes.SUMMARIES)] = None
 
 
@@ -155,13 +154,8 @@ class ResponseBody(AnswerFields, TemplatingFields):
         return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
 
     def templating(self) -> Templating:
-        """As `TemplatingFields.templating`, with what `reasoning` says under the usual names of variables."""
-        plain = super().templating()
-        effort = None if self.reasoning is None else self.reasoning.effort
-        if effort is None:
-            return plain
-        thinks = {"enable_thinking": False} if effort == "none" else {}
-        return replace(plain, variables={"reasoning_effort": effort, **thinks, **plain.variables})
+        """As `TemplatingFields.templating`, with the effort of `reasoning`."""
+        return with_effort(super().templating(), None if self.reasoning is None else self.reasoning.effort)
 
     def form(self) -> Form:
         """What the answer must match, by `text.format`. Raises InvalidField or UnsupportedField."""

@@ -5,6 +5,7 @@ Each item writes its own events. Knows neither the order of items nor the respon
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
@@ -34,7 +35,7 @@ class Item(Protocol):
         ...
 
 
-class _TextItem:
+class _TextItem(ABC):
     """An item with one part of text."""
 
     delta_type: ClassVar[str]
@@ -51,8 +52,9 @@ class _TextItem:
     def add(self, text: str) -> None:
         self._texts.append(text)
 
+    @abstractmethod
     def part(self) -> Fields:
-        raise NotImplementedError
+        """The part as it is now."""
 
     def begin(self) -> Iterator[Event]:
         yield "response.content_part.added", {**self._place(), "part": self.part()}
@@ -65,6 +67,7 @@ class _TextItem:
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
+        """What the event of the whole text has beside it."""
         return {}
 
 

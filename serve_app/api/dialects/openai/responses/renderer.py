@@ -32,11 +32,7 @@ _REASONS: Final = {
     FinishReason.CONTEXT: "max_output_tokens",
     FinishReason.FILTERED: "content_filter",
 }
-_TOO_MANY: Final = 429
-_CODES: Final = {
-    True: "rate_limit_exceeded",
-    False: "server_error",
-}  # of OpenAI's list; True: too many requests
+_TOO_MANY: Final = 429  # the status of limits of the caller, whose failures have a code of their own
 
 
 class ResponseRenderer:
@@ -57,7 +53,7 @@ class ResponseRenderer:
         events = self._begin()
         self._pending += delta.logprobs or ()
         if delta.reasoning:
-            self._pending.clear()  # log-probabilities are told of what is said
+            self._pending.clear()  # log-probabilities are told of what is said alone
             events += self._grow(Reasoning, "rs", delta.reasoning)
         if delta.text:
             events += self._grow(Message, "msg", delta.text)
@@ -75,8 +71,8 @@ class ResponseRenderer:
         return self._begin() + self._event(f"response.{response['status']}", response=response)
 
     def broken(self, error: ServeError) -> bytes:
-        is_too_many = TABLE[error.condition].status == _TOO_MANY
-        fault = {"code": _CODES[is_too_many], "message": error.message}
+        code = "rate_limit_exceeded" if TABLE[error.condition].status == _TOO_MANY else "server_error"
+        fault = {"code": code, "message": error.message}
         response = self._response(FAILED, error=fault, output=self._output(INCOMPLETE))
         return self._begin() + self._event("response.failed", response=response)
 

@@ -14,7 +14,6 @@ from serve_app import limits
 from serve_app.api.dialects.chat.shapes import JsonSchema, Name, RefusalPart, ToolName
 from serve_app.api.dialects.fields import words
 
-EFFORTS: Final = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 SUMMARIES: Final = ("auto", "concise", "detailed")
 VERBOSITIES: Final = ("low", "medium", "high")
 TIERS: Final = ("auto", "default", "flex", "scale", "priority")

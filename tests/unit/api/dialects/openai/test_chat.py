@@ -233,6 +233,15 @@ def test_the_bytes_of_a_stream(monkeypatch):
     assert parts[-2:] == [b"data: [DONE]", b""]
 
 
+def test_reasoning_effort_is_for_the_template():
+    assert request(reasoning_effort="low").prompt.templating.variables == {"reasoning_effort": "low"}
+    none = request(reasoning_effort="none").prompt.templating.variables
+    assert none == {"reasoning_effort": "none", "enable_thinking": False}
+    own = {"enable_thinking": True, "other": 1}
+    kept = request(reasoning_effort="none", chat_template_kwargs=own).prompt.templating.variables
+    assert kept == {"reasoning_effort": "none", **own}
+
+
 def test_usage_tells_the_tokens_of_thoughts():
     assert "completion_tokens_details" not in usage_fields(Usage(completion_tokens=9))
     thought = usage_fields(Usage(completion_tokens=9, reasoning_tokens=4))
