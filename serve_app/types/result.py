@@ -66,9 +66,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fa
     completion_tokens: int = 0  # over the choices returned, end tokens included
     cached_tokens: int = 0  # prompt tokens found in the prefix cache
     discarded_tokens: int = 0  # generated for candidates and beams that lost, so for no returned choice
-    reasoning_tokens: int = (
-        0  # of `completion_tokens`: those before what the model says, where its format is known
-    )
+    reasoning_tokens: int = 0  # of `completion_tokens`: those of thoughts, where their format is known
 
     @property
     def generated_tokens(self) -> int:

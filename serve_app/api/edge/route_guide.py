@@ -57,11 +57,11 @@ class RouteGuide:
     def _hint(self, path: str) -> str | None:
         if path.rstrip("/") == "/serving-endpoints":
             return _MANAGED
-        if "/responses/" in path:
-            return _KEPT
         for other in _variants(path):
             if (method := self._method(other)) is not None:
                 return f"perhaps {asked(method, other)} was meant"
+        if "/responses/" in path:
+            return _KEPT
         for end, what in _ELSEWHERE.items():
             if path.rstrip("/").endswith(end):
                 return what

@@ -18,6 +18,7 @@ def words(body: dict[str, object]) -> str:
     ("method", "path", "told"),
     [
         ("POST", "/responses", "perhaps POST /v1/responses was meant"),
+        ("POST", "/v1/responses/", "perhaps POST /v1/responses was meant"),
         ("GET", "/v1/responses/resp_1", "no response is kept here"),
         ("POST", "/v1/responses/resp_1/cancel", "no response is kept here"),
         (

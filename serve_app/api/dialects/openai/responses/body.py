@@ -57,7 +57,7 @@ def _metadata(value: Any) -> dict[str, str]:
 def _include(value: Any) -> tuple[str, ...]:
     if type(value) is not list or not all(type(each) is str and each in shapes.INCLUDABLE for each in value):
         raise refusal(f"must be a list of: {', '.join(shapes.INCLUDABLE)}")
-    return tuple(value)
+    return tuple(dict.fromkeys(value))
 
 
 class ResponseStreamOptions(WireModel):
