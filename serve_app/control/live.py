@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 
 from serve_app.control.handlers import Handlers
-from serve_app.live.ring import Ring
+from serve_app.live.ring import AHEAD, Ring
 from serve_app.types import Caller
-from serve_app.types.control.live import LiveSlots, LiveTold, ReadLive, TellLive
+from serve_app.types.control.live import SLOT_S, LiveSlots, LiveTold, ReadLive, TellLive
+
+logger = logging.getLogger(__name__)
 
 
 class Live:
@@ -18,6 +21,7 @@ class Live:
         """`clock`: Unix seconds. Those of gateways must agree with it within seconds."""
         self._slots = Ring(clock)
         self._newest: dict[str, int] = {}  # gateway -> the last of its slots that was taken
+        self._ahead: set[str] = set()  # gateways whose clock was ahead when they last told something
 
     def handlers(self) -> Handlers:
         return {TellLive: self._take, ReadLive: self._read}
@@ -31,12 +35,25 @@ class Live:
         if newest is None and not command.is_all:
             return LiveTold(wants_all=True)
         slots = [slot for slot in command.slots if slot.number <= latest]
+        self._note_clock(command.gateway, is_ahead=len(slots) < len(command.slots))
         for slot in slots:
             if newest is None or slot.number > newest:  # else the gateway never heard that it was taken
                 self._slots.add(slot)
         if slots:
             self._newest[command.gateway] = max(newest or 0, slots[-1].number)
         return LiveTold(wants_all=False)
+
+    def _note_clock(self, gateway: str, *, is_ahead: bool) -> None:
+        """Log once what is dropped until the clock is right again."""
+        if is_ahead and gateway not in self._ahead:
+            logger.warning(
+                "live figures of gateway %s are dropped: its clock is more than %g s ahead of ours",
+                gateway,
+                AHEAD * SLOT_S,
+            )
+            self._ahead.add(gateway)
+        elif not is_ahead:
+            self._ahead.discard(gateway)
 
     async def _read(self, command: ReadLive, caller: Caller) -> LiveSlots:
         return LiveSlots(slots=self._slots.after(command.after))

@@ -34,7 +34,6 @@ from tests.support.ray_cluster import free_port
 
 MODEL: Final = "pair-chat"
 WINDOW: Final = 4096
-GRPC_PORT: Final = free_port()
 START_S: Final = 120.0
 RESTART_S: Final = 60.0  # that a request waits for a replica, on a machine with other work
 POISON: Final = "poison"  # the name of the processor of `tests.support.poison`
@@ -72,7 +71,12 @@ class Pair:
     config: ModelConfig
     killed: set[int] = field(default_factory=set)
     app: str = app_name(MODEL)
-    grpc: str = f"127.0.0.1:{GRPC_PORT}"
+    grpc_port: int = field(default_factory=free_port)  # picked late: others take ports, too
+
+    @property
+    def grpc(self) -> str:
+        """Where the gateway listens for gRPC."""
+        return f"127.0.0.1:{self.grpc_port}"
 
     async def deploy(self, *, replicas: int = 2, config: ModelConfig | None = None) -> None:
         """Deploy the model so. Returns before it has taken effect."""
@@ -168,7 +172,7 @@ async def replica_pair(url: str, config: ModelConfig, usage: Path, **options: An
     async with httpx.AsyncClient(base_url=url, timeout=RESTART_S, limits=limits) as client:
         pair = Pair(url, client, usage, config)
         await asyncio.to_thread(_deploy_model, pair.app, config, 2, **options.get("model", {}))
-        await asyncio.to_thread(_deploy_gateway, usage, **options.get("gateway", {}))
+        await asyncio.to_thread(_deploy_gateway, usage, pair.grpc_port, **options.get("gateway", {}))
         try:
             await pair.until(2)
             await _until_ready(client)
@@ -195,14 +199,14 @@ def _deploy_model(app: str, config: ModelConfig, replicas: int, **options: Any) 
     serve.run_many([target], wait_for_applications_running=False)
 
 
-def _deploy_gateway(usage: Path, **options: Any) -> None:
+def _deploy_gateway(usage: Path, grpc_port: int, **options: Any) -> None:
     from ray import serve
 
     from serve_app.deployments.build import gateway_deployment
     from serve_app.deployments.limiter import limiter_deployment
     from serve_app.endpoints.catalogue import Catalogue
 
-    config = GatewayConfig(grpc_port=GRPC_PORT, usage_dir=usage, restart_wait_s=RESTART_S)
+    config = GatewayConfig(grpc_port=grpc_port, usage_dir=usage, restart_wait_s=RESTART_S)
     entity = ServedEntity(model=MODEL)
     text = Endpoint(name=MODEL + TEXT, task=Task.COMPLETIONS, served_entities=(entity,))
     catalogue = Catalogue(endpoints=(Endpoint(name=MODEL), text))

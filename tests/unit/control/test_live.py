@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from serve_app.control.live import Live
+from serve_app.live.ring import AHEAD
 from serve_app.types import Caller
 from serve_app.types.control.live import (
     NUM_SLOTS,
@@ -79,3 +82,16 @@ async def test_a_gateway_that_was_silent_for_long_is_as_good_as_new() -> None:
     assert await plane.tell("g1", 1159) == WANTS_ALL
     assert await plane.tell("g1", 1159, is_all=True) == TAKEN
     assert await plane.requests() == {1159: 1}
+
+
+async def test_a_clock_that_is_ahead_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    plane = Plane()
+    far = 1000 + AHEAD + 1
+    for _ in range(3):
+        await plane.tell("g1", 999, far, is_all=True)
+    await plane.tell("g2", 999, is_all=True)
+    (record,) = caplog.records
+    assert "gateway g1 are dropped: its clock is more than 30 s ahead" in record.getMessage()
+    await plane.tell("g1", 1000)
+    await plane.tell("g1", far + 1)
+    assert len(caplog.records) == 2, "it was right in between"
