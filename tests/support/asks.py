@@ -15,11 +15,13 @@ import httpx
 import jsonschema
 import tritonclient.grpc.aio as triton
 
+from tests.support.response_events import events_of
 from tests.support.rpc_server import is_final, tensor, tensors
 
 LENGTH: Final = 160  # tokens of most answers
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
+RESPONSES: Final = "/v1/responses"
 DETOKENIZE: Final = "/detokenize"
 PIRATE: Final = ":pirate"  # behind the model's name: its adapter
 TEXT: Final = "-text"  # behind the model's name: an endpoint for Databricks' completions
@@ -39,7 +41,7 @@ SEND: Final = {
     "required": ["text"],
     "additionalProperties": False,
 }
-TOOLS: Final = {
+TOOLS: Final[dict[str, Any]] = {
     "tools": [
         {"type": "function", "function": {"name": "send_message", "parameters": SEND}},
         {"type": "function", "function": {"name": "write_note", "parameters": SEND}},
@@ -51,6 +53,7 @@ IDS: Final = [5, 17, 42, 99, 7, 300, 12]
 # What differs between two runs of the same request.
 UNLIKE: Final = {
     *("id", "created", "system_fingerprint", "prompt_tokens_details"),
+    *("item_id", "call_id", "created_at", "completed_at", "input_tokens_details"),  # of a response
     *("first_token_cost", "decode_cost", "prefill_time", "decode_time", "queue_wait_time", "batch_size"),
 }
 ERRORS: Final = ("error", "error_code", "error_type")
@@ -137,6 +140,34 @@ def chat(name: str, path: str = CHAT, *, is_exact: bool = True, done: bool = Tru
         return answer
 
     return Ask(name, send, is_exact)
+
+
+def respond(name: str, **body: Any) -> Ask:
+    """A stream of OpenAI's Responses API, greedy or seeded."""
+
+    async def send(client: Client) -> Answer:
+        asked = {**body, "model": client.model, "stream": True}
+        async with client.http.stream("POST", RESPONSES, json=asked) as response:
+            raw = (await response.aread()).decode()
+            if response.status_code != 200:
+                raise Wrong(f"status {response.status_code}: {raw[:300]}")
+        found = [event.model_dump(mode="json", exclude_unset=True) for event in events_of(raw)]
+        last = found[-1]["response"]
+        if last["status"] not in ("completed", "incomplete"):
+            raise Wrong(f"after {len(found) - 1} events: {found[-1]}")
+        answer = Answer(events={0: [alike(event) for event in found]}, tokens=last["usage"]["output_tokens"])
+        answer.texts[0] = "".join(e["delta"] for e in found if e["type"] == "response.output_text.delta")
+        told = [part["text"] for item in last["output"] for part in item.get("content", ())]
+        if answer.texts[0] != "".join(told):
+            raise Wrong(f"{answer.texts[0]!r} is not {told!r}")
+        calls = [item for item in last["output"] if item["type"] == "function_call"]
+        if bool(calls) != ("tools" in body):
+            raise Wrong(f"the calls: {calls}")
+        for call in calls:
+            _check_json(call["arguments"], SEND)
+        return answer
+
+    return Ask(name, send, is_exact=True)
 
 
 def generate(name: str, body: dict[str, Any], *, is_exact: bool = True, counted: bool) -> Ask:

@@ -32,6 +32,7 @@ from tests.support.asks import (
     chat,
     generate,
     over_grpc,
+    respond,
 )
 
 _long: Final = {"max_tokens": LENGTH, "ignore_eos": True}
@@ -51,6 +52,17 @@ ASKS: Final[tuple[Ask, ...]] = (
     chat("openai chat, a tool", **QUESTION, **TOOLS, **_stream, temperature=0, max_tokens=600),
     chat("openai chat, whole", **STORY, **_long, **_seeded, n=2),
     chat("openai chat, an adapter", **STORY, **_long, **_stream, **_seeded, model=PIRATE),
+    respond(
+        "openai responses, log-probabilities",
+        input="Tell me a story about a cat.", max_output_tokens=LENGTH, ignore_eos=True, **_seeded,
+        top_logprobs=2,
+    ),
+    respond(
+        "openai responses, a tool",
+        input="What is the capital of France?", temperature=0, max_output_tokens=600, tool_choice="required",
+        parallel_tool_calls=False,
+        tools=[{"type": "function", **each["function"]} for each in TOOLS["tools"]],
+    ),
     chat(
         "openai completions, echo and logprobs",
         COMPLETIONS, prompt="Once upon a time", **_long, **_stream, temperature=0, echo=True, logprobs=2,
