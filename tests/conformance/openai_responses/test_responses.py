@@ -237,6 +237,12 @@ async def test_the_items_of_a_turn_are_one_message() -> None:
         {"type": "function_call_output", "call_id": "c2", "output": "7"},
         {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Again."}]},
         {**CALL, "call_id": "c3"},
+        {"role": "assistant", "content": "I look"},
+        {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]},
+        {"role": "assistant", "content": "again."},
+        {"type": "function_call_output", "call_id": "c3", "output": "8"},
+        {"role": "assistant", "content": "Eight."},
+        {"role": "assistant", "content": "Really."},
     ]  # fmt: skip
     async with gateway(FakeBackend()) as g:
         found = await g.post(PATH, body(model="demo", input=items, instructions="Help."))
@@ -252,7 +258,11 @@ async def test_the_items_of_a_turn_are_one_message() -> None:
         {"role": "assistant", "content": "I look.", "reasoning_content": "Hm.",
          "tool_calls": [call("c1", a=1), call("c2")]},
         {"role": "tool", "content": "7", "tool_call_id": "c2"},
-        {"role": "assistant", "content": "", "reasoning_content": "Again.", "tool_calls": [call("c3")]},
+        {"role": "assistant", "content": "I look\nagain.", "reasoning_content": "Again.\nHm.",
+         "tool_calls": [call("c3")]},
+        {"role": "tool", "content": "8", "tool_call_id": "c3"},
+        {"role": "assistant", "content": "Eight."},
+        {"role": "assistant", "content": "Really."},
     ))  # fmt: skip
 
 

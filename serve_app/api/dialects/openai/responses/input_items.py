@@ -55,7 +55,15 @@ class _Conversation:
     def say(self, role: str, content: str) -> None:
         if role != "assistant":
             self._thoughts.clear()  # of a turn that said nothing
-        self._messages.append({"role": role, "content": content, **self._thought()})
+        said = {"role": role, "content": content, **self._thought()}
+        if role == "assistant" and self._messages and "tool_calls" in self._messages[-1]:
+            # Said behind its calls, which still wait for what the tools answer.
+            last = self._messages[-1]
+            for name in ("content", "reasoning_content"):
+                if more := said.get(name):
+                    last[name] = "\n".join(filter(None, (last.get(name), more)))
+            return
+        self._messages.append(said)
 
     def think(self, text: str) -> None:
         if text:
