@@ -1,4 +1,4 @@
-"""A deploy file on its way into the launcher's Serve: in steps, until the gateway says that it is ready."""
+"""A deploy file on its way into the launcher's Serve: in steps, until its gateways are ready."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from serve_app.deployments.launcher.errors import CannotServe
+from serve_app.deployments.launcher.gateways import num_gateways
 from serve_app.deployments.launcher.ports import address, reachable
 from serve_app.deployments.launcher.ray_cluster import shortage
 
@@ -22,7 +23,7 @@ def roll_out(
     cancelled: Callable[[], str | None] = lambda: None,
     started: float | None = None,
 ) -> None:
-    """Deploy `config`, a checked deploy file, and wait until all of it runs and the gateway is ready.
+    """Deploy `config`, a checked deploy file, and wait until all of it runs and its gateways are ready.
 
     `say` hears of every change, with the seconds since `started` (of `time.monotonic`; None: now).
     `cancelled` tells why to give up. Raises CannotServe.
@@ -38,17 +39,27 @@ def roll_out(
         rollout(config, say=timed, timeout_s=TIMEOUT_S, cancelled=cancelled)
     except RolloutFailed as error:
         raise CannotServe(f"{error}{shortage()}") from error
-    until_ready(*address(config), cancelled=cancelled)
+    until_ready(*address(config), num_gateways(config), cancelled=cancelled)
 
 
-def until_ready(host: str, port: int, *, cancelled: Callable[[], str | None] = lambda: None) -> None:
-    """Wait until the gateway at `host` and `port` says that it is ready. Raises CannotServe."""
+def until_ready(
+    host: str, port: int, gateways: int = 1, *, cancelled: Callable[[], str | None] = lambda: None
+) -> None:
+    """Wait until the `gateways` at `host` and `port` say that they are ready. Raises CannotServe.
+
+    HAProxy gives each new connection to the next one, so they are ready when so many in a row say so.
+    """
     deadline = time.monotonic() + TIMEOUT_S
-    while not _is_ready(host, port):
+    in_a_row = 0
+    while in_a_row < gateways:
+        if _is_ready(host, port):
+            in_a_row += 1
+            continue
+        in_a_row = 0
         if (reason := cancelled()) is not None:
             raise CannotServe(reason)
         if time.monotonic() > deadline:
-            raise CannotServe("the gateway was not ready in time; see the log above")
+            raise CannotServe("not every gateway was ready in time; see the log above")
         time.sleep(POLL_S)
 
 

@@ -25,6 +25,7 @@ from serve_app.deployments.launcher import ports, worker_template
 from serve_app.deployments.launcher.control import Control, Note, database, servers
 from serve_app.deployments.launcher.errors import CannotServe
 from serve_app.deployments.launcher.finish import finish
+from serve_app.deployments.launcher.gateways import gateway_entry
 from serve_app.deployments.launcher.guardian import SAID
 from serve_app.deployments.launcher.terminal import complain, say, show, waiting
 from serve_app.endpoints.endpoint import Task
@@ -169,7 +170,7 @@ class Server:
     def _grace_s(self) -> float:
         if self._options.grace_s is not None:
             return self._options.grace_s
-        gateway = _gateway(self._config)
+        gateway = gateway_entry(self._config)
         found = gateway.get("graceful_shutdown_timeout_s")
         return GRACE_S if found is None else float(found)
 
@@ -240,12 +241,6 @@ def _lost() -> str | None:
     return None if what is None else f"{what} died; its log is in {ray_cluster.logs()}."
 
 
-def _gateway(config: dict[str, Any]) -> dict[str, Any]:
-    """The file's entry of the Gateway; empty where it has none."""
-    entries = (entry for app in config["applications"] for entry in app.get("deployments") or ())
-    return next((entry for entry in entries if entry.get("name") == "Gateway"), {})
-
-
 def _keep(text: str) -> str:
     """Write a traceback where people find it, and say where."""
     path = state_dir() / "serve-error.log"
@@ -259,7 +254,7 @@ def _keep(text: str) -> str:
 
 def chat_endpoint(config: dict[str, Any]) -> str:
     """The name of the file's first endpoint that chats; the demo model's where it has none."""
-    endpoints = (_gateway(config).get("user_config") or {}).get("endpoints") or ()
+    endpoints = (gateway_entry(config).get("user_config") or {}).get("endpoints") or ()
     return next((each["name"] for each in endpoints if each.get("task", Task.CHAT) == Task.CHAT), "demo-chat")
 
 
