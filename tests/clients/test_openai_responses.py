@@ -75,11 +75,9 @@ async def test_the_streams_helper_puts_the_response_together(url: str) -> None:
 
 async def test_a_parsed_response_is_a_value_of_the_model(url: str) -> None:
     client = sdk(url)
-    parsed = await client.responses.parse(model=DEMO, input="Anna is 31 years old.", text_format=Person)
-    assert isinstance(parsed.output_parsed, Person)
-    async with client.responses.stream(
-        model=DEMO, input="Anna is 31 years old.", text_format=Person
-    ) as stream:
+    asked: Any = {"model": DEMO, "input": "Anna is 31 years old.", "text_format": Person, "temperature": 0}
+    assert isinstance((await client.responses.parse(**asked)).output_parsed, Person)
+    async with client.responses.stream(**asked) as stream:
         final = await stream.get_final_response()
     assert isinstance(final.output_parsed, Person)
 
