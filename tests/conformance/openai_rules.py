@@ -31,9 +31,10 @@ class Route:
 
     path: str
     question: dict[str, Any]
+    length: str = "max_tokens"  # the field of the answer's length
 
     def body(self, **fields: Any) -> dict[str, Any]:
-        return {"model": conftest.MODEL, **self.question, "max_tokens": 2, **fields}
+        return {"model": conftest.MODEL, **self.question, self.length: 2, **fields}
 
     async def ask(self, client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
         return await client.post(f"/openai{self.path}", json=self.body(**fields))

@@ -68,6 +68,10 @@ def ways(model: str) -> dict[str, tuple[str, Fields]]:
     return {
         "openai chat": ("/v1/chat/completions", {"model": model, **CHAT, "temperature": 0}),
         "openai completions": ("/v1/completions", {"model": model, **raw}),
+        "openai responses": (
+            "/v1/responses",
+            {"model": model, "input": CHAT["messages"], "max_output_tokens": 32, "temperature": 0},
+        ),
         # Its names have no colon: an adapter goes by its own name.
         "mindie chat": (
             "/mindie/v1/chat/completions",

@@ -47,7 +47,8 @@ def until_ready(
 ) -> None:
     """Wait until the `gateways` at `host` and `port` say that they are ready. Raises CannotServe.
 
-    HAProxy gives each new connection to the next one, so they are ready when so many in a row say so.
+    A new connection goes to the gateway that has the fewest, in turn where all have as many. So all are
+    ready when so many in a row say so.
     """
     deadline = time.monotonic() + TIMEOUT_S
     in_a_row = 0

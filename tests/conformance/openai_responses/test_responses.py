@@ -12,17 +12,17 @@ from openai.types.responses import Response
 from serve_app.api.dialects.openai.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed, QuotaExceeded
 from serve_app.types import FinishReason, Prompt
-from tests.conformance import conftest
 from tests.conformance.fields import Bounds, accepted, refused
 from tests.conformance.openai_bounds import ANSWER, BOOLEAN, VARIED
 from tests.conformance.openai_errors import INVALID, error_of
+from tests.conformance.openai_rules import Route
 from tests.support.fakes_backend import CACHED_TOKENS, PROMPT_TOKENS, WORDS, FakeBackend
 from tests.support.gateway import gateway
 from tests.support.response_events import events_of
 
 module_loop = pytest.mark.asyncio(loop_scope="module")
 
-PATH: Final = "/openai/v1/responses"
+ROUTE: Final = Route("/v1/responses", {"input": "Tell me!"}, length="max_output_tokens")
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 OTHER = {**TOOL, "name": "g"}
@@ -145,23 +145,15 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
 }  # fmt: skip
 
 
-def body(**fields: Any) -> dict[str, Any]:
-    return {"model": conftest.MODEL, "input": "Tell me!", "max_output_tokens": 2, **fields}
-
-
-async def ask(client: httpx.AsyncClient, **fields: Any) -> httpx.Response:
-    return await client.post(PATH, json=body(**fields))
-
-
 async def answer(client: httpx.AsyncClient, **fields: Any) -> Response:
     """A whole response, with every member that the package knows of the type that it has there."""
-    found = await ask(client, **fields)
+    found = await ROUTE.ask(client, **fields)
     assert found.status_code == 200, found.text
     return Response.model_validate(found.json())
 
 
 async def streamed(client: httpx.AsyncClient, **fields: Any) -> list[Any]:
-    found = await ask(client, stream=True, **fields)
+    found = await ROUTE.ask(client, stream=True, **fields)
     assert found.status_code == 200, found.text
     return events_of(found.text)
 
@@ -175,14 +167,13 @@ def texts(events: list[Any]) -> str:
 async def test_what_is_inside_its_bounds_is_accepted(
     client: httpx.AsyncClient, field: str, value: Any
 ) -> None:
-    found = await ask(client, **{field: value})
-    assert found.status_code == 200, found.text
+    await ROUTE.accepts(client, field, value)
 
 
 @module_loop
 @pytest.mark.parametrize(("field", "value"), refused(ANSWER) + refused(BOUNDS))
 async def test_what_is_outside_is_refused_by_name(client: httpx.AsyncClient, field: str, value: Any) -> None:
-    found = await ask(client, **{field: value})
+    found = await ROUTE.ask(client, **{field: value})
     assert found.status_code == 400
     error = error_of(found)
     assert error["type"] == INVALID
@@ -195,16 +186,13 @@ async def test_what_is_outside_is_refused_by_name(client: httpx.AsyncClient, fie
 async def test_fields_beside_each_other(
     client: httpx.AsyncClient, fields: dict[str, Any], complaint: str | None
 ) -> None:
-    found = await ask(client, **fields)
-    assert found.status_code == (200 if complaint is None else 400), found.text
-    if complaint is not None:
-        assert error_of(found)["param"] == complaint
+    await ROUTE.judges(client, fields, complaint)
 
 
 @module_loop
 @pytest.mark.parametrize(("field", "value"), UNSUPPORTED.items(), ids=UNSUPPORTED.keys())
 async def test_what_cannot_be_is_an_error(client: httpx.AsyncClient, field: str, value: Any) -> None:
-    found = await ask(client, **{field: value})
+    found = await ROUTE.ask(client, **{field: value})
     assert found.status_code == 400
     assert (error_of(found)["param"], error_of(found)["code"]) == (field, "unsupported_parameter")
 
@@ -218,7 +206,7 @@ async def test_items_that_are_accepted(client: httpx.AsyncClient, items: list[An
 @module_loop
 @pytest.mark.parametrize(("items", "param"), UNSOUND.values(), ids=UNSOUND.keys())
 async def test_items_that_are_refused(client: httpx.AsyncClient, items: list[Any], param: str) -> None:
-    found = await ask(client, input=items)
+    found = await ROUTE.ask(client, input=items)
     assert found.status_code == 400
     assert error_of(found)["param"] == param
 
@@ -245,7 +233,7 @@ async def test_the_items_of_a_turn_are_one_message() -> None:
         {"role": "assistant", "content": "Really."},
     ]  # fmt: skip
     async with gateway(FakeBackend()) as g:
-        found = await g.post(PATH, body(model="demo", input=items, instructions="Help."))
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", input=items, instructions="Help."))
         assert found.status_code == 200
 
     def call(id: str, **arguments: Any) -> dict[str, Any]:
@@ -276,7 +264,7 @@ async def test_the_items_of_a_turn_are_one_message() -> None:
 )
 async def test_the_effort_of_reasoning_is_for_the_template(fields: Any, told: dict[str, Any]) -> None:
     async with gateway(FakeBackend()) as g:
-        found = await g.post(PATH, body(model="demo", reasoning=fields))
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", reasoning=fields))
     assert g.backend.last.prompt.templating.variables == told
     assert ("reasoning.summary" in found.headers.get("x-ignored-fields", "")) == ("summary" in fields)
 
@@ -287,7 +275,7 @@ async def test_what_nothing_comes_of_is_listed() -> None:
         "include": ["reasoning.encrypted_content"], "nonsense": 1, "background": False,
     }  # fmt: skip
     async with gateway(FakeBackend()) as g:
-        found = await g.post(PATH, body(model="demo", **fields))
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", **fields))
     assert found.headers["x-ignored-fields"].split(", ") == [
         "nonsense", "store", "max_tool_calls", "service_tier", "text.verbosity",
         "include.reasoning.encrypted_content",
@@ -304,7 +292,7 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     ],
 )
 def test_a_split_sticks_to_whom_the_client_names(fields: dict[str, str], key: str | None) -> None:
-    assert ResponseDialect().parse(json.dumps(body(**fields)).encode()).user == key
+    assert ResponseDialect().parse(json.dumps(ROUTE.body(**fields)).encode()).user == key
 
 
 @module_loop
@@ -316,7 +304,7 @@ async def test_a_response_tells_what_was_asked(client: httpx.AsyncClient) -> Non
         "safety_identifier": "s", "prompt_cache_key": "p", "top_logprobs": 1,
         "text": {"format": {"type": "text"}, "verbosity": "low"}, "reasoning": {"effort": "low"},
     }  # fmt: skip
-    found = (await ask(client, **fields)).json()
+    found = (await ROUTE.ask(client, **fields)).json()
     fields["tools"] = [{**TOOL, "description": None, "strict": None}]
     fields["reasoning"] = {"effort": "low", "summary": None}
     assert {name: found[name] for name in fields} == fields
@@ -425,7 +413,7 @@ async def test_the_words_for_an_end(
     finish: FinishReason, status: str, reason: str | None, stream: bool
 ) -> None:
     async with gateway(FakeBackend(finish=finish)) as g:
-        found = await g.post(PATH, body(model="demo", stream=stream))
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", stream=stream))
     if stream:
         *_, last = events_of(found.text)
         response = last.response
@@ -440,7 +428,7 @@ async def test_the_words_for_an_end(
 
 async def test_usage_is_told_in_the_responses_own_words() -> None:
     async with gateway(FakeBackend()) as g:
-        usage = (await g.post(PATH, body(model="demo"))).json()["usage"]
+        usage = (await g.post(ROUTE.path, ROUTE.body(model="demo"))).json()["usage"]
     assert usage == {
         "input_tokens": PROMPT_TOKENS,
         "input_tokens_details": {"cached_tokens": CACHED_TOKENS, "cache_write_tokens": 0},
@@ -459,7 +447,7 @@ async def test_usage_is_told_in_the_responses_own_words() -> None:
 )
 async def test_a_failure_after_the_first_byte_is_a_failed_response(failure: Exception, code: str) -> None:
     async with gateway(FakeBackend(fail_after=2, failure=failure)) as g:
-        found = await g.post(PATH, body(model="demo", stream=True))
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", stream=True))
         assert found.status_code == 200
         *_, last = events_of(found.text)
         assert last.type == "response.failed"

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 from msgspec import structs
+from openai.types.responses import Response
 
 from serve_app.errors import Unavailable
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
 from tests.support.gateway import CHAT, COMPLETIONS, Gateway, chat_body, events, gateway
+from tests.support.response_events import events_of
 from tests.support.streams import streamed
 
 EMAIL = "john.doe@example.com"
@@ -23,6 +25,7 @@ MASKS: dict[str, Any] = {"pii": {"behavior": "MASK"}}
 BLOCKS: dict[str, Any] = {"pii": {"behavior": "BLOCK"}}
 KEYWORDS: dict[str, Any] = {"invalid_keywords": ["falcon"]}
 TOLD = f"Write to {EMAIL}, please."
+RESPONSES = "/v1/responses"
 JUDGE = "org/other"  # of the fake's models
 
 
@@ -82,6 +85,10 @@ def chat(text: str, **fields: Any) -> dict[str, Any]:
 
 def generate(text: str, **fields: Any) -> dict[str, Any]:
     return {"text_input": text, "max_tokens": 50, **fields}
+
+
+def respond(text: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "demo", "input": text, "max_output_tokens": 50, **fields}
 
 
 # name -> path, body of a text
@@ -212,6 +219,26 @@ async def test_e18_an_answer_that_is_blocked_ends_as_the_protocol_ends_answers(n
         assert not backend.running
 
 
+async def test_responses_are_masked_and_end_where_they_are_blocked() -> None:
+    async with guarded(input=MASKS, output=MASKS) as (g, backend):
+        whole = await g.post(RESPONSES, respond(f"I am {EMAIL}!"))
+        assert Response.model_validate(whole.json()).output_text == TOLD.replace(EMAIL, MASK)
+        stream = await g.post(RESPONSES, respond(f"I am {EMAIL}!", stream=True))
+        assert events_of(stream.text)[-1].response.output_text == TOLD.replace(EMAIL, MASK)
+        assert "john" not in whole.text + stream.text
+        assert all(MASK in str(request.prompt) for request in backend.prompts)
+    async with guarded(output=KEYWORDS, text="A long beginning, and then the falcon flies on.") as (g, _):
+        stream = await g.post(RESPONSES, respond("Hi", stream=True))
+        last = events_of(stream.text)[-1].response
+        assert (last.status, last.incomplete_details.reason) == ("incomplete", "content_filter")
+        assert last.output_text.startswith("A long beginning")
+        assert "falcon" not in stream.text.lower()
+    async with guarded(input=BLOCKS) as (g, backend):
+        blocked = await g.post(RESPONSES, respond(f"I am {EMAIL}!"))
+        assert (blocked.status_code, ERRORS["openai"](blocked.json())) == (400, True)
+        assert backend.requests == []
+
+
 async def test_a_finding_at_the_beginning_of_a_stream_is_a_status() -> None:
     async with guarded(output=BLOCKS, text=f"{EMAIL} is it") as (g, _):
         path = "/serving-endpoints/demo/invocations"
@@ -226,6 +253,8 @@ async def test_a_finding_at_the_beginning_of_a_stream_is_a_status() -> None:
     [
         (CHAT, chat("Hi", logprobs=True), "logprobs"),
         (CHAT, chat("Hi", return_token_ids=True), "return_token_ids"),
+        (RESPONSES, respond("Hi", top_logprobs=1), "top_logprobs"),
+        (RESPONSES, respond("Hi", include=["message.output_text.logprobs"]), "include"),
         (COMPLETIONS, {"model": "demo", "prompt": "Hi", "echo": True}, "echo"),
         (COMPLETIONS, {"model": "demo", "prompt": "Hi", "prompt_logprobs": 1}, "prompt_logprobs"),
         ("/v3/chat/completions", chat("Hi", detokenize=False), "detokenize"),

@@ -136,7 +136,7 @@ class ResponseBody(AnswerFields, TemplatingFields):
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> those under which the client gave them, for its errors."""
         ours = {"prompt": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
-        return {**NAMES, **ours}
+        return {**NAMES, **ours, "logprobs": "top_logprobs" if self.top_logprobs else "include"}
 
     @property
     def left_to_model(self) -> tuple[str, ...]:

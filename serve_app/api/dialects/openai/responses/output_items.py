@@ -22,6 +22,18 @@ Event = tuple[str, Fields]  # its type, and its members but for those of every e
 class Item(Protocol):
     """A part of the output."""
 
+    prefix: ClassVar[str]  # of its id
+    delta_type: ClassVar[str]  # of the events by which it grows
+    id: str
+
+    def add(self, text: str) -> None:
+        """More of it."""
+        ...
+
+    def place(self) -> Fields:
+        """What events about its text say of where that lies."""
+        ...
+
     def fields(self, status: str) -> Fields:
         """The item as it is now; `status` is in_progress, completed or incomplete."""
         ...
@@ -38,6 +50,7 @@ class Item(Protocol):
 class _TextItem(ABC):
     """An item with one part of text."""
 
+    prefix: ClassVar[str]
     delta_type: ClassVar[str]
     done_type: ClassVar[str]
 
@@ -57,13 +70,13 @@ class _TextItem(ABC):
         """The part as it is now."""
 
     def begin(self) -> Iterator[Event]:
-        yield "response.content_part.added", {**self._place(), "part": self.part()}
+        yield "response.content_part.added", {**self.place(), "part": self.part()}
 
     def end(self) -> Iterator[Event]:
-        yield self.done_type, {**self._place(), "text": self.text, **self._beside()}
-        yield "response.content_part.done", {**self._place(), "part": self.part()}
+        yield self.done_type, {**self.place(), "text": self.text, **self._beside()}
+        yield "response.content_part.done", {**self.place(), "part": self.part()}
 
-    def _place(self) -> Fields:
+    def place(self) -> Fields:
         return {"item_id": self.id, "content_index": 0}
 
     def _beside(self) -> Fields:
@@ -74,6 +87,7 @@ class _TextItem(ABC):
 class Reasoning(_TextItem):
     """What the model thinks."""
 
+    prefix = "rs"
     delta_type = "response.reasoning_text.delta"
     done_type = "response.reasoning_text.done"
 
@@ -88,6 +102,7 @@ class Reasoning(_TextItem):
 class Message(_TextItem):
     """What the model says."""
 
+    prefix = "msg"
     delta_type = "response.output_text.delta"
     done_type = "response.output_text.done"
 
@@ -95,7 +110,7 @@ class Message(_TextItem):
         super().__init__(id)
         self._logprobs: list[Fields] = []
 
-    def list(self, tokens: Sequence[TextLogprob]) -> list[Fields]:
+    def take_logprobs(self, tokens: Sequence[TextLogprob]) -> list[Fields]:
         """Take the log-probabilities of tokens; returns them as an event tells them."""
         listed = [token_with_alternatives(token) for token in tokens]
         self._logprobs += listed
@@ -115,7 +130,8 @@ class Message(_TextItem):
 class Call:
     """A call of a tool."""
 
-    delta_type: Final = "response.function_call_arguments.delta"
+    prefix: ClassVar[str] = "fc"
+    delta_type: ClassVar[str] = "response.function_call_arguments.delta"
 
     def __init__(self, id: str, piece: ToolCallDelta) -> None:
         """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
@@ -127,13 +143,17 @@ class Call:
     def add(self, arguments: str) -> None:
         self._fragments.append(arguments)
 
+    def place(self) -> Fields:
+        return {"item_id": self.id}
+
     def begin(self) -> Iterator[Event]:
         yield from ()
 
     def end(self) -> Iterator[Event]:
+        arguments = "".join(self._fragments)
         yield (
             "response.function_call_arguments.done",
-            {"item_id": self.id, "name": self._name, "arguments": "".join(self._fragments)},
+            {**self.place(), "name": self._name, "arguments": arguments},
         )
 
     def fields(self, status: str) -> Fields:

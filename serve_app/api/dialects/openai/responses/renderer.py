@@ -54,15 +54,15 @@ class ResponseRenderer:
         self._pending += delta.logprobs or ()
         if delta.reasoning:
             self._pending.clear()  # log-probabilities are told of what is said alone
-            events += self._grow(Reasoning, "rs", delta.reasoning)
+            events += self._grow(Reasoning, delta.reasoning)
         if delta.text:
-            events += self._grow(Message, "msg", delta.text)
+            events += self._grow(Message, delta.text)
         for piece in delta.tool_calls:
             events += self._call(piece)
         if delta.finish is not None:
             self._finish = delta.finish
             if not self._items:
-                events += self._add(Message(self._item_id("msg")))
+                events += self._add(Message(self._item_id(Message)))
             events += self._close(INCOMPLETE if delta.finish in _REASONS else COMPLETED)
         return events
 
@@ -85,46 +85,35 @@ class ResponseRenderer:
             "response.in_progress", response=response
         )
 
-    def _grow(self, kind: type[Reasoning] | type[Message], prefix: str, text: str) -> bytes:
+    def _grow(self, kind: type[Reasoning] | type[Message], text: str) -> bytes:
         events = b""
         item = self._item
         if not isinstance(item, kind):
             events = self._close(COMPLETED)
-            item = kind(self._item_id(prefix))
+            item = kind(self._item_id(kind))
             events += self._add(item)
-        item.add(text)
-        beside: Fields = {}
-        if isinstance(item, Message):
-            beside["logprobs"] = item.list(self._take())
-        return events + self._event(
-            item.delta_type,
-            item_id=item.id,
-            output_index=len(self._items) - 1,
-            content_index=0,
-            delta=text,
-            **beside,
-        )
+        logprobs = {"logprobs": item.take_logprobs(self._take())} if isinstance(item, Message) else {}
+        return events + self._more(item, text, **logprobs)
 
     def _call(self, piece: ToolCallDelta) -> bytes:
         events = b""
         item = self._item
         if not isinstance(item, Call) or item.index != piece.index:
             events = self._close(COMPLETED)
-            item = Call(self._item_id("fc"), piece)
+            item = Call(self._item_id(Call), piece)
             events += self._add(item)
-        if not piece.arguments:
-            return events
-        item.add(piece.arguments)
-        return events + self._event(
-            item.delta_type, item_id=item.id, output_index=len(self._items) - 1, delta=piece.arguments
-        )
+        return events + (self._more(item, piece.arguments) if piece.arguments else b"")
 
     def _add(self, item: Reasoning | Message | Call) -> bytes:
         self._items.append(item)
         self._item = item
-        index = len(self._items) - 1
-        events = self._event("response.output_item.added", output_index=index, item=item.fields(IN_PROGRESS))
-        return events + b"".join(self._event(kind, output_index=index, **more) for kind, more in item.begin())
+        events = [self._of_last("response.output_item.added", item=item.fields(IN_PROGRESS))]
+        events += [self._of_last(kind, **more) for kind, more in item.begin()]
+        return b"".join(events)
+
+    def _more(self, item: Item, text: str, **beside: Any) -> bytes:
+        item.add(text)
+        return self._of_last(item.delta_type, **item.place(), delta=text, **beside)
 
     def _close(self, status: str) -> bytes:
         """End the item that grows, if there is one."""
@@ -133,12 +122,13 @@ class ResponseRenderer:
             return b""
         self._item = None
         if isinstance(item, Message):
-            item.list(self._take())
-        index = len(self._items) - 1
-        events = [self._event(kind, output_index=index, **more) for kind, more in item.end()]
-        return b"".join(events) + self._event(
-            "response.output_item.done", output_index=index, item=item.fields(status)
-        )
+            item.take_logprobs(self._take())
+        events = [self._of_last(kind, **more) for kind, more in item.end()]
+        return b"".join([*events, self._of_last("response.output_item.done", item=item.fields(status))])
+
+    def _of_last(self, kind: str, **members: Any) -> bytes:
+        """An event about the last item."""
+        return self._event(kind, output_index=len(self._items) - 1, **members)
 
     def _event(self, kind: str, **members: Any) -> bytes:
         payload = encode({"type": kind, "sequence_number": self._sequence, **members})
@@ -150,25 +140,25 @@ class ResponseRenderer:
     def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
         (choice,) = choices
         if choice.reasoning:
-            thoughts = Reasoning(self._item_id("rs"))
+            thoughts = Reasoning(self._item_id(Reasoning))
             thoughts.add(choice.reasoning)
             self._items.append(thoughts)
         if choice.text or not (choice.calls or choice.reasoning):
-            message = Message(self._item_id("msg"))
+            message = Message(self._item_id(Message))
             message.add(choice.text)
-            message.list(choice.logprobs[usage.reasoning_tokens :])
+            message.take_logprobs(choice.logprobs[usage.reasoning_tokens :])
             self._items.append(message)
         for index, call in enumerate(choice.calls):
-            item = Call(self._item_id("fc"), ToolCallDelta(index=index, id=call.id, name=call.name))
+            item = Call(self._item_id(Call), ToolCallDelta(index=index, id=call.id, name=call.name))
             item.add(call.arguments)
             self._items.append(item)
         return encode(self._ended(choice.finish, usage))
 
     # --- of both ---------------------------------------------------------------------
 
-    def _item_id(self, prefix: str) -> str:
-        """Of the item that comes next."""
-        return f"{prefix}_{self._id}_{len(self._items)}"
+    def _item_id(self, kind: type[Item]) -> str:
+        """The id of the item that comes next."""
+        return f"{kind.prefix}_{self._id}_{len(self._items)}"
 
     def _take(self) -> list[TextLogprob]:
         taken, self._pending = self._pending, []
@@ -176,8 +166,8 @@ class ResponseRenderer:
 
     def _output(self, last: str) -> list[Fields]:
         """The items; `last`: the status of the last of them."""
-        statuses = [COMPLETED] * (len(self._items) - 1) + [last]
-        return [item.fields(status) for item, status in zip(self._items, statuses, strict=False)]
+        ended = [item.fields(COMPLETED) for item in self._items[:-1]]
+        return ended + [item.fields(last) for item in self._items[-1:]]
 
     def _ended(self, finish: FinishReason | None, usage: Usage) -> Fields:
         reason = None if finish is None else _REASONS.get(finish)

@@ -11,7 +11,15 @@ from pydantic import Field, with_config
 from typing_extensions import TypedDict
 
 from serve_app import limits
-from serve_app.api.dialects.chat.shapes import JsonSchema, Name, RefusalPart, ToolName
+from serve_app.api.dialects.chat.shapes import (
+    EarlierFunction,
+    Function,
+    Name,
+    NamedFunction,
+    NamedSchema,
+    PlainFormat,
+    RefusalPart,
+)
 from serve_app.api.dialects.fields import words
 
 SUMMARIES: Final = ("auto", "concise", "detailed")
@@ -77,13 +85,11 @@ class InputReasoning(TypedDict):
 
 
 @with_config(extra="allow")
-class InputCall(TypedDict):
+class InputCall(EarlierFunction):
     """A call of a tool in an earlier answer."""
 
     type: Literal["function_call"]
     call_id: Name
-    name: Name
-    arguments: str
 
 
 @with_config(extra="allow")
@@ -100,22 +106,17 @@ Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=li
 
 
 @with_config(extra="allow")
-class ResponseTool(TypedDict):
+class ResponseTool(Function):
     """A function that the model may call."""
 
     type: Literal["function"]
-    name: ToolName
-    description: NotRequired[str | None]
-    parameters: NotRequired[JsonSchema | None]
-    strict: NotRequired[bool | None]
 
 
 @with_config(extra="allow")
-class NamedResponseTool(TypedDict):
+class NamedResponseTool(NamedFunction):
     """The tool that must be called."""
 
     type: Literal["function"]
-    name: ToolName
 
 
 @with_config(extra="allow")
@@ -132,28 +133,17 @@ ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool 
 
 
 @with_config(extra="allow")
-class PlainTextFormat(TypedDict):
-    """Any text, or any JSON object."""
-
-    type: Literal["text", "json_object"]
-
-
-@with_config(extra="allow")
-class SchemaTextFormat(TypedDict):
+class SchemaTextFormat(NamedSchema):
     """JSON that matches a schema."""
 
     type: Literal["json_schema"]
-    name: ToolName
-    schema: JsonSchema
-    strict: NotRequired[bool | None]
-    description: NotRequired[str | None]
 
 
 @with_config(extra="allow")
 class TextOptions(TypedDict):
     """The form of the text."""
 
-    format: NotRequired[PlainTextFormat | SchemaTextFormat | None]
+    format: NotRequired[PlainFormat | SchemaTextFormat | None]
     verbosity: NotRequired[Annotated[str, words(VERBOSITIES)] | None]
 
 

@@ -50,12 +50,9 @@ def _allowed(
         raise InvalidField(f"{_FIELD}.mode", "must be auto or required")
     if not isinstance(listed, list) or not listed:
         raise InvalidField(f"{_FIELD}.tools", "must be a list of at least one tool")
-    names = {each.get("name") for each in listed if isinstance(each, dict) and _is_text(each.get("name"))}
+    given = [each.get("name") for each in listed if isinstance(each, dict)]
+    names = {name for name in given if isinstance(name, str)}
     known = {tool["function"]["name"] for tool in offered}
     if len(names) < len(listed) or not names <= known:
         raise InvalidField(f"{_FIELD}.tools", "must name tools of this request, each once")
     return tuple(tool for tool in offered if tool["function"]["name"] in names), str(mode)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
