@@ -61,8 +61,8 @@ serve: $(STAMP)
 
 # Two side by side: what needs no Ray computes while clusters start, wait and stop, and gives way to them. Two
 # clusters at once would be too much for two cores. A part's output comes when it is done; TEST_JOBS=1 runs one
-# after the other.
-test: $(STAMP)
+# after the other. Triton is there before them: while one part waits for it, make would start two clusters.
+test: $(STAMP) $(TRITON)
 	@echo "three parts, two side by side, about 10 minutes on two cores; each shows its result when it is done:"
 	@echo "  test-ray     clients, faults and models on one cluster"
 	@echo "  test-unit    what needs no Ray, by three workers"
@@ -166,7 +166,7 @@ $(STAMP): pyproject.toml
 	@$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	@touch $@
 
-$(TRITON):
+$(TRITON): | $(STAMP)
 	@rm -rf $(dir $@) && mkdir $(dir $@)
 	@$(BIN)/python -m pip install --quiet --no-deps --target $(dir $@) triton==3.7.1 || \
 	  echo "no Triton for this platform: its tests are left out"

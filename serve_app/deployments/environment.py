@@ -27,6 +27,7 @@ from serve_app.deployments.proxy.settings import HaproxySettings
 LOOPBACK: Final = "127.0.0.1"
 PUBLIC_HOST: Final = "SERVE_APP_HTTP_HOST"  # where HAProxy listens, for gateways
 UNPICKED_PORTS: Final = range(20_000, 29_000)  # below what systems pick from, and Serve's own
+_GIVEN: Final[set[int]] = set()  # of them, by `free_port`
 DRAIN_S: Final = 900  # an old proxy may finish its longest answers
 MAX_CONNECTIONS: Final = 16_384  # of clients to HAProxy; an idle one takes a few kilobytes
 OTHER_FILES: Final = 256  # that HAProxy opens
@@ -157,14 +158,17 @@ def _haproxy_binary() -> str | None:
 def free_port() -> int:
     """A free port of loopback, outside of the range from which the system picks ports by itself.
 
-    Ray takes dozens of ports that the system picks, between this choice and its use.
+    Ray takes dozens of ports that the system picks, between this choice and its use. This process gets no
+    port twice, as it may not have used the first one yet.
     """
-    for port in random.SystemRandom().sample(UNPICKED_PORTS, 100):
+    left = [port for port in UNPICKED_PORTS if port not in _GIVEN]
+    for port in random.SystemRandom().sample(left, min(100, len(left))):
         with socket.socket() as sock:
             try:
                 sock.bind((LOOPBACK, port))
             except OSError:
                 continue
+            _GIVEN.add(port)
             return port
     raise OSError(f"no free port from {UNPICKED_PORTS.start} to {UNPICKED_PORTS.stop - 1}")
 

@@ -86,3 +86,12 @@ def test_without_haproxy_nothing_asks_for_it(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(environment, "_haproxy_binary", lambda: None)
     assert environment.haproxy(tmp_path) == environment.PLAIN
     assert not any(tmp_path.iterdir())
+
+
+def test_no_port_is_given_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may not be in use yet when the next one is asked for."""
+    monkeypatch.setattr(environment, "UNPICKED_PORTS", range(29_100, 29_104))
+    given = [environment.free_port() for _ in range(4)]
+    assert sorted(given) == [*range(29_100, 29_104)]
+    with pytest.raises(OSError, match="no free port from 29100 to 29103"):
+        environment.free_port()
