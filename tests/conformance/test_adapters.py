@@ -65,13 +65,13 @@ def ways(model: str) -> dict[str, tuple[str, Fields]]:
     """Path and body of the question, greedy, in each protocol."""
     text = model.replace(DEMO, "text")
     raw = {"prompt": TEXT, "max_tokens": 32, "temperature": 0}
+    response = {"model": model, "input": CHAT["messages"], "max_output_tokens": 32, "temperature": 0}
     return {
         "openai chat": ("/v1/chat/completions", {"model": model, **CHAT, "temperature": 0}),
         "openai completions": ("/v1/completions", {"model": model, **raw}),
-        "openai responses": (
-            "/v1/responses",
-            {"model": model, "input": CHAT["messages"], "max_output_tokens": 32, "temperature": 0},
-        ),
+        "openai responses": ("/v1/responses", response),
+        "databricks responses": ("/serving-endpoints/responses", response),
+        "ovms responses": ("/v3/responses", response),
         # Its names have no colon: an adapter goes by its own name.
         "mindie chat": (
             "/mindie/v1/chat/completions",

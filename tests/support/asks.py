@@ -15,7 +15,7 @@ import httpx
 import jsonschema
 import tritonclient.grpc.aio as triton
 
-from tests.support.response_events import events_of
+from tests.support.response_events import events_of, unnamed_events_of
 from tests.support.rpc_server import is_final, tensor, tensors
 
 LENGTH: Final = 160  # tokens of most answers
@@ -142,16 +142,19 @@ def chat(name: str, path: str = CHAT, *, is_exact: bool = True, done: bool = Tru
     return Ask(name, send, is_exact)
 
 
-def respond(name: str, **body: Any) -> Ask:
-    """A stream of OpenAI's Responses API, greedy or seeded."""
+def respond(name: str, path: str = RESPONSES, **body: Any) -> Ask:
+    """A stream of the Responses API of OpenAI or of OpenVINO Model Server, greedy or seeded."""
 
     async def send(client: Client) -> Answer:
         asked = {**body, "model": client.model, "stream": True}
-        async with client.http.stream("POST", RESPONSES, json=asked) as response:
+        async with client.http.stream("POST", path, json=asked) as response:
             raw = (await response.aread()).decode()
             if response.status_code != 200:
                 raise Wrong(f"status {response.status_code}: {raw[:300]}")
-        found = [event.model_dump(mode="json", exclude_unset=True) for event in events_of(raw)]
+        if path == RESPONSES:
+            found = [event.model_dump(mode="json", exclude_unset=True) for event in events_of(raw)]
+        else:
+            found = unnamed_events_of(raw)
         last = found[-1]["response"]
         if last["status"] not in ("completed", "incomplete"):
             raise Wrong(f"after {len(found) - 1} events: {found[-1]}")

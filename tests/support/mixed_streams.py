@@ -63,6 +63,10 @@ ASKS: Final[tuple[Ask, ...]] = (
         parallel_tool_calls=False,
         tools=[{"type": "function", **each["function"]} for each in TOOLS["tools"]],
     ),
+    respond(
+        "ovms responses, a format",
+        "/v3/responses", input="Give me a list.", max_output_tokens=600, response_format=FORM, **_seeded,
+    ),
     chat(
         "openai completions, echo and logprobs",
         COMPLETIONS, prompt="Once upon a time", **_long, **_stream, temperature=0, echo=True, logprobs=2,

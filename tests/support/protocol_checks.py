@@ -29,11 +29,12 @@ from serve_app.api.dialects.mindie.pages import StopBody
 from serve_app.api.dialects.openai import chat as openai_chat
 from serve_app.api.dialects.openai import completions as openai_completions
 from serve_app.api.dialects.openai import embeddings as openai_embeddings
-from serve_app.api.dialects.openai.responses.body import ResponseBody
 from serve_app.api.dialects.ovms import chat as ovms_chat
 from serve_app.api.dialects.ovms import completions as ovms_completions
 from serve_app.api.dialects.ovms import embeddings as ovms_embeddings
 from serve_app.api.dialects.ovms import rerank as ovms_rerank
+from serve_app.api.dialects.ovms.responses import body as ovms_responses
+from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.triton.answer.output_table import OUTPUTS
 from serve_app.api.dialects.triton.errors import GRPC_STATUS
 from serve_app.api.dialects.triton.request.inputs import ALIASES, INPUTS, RENAMED, TEXTS, Input, Rank
@@ -66,6 +67,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
     "OpenVINO Model Server": {
         "chat": {"": ovms_chat.ChatBody},
         "completions": {"": ovms_completions.CompletionBody},
+        "responses": {"": ovms_responses.ResponseBody},
         "embeddings": {"": ovms_embeddings.EmbeddingBody},
         "rerank": {"": ovms_rerank.RerankBody},
     },

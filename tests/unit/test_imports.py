@@ -73,9 +73,10 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "exchange": _LOW | {"admission", "guard", "recording", "services"},
         "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
-        "dialects.openai": _ROUTES | {"dialects.chat"},
-        "dialects.databricks": _ROUTES | {"dialects.chat"},
-        "dialects.ovms": _ROUTES | {"dialects.chat"},
+        "dialects.responses": {"dialects", "dialects.chat", "edge", "openapi.operation"},  # likewise
+        "dialects.openai": _ROUTES | {"dialects.chat", "dialects.responses"},
+        "dialects.databricks": _ROUTES | {"dialects.chat", "dialects.responses"},
+        "dialects.ovms": _ROUTES | {"dialects.chat", "dialects.responses"},
         "dialects.extensions": _ROUTES | {"dialects.chat"},
         "dialects.mindie": _ROUTES | {"dialects.chat", "kserve", "pages"},
         "dialects.triton": _ROUTES | {"dialects.chat", "kserve", "pages"},

@@ -46,6 +46,7 @@ class Choice:
     reasoning: str = ""
     calls: list[ToolCall] = field(default_factory=list)
     logprobs: list[TextLogprob] = field(default_factory=list)
+    num_thought: int = 0  # so many of them are of tokens up to the last one that brought thoughts
     prompt_text: str | None = None
     prompt_logprobs: tuple[TextLogprob, ...] | None = None
     token_ids: list[int] = field(default_factory=list)
@@ -62,6 +63,8 @@ class Choice:
         for piece in delta.tool_calls:
             self._add_call(piece)
         self.logprobs += delta.logprobs or ()
+        if delta.reasoning:
+            self.num_thought = len(self.logprobs)
         self.token_ids += delta.token_ids
         if delta.prompt_text is not None:
             self.prompt_text = delta.prompt_text

@@ -4,7 +4,7 @@ The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`)
 route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
 may say otherwise of its chat (see dialects/v1). `/v2` is Triton's but for MindIE's routes of
 text, whose bodies may yet be Triton's (see dialects/v2), `/v3` OpenVINO Model Server's,
-`/serving-endpoints` and `/api/2.0` are Databricks'.
+`/serving-endpoints`, `/ai-gateway` and `/api/2.0` are Databricks'.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ V2: Final = "/v2/"
 V2_PAGE: Final = "/v2"  # which describes the server
 V3: Final = "/v3/"
 MANAGEMENT: Final = "/api/2.0/"
-DATABRICKS: Final = ("/serving-endpoints/", MANAGEMENT)
+DATABRICKS: Final = ("/serving-endpoints/", "/ai-gateway/", MANAGEMENT)
 OWNED: Final = (V1, V2, V3, *DATABRICKS)
 MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths below V2
 

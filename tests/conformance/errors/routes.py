@@ -89,6 +89,10 @@ INPUT: Final[Fields] = {
     "wrong": ({"dimensions": 0}, "dimensions: must be an integer from 1 to 65536"),
 }  # fmt: skip
 HOT: Final = ({"temperature": 2.5}, "temperature: must be a number from 0 to 2")
+RESPONSE: Final[Fields] = {
+    **TEXT, "prompt": "input", "fields": {"model": "{model}", "max_output_tokens": 2}, "wrong": HOT,
+    "streams": True, "blamed": "input",
+}  # fmt: skip
 V2: Final = "/v2/models/{model}"
 MINDIE_TEXT: Final[Fields] = {
     "protocol": of.MINDIE_GENERATE, "prompt": "text_input", "question": "The tide", "long": _words,
@@ -128,10 +132,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "openai completions": Route(
         protocol=of.OPENAI, path="/openai/v1/completions", **TEXT, fields=IN_BODY, wrong=HOT, streams=True
     ),
-    "openai responses": Route(
-        protocol=of.OPENAI, path="/openai/v1/responses", **{**TEXT, "prompt": "input"}, wrong=HOT,
-        fields={"model": "{model}", "max_output_tokens": 2}, streams=True, blamed="input",
-    ),
+    "openai responses": Route(protocol=of.OPENAI, path="/openai/v1/responses", **RESPONSE),
     "openai embeddings": Route(protocol=of.OPENAI, path="/openai/v1/embeddings", **INPUT),
     "databricks invocations": Route(
         protocol=of.DATABRICKS, path="/serving-endpoints/{model}/invocations", **CHAT, wrong=HOT,
@@ -141,6 +142,9 @@ ROUTES: Final[Mapping[str, Route]] = {
     "databricks chat": Route(
         protocol=of.DATABRICKS, path="/serving-endpoints/chat/completions", **CHAT, fields=IN_BODY, wrong=HOT,
         streams=True,
+    ),
+    "databricks responses": Route(
+        protocol=of.DATABRICKS, path="/serving-endpoints/open-responses", **RESPONSE
     ),
     "databricks embeddings": Route(protocol=of.DATABRICKS, path="/serving-endpoints/embeddings", **INPUT),
     "mindie chat": Route(
@@ -159,6 +163,7 @@ ROUTES: Final[Mapping[str, Route]] = {
     "ovms completions": Route(
         protocol=of.OVMS, path="/v3/completions", **TEXT, fields=IN_BODY, wrong=HOT, streams=True
     ),
+    "ovms responses": Route(protocol=of.OVMS, path="/v3/responses", **RESPONSE),
     "ovms embeddings": Route(protocol=of.OVMS, path="/v3/embeddings", **INPUT),
     "triton infer": Route(
         path=f"/triton{V2}/infer", unknown_versions=_versions(f"/triton{V2}/infer", "9"),

@@ -100,3 +100,44 @@ def chat_fields(*names: str) -> dict[str, Told]:
 def embedding_fields(*names: str) -> dict[str, Told]:
     """The words of these fields of embeddings."""
     return {name: _EMBEDDINGS[name] for name in names}
+
+
+# Of `AnswerFields`.
+ANSWER: Final[Mapping[str, Told]] = {
+    **chat_fields("presence_penalty", "frequency_penalty", "stop", "user", "stream"),
+    "model": Told(
+        "the endpoint that answers",
+        accepts="; required unless the path names the endpoint",
+    ),
+    "temperature": Told("default the model's, else 1.0; 0 is greedy"),
+    "top_p": Told("default the model's, else 1.0; nucleus"),
+    "top_k": Told("default the model's, else off; −1 and 0 are off, 1 is greedy"),
+    "min_p": Told("default the model's, else 0, off"),
+    "typical_p": Told(", off", default=1.0),
+    "repetition_penalty": Told("default the model's, else 1.0; sees prompt and output"),
+    "logit_bias": Told("default none; added to the logits first of all"),
+    "seed": Told("default drawn anew; the same seed gives the same tokens, alone or among others"),
+    "stop_token_ids": Told("default none; ends the answer"),
+    "bad_words": Told("default none; never generated"),
+    "allowed_token_ids": Told("default all; no other token is drawn"),
+    "no_repeat_ngram_size": Told(", off; no n-gram of this size twice", default=0),
+    "watermark": Told("green-list bias, found by `/v1/watermark/detect`", default=False),
+    "logits_processors": Told(
+        "default none; processors that the operator registered, an unknown name is an error"
+    ),
+    "min_tokens": Told("no end before so many tokens", default=0),
+    "ignore_eos": Told("goes on behind the end token", default=False),
+    "include_stop_str_in_output": Told("keeps the stop string", default=False),
+    "skip_special_tokens": Told("special tokens are no text", default=True),
+    "priority": Told("lower runs earlier", default=0),
+    "timeout": Told("seconds; default the operator's; the deadline of the request"),
+}
+
+# Of `TemplatingFields`.
+TEMPLATING: Final[Mapping[str, Told]] = {
+    **chat_fields("chat_template_kwargs"),
+    "add_generation_prompt": Told("the prompt ends where the assistant begins", default=True),
+    "continue_final_message": Told(
+        "the answer continues the last message", accepts="; not beside `add_generation_prompt`", default=False
+    ),
+}

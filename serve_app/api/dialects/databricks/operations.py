@@ -19,6 +19,7 @@ from serve_app.api.dialects.databricks.chat import ChatBody
 from serve_app.api.dialects.databricks.completions import CompletionBody
 from serve_app.api.dialects.databricks.embeddings import EmbeddingBody
 from serve_app.api.dialects.databricks.errors import render_error
+from serve_app.api.dialects.responses.operation import response_operation
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.endpoints.endpoint import Task
 
@@ -78,3 +79,4 @@ INVOCATION: Final = Operation(
     errors=ERRORS,
     conditions=ASKS_MODEL,
 )
+RESPONSES: Final = response_operation(TAG, ERRORS)

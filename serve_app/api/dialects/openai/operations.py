@@ -17,9 +17,8 @@ from serve_app.api.dialects.openai.chat import ChatBody
 from serve_app.api.dialects.openai.completions import CompletionBody
 from serve_app.api.dialects.openai.embeddings import EmbeddingBody
 from serve_app.api.dialects.openai.errors import render_error
-from serve_app.api.dialects.openai.responses.answers import Event, Response
-from serve_app.api.dialects.openai.responses.body import ResponseBody
-from serve_app.api.openapi.operation import ASKS_MODEL, EVENTS, Answer, Body, Errors, Operation, streamed
+from serve_app.api.dialects.responses.operation import response_operation
+from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 
 TAG: Final = "OpenAI"
 ERRORS: Final = Errors(type=ErrorBody, render=render_error)
@@ -53,18 +52,4 @@ EMBEDDINGS: Final = Operation(
     errors=ERRORS,
     conditions=ASKS_MODEL,
 )
-RESPONSES: Final = Operation(
-    summary="Responses",
-    tag=TAG,
-    what=(
-        "Items in, items out: what was said, thought, called and answered. Nothing of a response is kept: "
-        f"the input holds the earlier items. {_UNKNOWN}"
-    ),
-    bodies=(Body(type=ResponseBody, examples=examples.RESPONSE),),
-    answers=(
-        Answer(what="The whole response.", type=Response),
-        Answer(what="With `stream`: the events by which it grows.", type=Event, media=EVENTS),
-    ),
-    errors=ERRORS,
-    conditions=ASKS_MODEL,
-)
+RESPONSES: Final = response_operation(TAG, ERRORS)

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES, V1
+from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.openai import operations
 from serve_app.api.dialects.openai.chat import ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
-from serve_app.api.dialects.openai.responses.dialect import ResponseDialect
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.openapi.operation import Operation
@@ -29,13 +30,13 @@ def routes(services: Services) -> Iterator[Entry]:
     chat = GenerateRoute(ChatDialect(), services)
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
-    responses = GenerateRoute(ResponseDialect(), services)
+    responses = GenerateRoute(ResponseDialect(render_error), services)
     for base in OVMS_BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
     for base in BASES:
         yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
-    yield _entry(f"{V1}/responses", responses, operations.RESPONSES)
+        yield _entry(f"{base}/responses", responses, operations.RESPONSES)
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:

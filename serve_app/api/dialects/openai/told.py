@@ -7,45 +7,17 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
-from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
+from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, chat_fields, embedding_fields
 from serve_app.api.edge.told import Told
 
 SHARED: Final[Mapping[str, Told]] = {
+    **ANSWER,
     **chat_fields(
-        "presence_penalty",
-        "frequency_penalty",
-        "stop",
         "n",
-        "user",
-        "stream",
         "stream_options",
         "stream_options.include_usage",
         "response_format",
     ),
-    "model": Told(
-        "the endpoint that answers",
-        accepts="; required unless the path names the endpoint",
-    ),
-    "temperature": Told("default the model's, else 1.0; 0 is greedy"),
-    "top_p": Told("default the model's, else 1.0; nucleus"),
-    "top_k": Told("default the model's, else off; −1 and 0 are off, 1 is greedy"),
-    "min_p": Told("default the model's, else 0, off"),
-    "typical_p": Told(", off", default=1.0),
-    "repetition_penalty": Told("default the model's, else 1.0; sees prompt and output"),
-    "logit_bias": Told("default none; added to the logits first of all"),
-    "seed": Told("default drawn anew; the same seed gives the same tokens, alone or among others"),
-    "stop_token_ids": Told("default none; ends the answer"),
-    "bad_words": Told("default none; never generated"),
-    "allowed_token_ids": Told("default all; no other token is drawn"),
-    "no_repeat_ngram_size": Told(", off; no n-gram of this size twice", default=0),
-    "watermark": Told("green-list bias, found by `/v1/watermark/detect`", default=False),
-    "logits_processors": Told(
-        "default none; processors that the operator registered, an unknown name is an error"
-    ),
-    "min_tokens": Told("no end before so many tokens", default=0),
-    "ignore_eos": Told("goes on behind the end token", default=False),
-    "include_stop_str_in_output": Told("keeps the stop string", default=False),
-    "skip_special_tokens": Told("special tokens are no text", default=True),
     "best_of": Told(
         "default `n`; so many are drawn, the likeliest are kept; the width with `use_beam_search`",
         accepts="; at least `n`, equal to it in a stream",
@@ -66,13 +38,11 @@ SHARED: Final[Mapping[str, Told]] = {
         "default none; log-probabilities of the prompt's tokens, so many alternatives each, in vLLM's form",
         accepts="; not in a stream",
     ),
-    "priority": Told("lower runs earlier", default=0),
     "stream_options.continuous_usage_stats": Told(
         "beside `include_usage`: every chunk has the usage so far", default=False
     ),
     "return_token_ids": Told("tells `prompt_token_ids` and each choice's `token_ids`", default=False),
     "return_tokens_as_token_ids": Told("log-probabilities name a token `token_id:7`", default=False),
-    "timeout": Told("seconds; default the operator's; the deadline of the request"),
     "guided_json": Told(
         "the answer matches it; one such field at a time",
         accepts="a JSON Schema, as an object or as text",
@@ -103,13 +73,13 @@ SHARED: Final[Mapping[str, Told]] = {
 }
 
 CHAT: Final[Mapping[str, Told]] = {
+    **TEMPLATING,
     **chat_fields(
         "max_completion_tokens",
         "logprobs",
         "parallel_tool_calls",
         "functions",
         "function_call",
-        "chat_template_kwargs",
     ),
     "messages": Told(
         "any order of roles",
@@ -143,10 +113,6 @@ CHAT: Final[Mapping[str, Told]] = {
     ),
     "reasoning_effort": Told(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
-    ),
-    "add_generation_prompt": Told("the prompt ends where the assistant begins", default=True),
-    "continue_final_message": Told(
-        "the answer continues the last message", accepts="; not beside `add_generation_prompt`", default=False
     ),
 }
 

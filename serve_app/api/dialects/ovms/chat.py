@@ -11,19 +11,19 @@ from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat import wire as openai
 from serve_app.api.dialects.chat.messages import parse_messages
-from serve_app.api.dialects.chat.templating import parse_variables
 from serve_app.api.dialects.chat.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer
 from serve_app.api.dialects.ovms import told, wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE, SharedFields
 from serve_app.api.dialects.ovms.renderer import Renderer
+from serve_app.api.dialects.ovms.templating import templating_of
 from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import InvalidField, ServeError
-from serve_app.types import GenerateRequest, ModelInfo, Prompt, Templating, TextLogprob, TokenDelta
+from serve_app.types import GenerateRequest, ModelInfo, Prompt, TextLogprob, TokenDelta
 
 
 class ChatBody(SharedFields):
@@ -84,7 +84,7 @@ class ChatDialect:
             prompt=Prompt(
                 messages=parse_messages(body.messages),
                 tools=offer.tools,
-                templating=_templating(body.chat_template_kwargs),
+                templating=templating_of(body.chat_template_kwargs),
             ),
             tool_choice=offer.choice,
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
@@ -173,15 +173,6 @@ class ChatRenderer(Renderer[ChatBody]):
             else:
                 message["tool_calls"] = [openai.tool_call_fields(call) for call in choice.calls]
         return message
-
-
-def _templating(variables: Any) -> Templating:
-    """What the body says of the template; where the prompt ends is one of the variables here."""
-    given = dict(variables) if isinstance(variables, dict) else variables
-    begins = given.pop("add_generation_prompt", True) if isinstance(given, dict) else True
-    if not isinstance(begins, bool):
-        raise InvalidField("chat_template_kwargs", "add_generation_prompt must be true or false")
-    return Templating(variables=parse_variables(given), add_generation_prompt=begins)
 
 
 def _logprobs(tokens: Iterable[TextLogprob]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Fields that both bodies of OpenVINO Model Server share, and what they mean to a request.
+"""Fields that bodies of OpenVINO Model Server share, and what they mean to a request.
 
 Several sequences are beams or samples: `best_of` above 1 is a beam search of that width
 where nothing is drawn (a temperature of 0, or `use_beam_search`), and otherwise so many
@@ -7,6 +7,7 @@ samples, of which the `n` of the best mean log-probability are the answer.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field
@@ -66,16 +67,13 @@ def _truncation(value: Any) -> int:
 Truncation: Final = checked(_truncation, Literal[-1] | Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)])
 
 
-class SharedFields(BeamFields):
-    """Everything but the prompt and the log-probabilities of its answer. None: absent."""
+class AnswerFields(BeamFields):
+    """What every body says of the answer that it wants: how it is drawn, where it ends. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options", "response_format")
+    free_form: ClassVar[tuple[str, ...]] = ("response_format",)
 
     model: Annotated[str | None, Text(1, limits.MAX_MODEL_NAME_CHARS)] = None
     stream: Annotated[bool | None, Boolean] = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     min_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
     ignore_eos: Annotated[bool | None, Boolean] = None
     stop: Annotated[tuple[str, ...] | None, Texts(MAX_STOP_STRINGS, limits.MAX_STOP_CHARS, single=True)] = (
@@ -103,9 +101,7 @@ class SharedFields(BeamFields):
     logits_processors: Annotated[tuple[ProcessorCall, ...] | None, Processors] = None
     seed: Annotated[int | None, Integer(0, MAX_SEED)] = None
 
-    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     truncate_prompt_tokens: Annotated[int | None, Truncation] = None
-    detokenize: Annotated[bool | None, Boolean] = None
     skip_special_tokens: Annotated[bool | None, Boolean] = None
     # Changes nothing: texts are the tokens' own bytes, and no space is ever put between them.
     spaces_between_special_tokens: Annotated[bool | None, Boolean] = None
@@ -116,11 +112,6 @@ class SharedFields(BeamFields):
         """What single fields cannot tell. Raises InvalidField."""
         if self.model is None:
             raise _refused("model", "is required")
-        if self.max_completion_tokens is not None and self.max_tokens not in (
-            None,
-            self.max_completion_tokens,
-        ):
-            raise _refused("max_tokens", "must equal max_completion_tokens when both are given")
         if self.ignore_eos and not config.is_current and (self.token_limit or 1) > MAX_IGNORE_EOS_TOKENS:
             raise _refused(
                 self.names.get("max_tokens", "max_tokens"),
@@ -129,10 +120,6 @@ class SharedFields(BeamFields):
         if config.is_current and self.top_k == 0:
             raise _refused("top_k", f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
         self._check_sequences(config)
-        if self.stream_options is not None and not self.stream:
-            raise _refused("stream_options", "only allowed when stream is true")
-        if self.stream and self.prompt_logprobs is not None:
-            raise _refused("prompt_logprobs", "cannot be streamed")
 
     def _check_sequences(self, config: OvmsConfig) -> None:
         n, width = self.n or 1, self.width
@@ -153,8 +140,7 @@ class SharedFields(BeamFields):
     @property
     def names(self) -> dict[str, str]:
         """What the client calls the fields that a model may complain about."""
-        given = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {**beam_names(self.best_of), "beam": "best_of", **given}
+        return {**beam_names(self.best_of), "beam": "best_of"}
 
     @property
     def width(self) -> int:
@@ -162,12 +148,9 @@ class SharedFields(BeamFields):
         return self.best_of or 1
 
     @property
+    @abstractmethod
     def token_limit(self) -> int | None:
-        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
-    def include_usage(self) -> bool:
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        """The most tokens of an answer, as the client says it."""
 
     def is_beam(self, config: OvmsConfig) -> bool:
         """Whether `best_of` is the width of a beam search."""
@@ -202,7 +185,7 @@ class SharedFields(BeamFields):
         return Form() if self.response_format is None else parse_response_format(self.response_format)
 
     def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:
-        """The fields of a `GenerateRequest` that have the same meaning in both bodies.
+        """The fields of a `GenerateRequest` that have the same meaning in every body.
 
         Raises InvalidField for a form of the output that cannot be.
         """
@@ -218,7 +201,6 @@ class SharedFields(BeamFields):
             "stop": self.stop or (),
             "include_stop": bool(self.include_stop_str_in_output),
             "skip_special_tokens": self.skip_special_tokens is not False,
-            "prompt_logprobs": self.prompt_logprobs,
             "truncate_prompt": self.truncate_prompt_tokens,
             "overflow": Overflow.CLAMP,
             "stream": bool(self.stream),
@@ -237,6 +219,46 @@ class SharedFields(BeamFields):
             groups=groups,
             diversity_penalty=penalty if groups > 1 else 0.0,  # there is nobody to differ from
         )
+
+
+class SharedFields(AnswerFields):
+    """Everything of chats and completions but the prompt and the log-probabilities of its answer."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("stream_options", *AnswerFields.free_form)
+
+    stream_options: StreamOptions | None = None
+    max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    prompt_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
+    detokenize: Annotated[bool | None, Boolean] = None
+
+    def check(self, config: OvmsConfig) -> None:
+        super().check(config)
+        if self.max_completion_tokens is not None and self.max_tokens not in (
+            None,
+            self.max_completion_tokens,
+        ):
+            raise _refused("max_tokens", "must equal max_completion_tokens when both are given")
+        if self.stream_options is not None and not self.stream:
+            raise _refused("stream_options", "only allowed when stream is true")
+        if self.stream and self.prompt_logprobs is not None:
+            raise _refused("prompt_logprobs", "cannot be streamed")
+
+    @property
+    def names(self) -> dict[str, str]:
+        given = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
+        return {**super().names, **given}
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def include_usage(self) -> bool:
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
+
+    def options(self, config: OvmsConfig, grammar: Grammar | None) -> dict[str, Any]:
+        return {**super().options(config, grammar), "prompt_logprobs": self.prompt_logprobs}
 
 
 def _refused(name: str, what: str) -> InvalidField:

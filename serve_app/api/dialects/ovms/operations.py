@@ -6,13 +6,15 @@ from functools import partial
 from typing import Final
 
 from serve_app.api.dialects.chat.answers import EmbeddingList
-from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK
+from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK, RESPONSE
 from serve_app.api.dialects.ovms import answers
 from serve_app.api.dialects.ovms.chat import ChatBody
 from serve_app.api.dialects.ovms.completions import CompletionBody
 from serve_app.api.dialects.ovms.embeddings import EmbeddingBody
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.rerank import RerankBody
+from serve_app.api.dialects.ovms.responses.answers import OvmsEvent, OvmsResponse
+from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.string_error import StringErrorBody
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.config import OvmsConfig
@@ -57,6 +59,17 @@ def completions(config: OvmsConfig) -> Operation:
         "A prompt in, its continuations out.",
         Body(type=CompletionBody, examples=COMPLETION),
         *streamed(answers.Completion, answers.CompletionChunk | StringErrorBody),
+    )
+
+
+def responses(config: OvmsConfig) -> Operation:
+    """Items in, items out."""
+    return _operation(
+        config,
+        "Responses",
+        "Items in, items out. Nothing of a response is kept: the input holds the earlier items.",
+        Body(type=ResponseBody, examples=RESPONSE),
+        *streamed(OvmsResponse, OvmsEvent, what="The whole response."),
     )
 
 

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's routes: chat, completions, embeddings and rerank."""
+"""OpenVINO Model Server's routes: chat, completions, responses, embeddings and rerank."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from serve_app.api.dialects.ovms.chat import ChatDialect
 from serve_app.api.dialects.ovms.completions import CompletionDialect
 from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms.rerank import RerankDialect
+from serve_app.api.dialects.ovms.responses.dialect import ResponseDialect
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.openapi.operation import Operation
@@ -26,11 +27,13 @@ def routes(services: Services) -> Iterator[Entry]:
     config = services.config.ovms
     chat = GenerateRoute(ChatDialect(config), services)
     completions = GenerateRoute(CompletionDialect(config), services)
+    responses = GenerateRoute(ResponseDialect(config), services)
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
     for base in BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.chat(config))
         yield _entry(f"{base}/completions", completions, operations.completions(config))
+        yield _entry(f"{base}/responses", responses, operations.responses(config))
         yield _entry(f"{base}/embeddings", embeddings, operations.embeddings(config))
     for base in OVMS_BASES:
         yield _entry(f"{base}/rerank", rerank, operations.rerank(config))

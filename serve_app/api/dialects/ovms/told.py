@@ -8,17 +8,15 @@ from typing import Final
 from serve_app import limits
 from serve_app.api.dialects.chat.told import TEMPLATE_VARIABLES, chat_fields, embedding_fields
 from serve_app.api.dialects.ovms.fields import MAX_IGNORE_EOS_TOKENS
+from serve_app.api.dialects.responses.told import FIELDS
 from serve_app.api.edge.told import Told
 from serve_app.config import OvmsConfig
 
 _OVMS: Final = OvmsConfig()
 
-SHARED: Final[Mapping[str, Told]] = {
+ANSWER: Final[Mapping[str, Told]] = {
     **chat_fields(
         "stream",
-        "stream_options",
-        "stream_options.include_usage",
-        "max_completion_tokens",
         "repetition_penalty",
         "presence_penalty",
         "frequency_penalty",
@@ -31,13 +29,17 @@ SHARED: Final[Mapping[str, Told]] = {
     "min_tokens": Told(default=0),
     "ignore_eos": Told(
         "goes on behind the end token",
-        accepts=f"; then `max_tokens` up to {MAX_IGNORE_EOS_TOKENS}",
+        accepts=f"; then up to {MAX_IGNORE_EOS_TOKENS} tokens",
         default=False,
     ),
     "stop": Told("default none"),
     "stop_token_ids": Told("default none"),
     "include_stop_str_in_output": Told(", in streams too", default=False),
-    "n": Told("the best so many are the answer", accepts="an integer from 1 to `best_of`", default=1),
+    "n": Told(
+        "the best so many are the answer",
+        accepts="an integer from 1 to `best_of`; of a streamed response 1",
+        default=1,
+    ),
     "best_of": Told(
         "a beam search of this width where nothing is drawn, else so many samples",
         accepts=f"an integer from 1 to {_OVMS.best_of_limit} (setting `ovms.best_of_limit`)",
@@ -60,12 +62,7 @@ SHARED: Final[Mapping[str, Told]] = {
     "seed": Told(
         ": equal requests are answered equally (drawn anew with `ovms.profile: current`)", default=0
     ),
-    "prompt_logprobs": Told(
-        "default none; at the top of the answer, by token id",
-        accepts="; not in a stream",
-    ),
     "truncate_prompt_tokens": Told("default none; the last so many tokens of the prompt, −1 as many as fit"),
-    "detokenize": Told("false sends `token_ids` and no text", default=True),
     "skip_special_tokens": Told(default=True),
     "spaces_between_special_tokens": Told("accepted, no effect: no space is ever put between tokens"),
     "response_format": Told(
@@ -77,6 +74,16 @@ SHARED: Final[Mapping[str, Told]] = {
             "tags_with_separator, structural_tag"
         ),
     ),
+}
+
+SHARED: Final[Mapping[str, Told]] = {
+    **ANSWER,
+    **chat_fields("stream_options", "stream_options.include_usage", "max_completion_tokens"),
+    "prompt_logprobs": Told(
+        "default none; at the top of the answer, by token id",
+        accepts="; not in a stream",
+    ),
+    "detokenize": Told("false sends `token_ids` and no text", default=True),
 }
 
 CHAT: Final[Mapping[str, Told]] = {
@@ -107,6 +114,31 @@ CHAT: Final[Mapping[str, Told]] = {
         "parts are joined by line breaks",
         accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts; null only beside calls",
     ),
+}
+
+RESPONSES: Final[Mapping[str, Told]] = {
+    **FIELDS,
+    **chat_fields("logprobs"),
+    "chat_template_kwargs": CHAT["chat_template_kwargs"],
+    "input": Told(
+        "a string is what the user says; the items of one turn of the assistant are one message, also of "
+        "one that only thought",
+        accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items; required, and not empty",
+    ),
+    "max_output_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
+    "tools": Told(
+        "default none; a tool may have its members below `function`, as in chats",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+    ),
+    "reasoning.effort": Told(
+        "variables `reasoning_effort` and `enable_thinking` of the model's template; only none sets the "
+        "second one to false"
+    ),
+    "text.format": Told(
+        "OpenAI's form of `response_format`, and not beside it",
+        accepts=FIELDS["text.format"].accepts,
+    ),
+    "store": Told("nothing is kept; told with the answer, true is listed as ignored", default=True),
 }
 
 COMPLETIONS: Final[Mapping[str, Told]] = {

@@ -10,7 +10,7 @@ from typing_extensions import TypedDict
 from serve_app.api.dialects.chat.answers import ListedToken, ReasoningTokens
 from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.fields import words
-from serve_app.api.dialects.openai.responses.shapes import (
+from serve_app.api.dialects.responses.shapes import (
     VERBOSITIES,
     Metadata,
     ResponseTool,

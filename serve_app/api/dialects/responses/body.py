@@ -1,136 +1,36 @@
-"""The body of POST /v1/responses: its fields, their ranges, and what they mean to a request."""
+"""The body of a response as OpenAI has it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Final
+from typing import ClassVar
 
-from serve_app import limits
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
-from serve_app.api.dialects.chat.response_format.grammar import Form, parse_named_schema
-from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
-from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf, Text, checked, refusal
-from serve_app.api.dialects.openai.responses import shapes, told
-from serve_app.api.edge.body import WireModel
+from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
+from serve_app.api.dialects.responses import told
+from serve_app.api.dialects.responses.fields import ResponseFields
 from serve_app.api.edge.told import Told
-from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.types import Grammar, GrammarKind, Templating
-
-LOGPROBS: Final = "message.output_text.logprobs"  # of `include`
-
-# Fields of chats that would change the answer if they were ignored, and what a response has in their place.
-_OF_CHATS: Final[Mapping[str, str]] = {
-    "messages": "input",
-    "max_tokens": "max_output_tokens",
-    "max_completion_tokens": "max_output_tokens",
-    "functions": "tools",
-    "function_call": "tool_choice",
-    **dict.fromkeys(
-        ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), "text.format"
-    ),
-    "structured_outputs": "text.format",
-}
-_KEPT: Final = "nothing of a response is kept here: send the earlier items in input"
-_NOT_KEPT: Final[Mapping[str, str]] = {
-    "previous_response_id": _KEPT,
-    "conversation": _KEPT,
-    "background": "nothing of a response is kept here: read the answer on its connection, or stream it",
-    "prompt": "no prompt is kept here: send it as instructions and input",
-}
+from serve_app.errors import InvalidField
+from serve_app.types import Templating
 
 
-def _metadata(value: Any) -> dict[str, str]:
-    most, keys, chars = limits.MAX_METADATA, limits.MAX_METADATA_KEY_CHARS, limits.MAX_METADATA_VALUE_CHARS
-    if (
-        type(value) is not dict
-        or len(value) > most
-        or not all(
-            len(key) <= keys and type(text) is str and len(text) <= chars for key, text in value.items()
-        )
-    ):
-        raise refusal(
-            f"must map up to {most} names of up to {keys} characters to strings of up to {chars} characters"
-        )
-    return dict(value)
-
-
-def _include(value: Any) -> tuple[str, ...]:
-    if type(value) is not list or not all(type(each) is str and each in shapes.INCLUDABLE for each in value):
-        raise refusal(f"must be a list of: {', '.join(shapes.INCLUDABLE)}")
-    return tuple(dict.fromkeys(value))
-
-
-class ResponseStreamOptions(WireModel):
-    """Options of a stream."""
-
-    include_obfuscation: Annotated[bool | None, Boolean] = None
-
-
-class ReasoningOptions(WireModel):
-    """How much the model is to think, and what is told of it."""
-
-    effort: Annotated[str | None, OneOf(EFFORTS)] = None
-    summary: Annotated[str | None, OneOf(shapes.SUMMARIES)] = None
-
-
-class ResponseBody(AnswerFields, TemplatingFields):
+class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     """What a response is to be. None: absent."""
 
     fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
     fields_told: ClassVar[Mapping[str, Told]] = told.RESPONSES
-    free_form: ClassVar[tuple[str, ...]] = (
-        *("input", "tools", "tool_choice", "text", "reasoning", "stream_options"),
-        *TemplatingFields.free_form,
-    )
-
-    input: Annotated[Any, Described(shapes.Input)] = None
-    instructions: Annotated[str | None, Text(0, limits.MAX_PROMPT_CHARS)] = None
-    max_output_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    include: Annotated[tuple[str, ...] | None, checked(_include, shapes.Include)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    parallel_tool_calls: Annotated[bool | None, Boolean] = None
-    max_tool_calls: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-    text: Annotated[Any, Described(shapes.TextOptions)] = None
-    reasoning: ReasoningOptions | None = None
-    stream_options: ResponseStreamOptions | None = None
-    truncation: Annotated[str | None, OneOf(("auto", "disabled"))] = None
-    store: Annotated[bool | None, Boolean] = None
-    metadata: Annotated[dict[str, str] | None, checked(_metadata, shapes.Metadata)] = None
-    safety_identifier: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    prompt_cache_key: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
-    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = None
+    free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField or UnsupportedField."""
-        extra = self.__pydantic_extra__ or {}
-        for name, ours in _OF_CHATS.items():
-            if extra.get(name) is not None:
-                raise UnsupportedField(name, f"is a field of chats; a response has {ours}")
-        for name, why in _NOT_KEPT.items():
-            if extra.get(name) not in (None, False):
-                raise UnsupportedField(name, why)
-        if self.truncation == "auto":
-            raise UnsupportedField("truncation", "must be disabled: input that does not fit is an error")
+        self.refuse_what_cannot_be()
         if self.stream_options is not None and not self.stream:
             raise InvalidField("stream_options", "only allowed when stream is true")
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields with a value that nothing comes of, as the client spelt them."""
-        extra = self.__pydantic_extra__ or {}
-        unknown = [name for name, value in extra.items() if value is not None and name not in _NOT_KEPT]
-        text = self.text if isinstance(self.text, dict) else {}
-        moot = {
-            "store": self.store,
-            "max_tool_calls": self.max_tool_calls,
-            "service_tier": self.service_tier not in (None, "auto", "default"),
-            "text.verbosity": text.get("verbosity") is not None,
-            "reasoning.summary": self.reasoning is not None and self.reasoning.summary is not None,
-        }
-        listed = [name for name, is_given in moot.items() if is_given]
-        return (*unknown, *listed, *(f"include.{each}" for each in self.include or () if each != LOGPROBS))
+        return (*self.unknown, *self.moot)
 
     @property
     def names(self) -> dict[str, str]:
@@ -143,38 +43,6 @@ class ResponseBody(AnswerFields, TemplatingFields):
         """As `AnswerFields.left_to_model`, and the length."""
         return super().left_to_model + (("max_tokens",) if self.max_output_tokens is None else ())
 
-    @property
-    def sticky(self) -> str | None:
-        """The client's word for whom it asks."""
-        return self.user or self.safety_identifier or self.prompt_cache_key
-
-    @property
-    def logprobs(self) -> int | None:
-        """How many alternatives each token of the output is told with; None: no log-probabilities."""
-        return (self.top_logprobs or 0) if self.top_logprobs or LOGPROBS in (self.include or ()) else None
-
     def templating(self) -> Templating:
         """As `TemplatingFields.templating`, with the effort of `reasoning`."""
-        return with_effort(super().templating(), None if self.reasoning is None else self.reasoning.effort)
-
-    def form(self) -> Form:
-        """What the answer must match, by `text.format`. Raises InvalidField or UnsupportedField."""
-        if self.text is None:
-            return Form()
-        if not isinstance(self.text, dict):
-            raise InvalidField("text", "must be an object")
-        if self.text.get("verbosity") not in (None, *shapes.VERBOSITIES):
-            raise InvalidField("text.verbosity", f"must be one of: {', '.join(shapes.VERBOSITIES)}")
-        value, field = self.text.get("format"), "text.format"
-        if value is None:
-            return Form()
-        if not isinstance(value, dict):
-            raise InvalidField(field, "must be an object")
-        kind = value.get("type")
-        if kind == "text":
-            return Form()
-        if kind == "json_object":
-            return Form(Grammar(kind=GrammarKind.JSON))
-        if kind != "json_schema":
-            raise InvalidField(field, "type must be text, json_object or json_schema")
-        return parse_named_schema(value, field, subset=True)
+        return with_effort(super().templating(), self.effort)

@@ -1,17 +1,17 @@
-"""POST /v1/responses of OpenAI: items in, items out."""
+"""Responses as OpenAI has them: items in, items out."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable
 from typing import Final
 
 from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat import wire
-from serve_app.api.dialects.openai.errors import render_error
-from serve_app.api.dialects.openai.responses.body import ResponseBody
-from serve_app.api.dialects.openai.responses.input_items import parse_input
-from serve_app.api.dialects.openai.responses.renderer import ResponseRenderer
-from serve_app.api.dialects.openai.responses.tools import parse_tools
+from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.input_items import parse_input
+from serve_app.api.dialects.responses.openai_wire import OpenaiWire
+from serve_app.api.dialects.responses.renderer import ResponseRenderer
+from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
@@ -26,12 +26,16 @@ class ResponseDialect:
 
     stream_type = wire.STREAM_TYPE
 
+    def __init__(self, render_error: Callable[[ServeError], ErrorReply]) -> None:
+        """`render_error`: of the protocol whose route it is."""
+        self._render_error = render_error
+
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
         body = parse_body(ResponseBody, raw)
         body.check()
         model = body.endpoint(endpoint)
-        form = body.form()
+        form = body.form_of_text()
         offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
         request = GenerateRequest(
             id="",
@@ -43,10 +47,11 @@ class ResponseDialect:
             ),
             tool_choice=offer.choice,
             sampling=body.sampling(body.max_output_tokens),
-            logprobs=body.logprobs,
+            logprobs=body.num_logprobs,
             grammar=form.grammar,
             **body.row_options(),
         )
+        kept = body.without(*_NOT_ANSWERED)
         return Call(
             model=model,
             task=Task.CHAT,
@@ -56,9 +61,9 @@ class ResponseDialect:
             timeout_s=body.timeout,
             tells_filtered=True,
             ignored=(*body.ignored, *form.ignored, *offer.ignored),
-            renderer=partial(ResponseRenderer, body=body.without(*_NOT_ANSWERED)),
+            renderer=lambda id, info: ResponseRenderer(OpenaiWire(id, info, kept)),
             names=body.names,
         )
 
     def render_error(self, error: ServeError) -> ErrorReply:
-        return render_error(error)
+        return self._render_error(error)

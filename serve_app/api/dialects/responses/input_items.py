@@ -24,11 +24,17 @@ TEXTS: Final = ("input_text", "output_text", "text")  # types of parts that hold
 _KNOWN: Final = "message, reasoning, function_call and function_call_output items are available"
 
 
-def parse_input(value: Any, instructions: str | None) -> tuple[dict[str, Any], ...]:
-    """The messages of `input`, behind the instructions. Raises InvalidField or UnsupportedField."""
+def parse_input(
+    value: Any, instructions: str | None, *, keeps_thoughts: bool = False
+) -> tuple[dict[str, Any], ...]:
+    """The messages of `input`, behind the instructions.
+
+    `keeps_thoughts`: also of a turn that neither said nor called anything. Raises InvalidField or
+    UnsupportedField.
+    """
     if value is None:
         raise InvalidField("input", "is required")
-    conversation = _Conversation()
+    conversation = _Conversation(keeps_thoughts)
     if instructions is not None:
         conversation.say("system", instructions)
     if isinstance(value, str):
@@ -38,13 +44,15 @@ def parse_input(value: Any, instructions: str | None) -> tuple[dict[str, Any], .
         raise InvalidField("input", f"must be a string or a list of 1 to {MAX_MESSAGES} items")
     for i, item in enumerate(value):
         _add(conversation, item, f"input.{i}")
+    conversation.end_turn()
     return conversation.messages
 
 
 class _Conversation:
     """The messages so far."""
 
-    def __init__(self) -> None:
+    def __init__(self, keeps_thoughts: bool) -> None:
+        self._keeps_thoughts = keeps_thoughts
         self._messages: list[dict[str, Any]] = []
         self._thoughts: list[str] = []  # of the assistant's message that comes next
 
@@ -54,7 +62,7 @@ class _Conversation:
 
     def say(self, role: str, content: str) -> None:
         if role != "assistant":
-            self._thoughts.clear()  # of a turn that said nothing
+            self.end_turn()
         said = {"role": role, "content": content, **self._thought()}
         if role == "assistant" and self._messages and "tool_calls" in self._messages[-1]:
             # Said behind its calls, which still wait for what the tools answer.
@@ -81,8 +89,14 @@ class _Conversation:
         calls.append(call)
 
     def answer(self, call_id: str, content: str) -> None:
-        self._thoughts.clear()
+        self.end_turn()
         self._messages.append({"role": "tool", "content": content, "tool_call_id": call_id})
+
+    def end_turn(self) -> None:
+        """Thoughts that nothing was said or called after are a message of their own, or none."""
+        if self._thoughts and self._keeps_thoughts:
+            self._messages.append({"role": "assistant", "content": "", **self._thought()})
+        self._thoughts.clear()
 
     def _thought(self) -> dict[str, str]:
         """What was thought before a message, as a member of it."""

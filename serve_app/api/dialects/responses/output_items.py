@@ -15,6 +15,11 @@ from serve_app.types import TextLogprob, ToolCallDelta
 IN_PROGRESS: Final = "in_progress"
 COMPLETED: Final = "completed"
 
+# Kinds of items, which are their types, too.
+REASONING: Final = "reasoning"
+MESSAGE: Final = "message"
+CALL: Final = "function_call"
+
 Fields = dict[str, Any]
 Event = tuple[str, Fields]  # its type, and its members but for those of every event
 
@@ -22,7 +27,6 @@ Event = tuple[str, Fields]  # its type, and its members but for those of every e
 class Item(Protocol):
     """A part of the output."""
 
-    prefix: ClassVar[str]  # of its id
     delta_type: ClassVar[str]  # of the events by which it grows
     id: str
 
@@ -47,12 +51,13 @@ class Item(Protocol):
         ...
 
 
-class _TextItem(ABC):
+class TextItem(ABC):
     """An item with one part of text."""
 
-    prefix: ClassVar[str]
+    kind: ClassVar[str]
     delta_type: ClassVar[str]
-    done_type: ClassVar[str]
+    done_type: ClassVar[str]  # of the event that tells all of the text
+    part_type: ClassVar[str] = "response.content_part"  # of the events around the text, without their ends
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -66,15 +71,22 @@ class _TextItem(ABC):
         self._texts.append(text)
 
     @abstractmethod
+    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
+        """Take the log-probabilities of tokens; returns what the event of their text has beside it."""
+
+    @abstractmethod
     def part(self) -> Fields:
         """The part as it is now."""
 
+    @abstractmethod
+    def fields(self, status: str) -> Fields: ...
+
     def begin(self) -> Iterator[Event]:
-        yield "response.content_part.added", {**self.place(), "part": self.part()}
+        yield f"{self.part_type}.added", {**self.place(), "part": self.part()}
 
     def end(self) -> Iterator[Event]:
         yield self.done_type, {**self.place(), "text": self.text, **self._beside()}
-        yield "response.content_part.done", {**self.place(), "part": self.part()}
+        yield f"{self.part_type}.done", {**self.place(), "part": self.part()}
 
     def place(self) -> Fields:
         return {"item_id": self.id, "content_index": 0}
@@ -84,25 +96,28 @@ class _TextItem(ABC):
         return {}
 
 
-class Reasoning(_TextItem):
-    """What the model thinks."""
+class Reasoning(TextItem):
+    """What the model thinks. Log-probabilities are told of what is said alone."""
 
-    prefix = "rs"
+    kind = REASONING
     delta_type = "response.reasoning_text.delta"
     done_type = "response.reasoning_text.done"
+
+    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
+        return {}
 
     def part(self) -> Fields:
         return {"type": "reasoning_text", "text": self.text}
 
     def fields(self, status: str) -> Fields:
         content = [] if status == IN_PROGRESS else [self.part()]
-        return {"id": self.id, "type": "reasoning", "summary": [], "content": content, "status": status}
+        return {"id": self.id, "type": self.kind, "summary": [], "content": content, "status": status}
 
 
-class Message(_TextItem):
+class Message(TextItem):
     """What the model says."""
 
-    prefix = "msg"
+    kind = MESSAGE
     delta_type = "response.output_text.delta"
     done_type = "response.output_text.done"
 
@@ -110,18 +125,17 @@ class Message(_TextItem):
         super().__init__(id)
         self._logprobs: list[Fields] = []
 
-    def take_logprobs(self, tokens: Sequence[TextLogprob]) -> list[Fields]:
-        """Take the log-probabilities of tokens; returns them as an event tells them."""
+    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
         listed = [token_with_alternatives(token) for token in tokens]
         self._logprobs += listed
-        return listed
+        return {"logprobs": listed}
 
     def part(self) -> Fields:
-        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": self._logprobs}
+        return {"type": "output_text", "text": self.text, "annotations": [], **self._beside()}
 
     def fields(self, status: str) -> Fields:
         content = [] if status == IN_PROGRESS else [self.part()]
-        return {"id": self.id, "type": "message", "role": "assistant", "content": content, "status": status}
+        return {"id": self.id, "type": self.kind, "role": "assistant", "content": content, "status": status}
 
     def _beside(self) -> Fields:
         return {"logprobs": self._logprobs}
@@ -130,18 +144,21 @@ class Message(_TextItem):
 class Call:
     """A call of a tool."""
 
-    prefix: ClassVar[str] = "fc"
     delta_type: ClassVar[str] = "response.function_call_arguments.delta"
 
     def __init__(self, id: str, piece: ToolCallDelta) -> None:
         """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
         self.id = id
         self.index = piece.index
-        self._call_id, self._name = piece.id or "", piece.name or ""
+        self.call_id, self.name = piece.id or "", piece.name or ""
         self._fragments: list[str] = []
 
-    def add(self, arguments: str) -> None:
-        self._fragments.append(arguments)
+    @property
+    def arguments(self) -> str:
+        return "".join(self._fragments)
+
+    def add(self, text: str) -> None:
+        self._fragments.append(text)
 
     def place(self) -> Fields:
         return {"item_id": self.id}
@@ -150,18 +167,17 @@ class Call:
         yield from ()
 
     def end(self) -> Iterator[Event]:
-        arguments = "".join(self._fragments)
         yield (
             "response.function_call_arguments.done",
-            {**self.place(), "name": self._name, "arguments": arguments},
+            {**self.place(), "name": self.name, "arguments": self.arguments},
         )
 
     def fields(self, status: str) -> Fields:
         return {
             "id": self.id,
-            "type": "function_call",
-            "call_id": self._call_id,
-            "name": self._name,
-            "arguments": "".join(self._fragments),
+            "type": CALL,
+            "call_id": self.call_id,
+            "name": self.name,
+            "arguments": self.arguments,
             "status": status,
         }

@@ -6,22 +6,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat.fields import AnswerFields
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
-from serve_app.api.dialects.openai.told import CHAT, SHARED
+from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, chat_fields
 from serve_app.api.edge.told import Told
 
 _TEXTS: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts"
-_OF_CHATS: Final = (
-    "parallel_tool_calls",
-    "chat_template_kwargs",
-    "add_generation_prompt",
-    "continue_final_message",
-)
-
-RESPONSES: Final[Mapping[str, Told]] = {
-    **{name: SHARED[name] for name in AnswerFields.model_fields},
-    **{name: CHAT[name] for name in _OF_CHATS},
+# Of `ResponseFields`.
+FIELDS: Final[Mapping[str, Told]] = {
+    **chat_fields("parallel_tool_calls", "user"),
     "input": Told(
         "a string is what the user says; the items of one turn of the assistant are one message",
         accepts=f"a string or a list of 1 to {limits.MAX_MESSAGES} items; required",
@@ -69,7 +61,7 @@ RESPONSES: Final[Mapping[str, Told]] = {
     "reasoning.summary": Told("ignored and listed: thoughts are told in full"),
     "stream_options": Told("see its member", accepts="an object; only with `stream: true`"),
     "stream_options.include_obfuscation": Told("nothing is padded", default=False),
-    "truncation": Told("disabled; auto is an error, as input that does not fit is"),
+    "truncation": Told("input that does not fit is an error; auto is ignored and listed"),
     "store": Told("nothing is kept; true is ignored and listed", default=False),
     "metadata": Told(
         "default none; told with the answer",
@@ -80,3 +72,5 @@ RESPONSES: Final[Mapping[str, Told]] = {
     "prompt_cache_key": Told("a sticky key, where there is neither of the two"),
     "service_tier": Told("the server has one; flex, scale and priority are ignored and listed"),
 }
+
+RESPONSES: Final[Mapping[str, Told]] = {**ANSWER, **TEMPLATING, **FIELDS}

@@ -12,33 +12,44 @@ ALLOWED: Final = "allowed_tools"
 _FIELD: Final = "tool_choice"
 
 
-def parse_tools(tools: Any, choice: Any, *, parallel: bool) -> ToolOffer:
-    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
-    listed = offered = parse_offered(tools, "tools", _function_of, MAX_TOOLS, subset=True)
+def parse_tools(
+    tools: Any, choice: Any, *, parallel: bool, subset: bool = True, nested: bool = False
+) -> ToolOffer:
+    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField.
+
+    `subset`: `strict` means OpenAI's. `nested`: a tool, and the one that must be called, may also have its
+    members below `function`, as in chats.
+    """
+    listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
+    is_nested = nested and listed_as_chats
+
+    def function_of(item: Any, where: str) -> tuple[Any, str]:
+        if isinstance(item, dict) and item.get("type") != "function":
+            if not isinstance(item.get("type"), str):
+                raise InvalidField(f"{where}.type", 'is required and must be "function"')
+            raise UnsupportedField(f"{where}.type", "only function tools are available")
+        if is_nested and isinstance(item, dict) and "function" in item:
+            return item["function"], f"{where}.function"
+        return item, where
+
+    def named(value: dict[str, Any]) -> Any:
+        if value.get("type") != "function":
+            raise UnsupportedField(f"{_FIELD}.type", f"only function and {ALLOWED} are available")
+        return value["function"] if nested and "function" in value else value
+
+    listed = offered = parse_offered(tools, "tools", function_of, MAX_TOOLS, subset)
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
         offered, choice = _allowed(choice, listed)
-    chosen = parse_choice(choice, _FIELD, offered, _named, parallel=parallel)
-    return ToolOffer(offered, chosen, ignored=not_enforced(listed, chosen, "tools.{}"))
+    chosen = parse_choice(choice, _FIELD, offered, named, parallel=parallel)
+    place = "tools.{}.function" if is_nested else "tools.{}"
+    return ToolOffer(offered, chosen, ignored=not_enforced(listed, chosen, place))
 
 
 def shown(tools: Any) -> list[dict[str, Any]]:
     """Checked tools as a response tells them."""
     members = ("name", "description", "parameters", "strict")
-    return [{"type": "function", **{name: tool.get(name) for name in members}} for tool in tools or ()]
-
-
-def _function_of(item: Any, where: str) -> tuple[Any, str]:
-    if isinstance(item, dict) and item.get("type") != "function":
-        if not isinstance(item.get("type"), str):
-            raise InvalidField(f"{where}.type", 'is required and must be "function"')
-        raise UnsupportedField(f"{where}.type", "only function tools are available")
-    return item, where
-
-
-def _named(value: dict[str, Any]) -> Any:
-    if value.get("type") != "function":
-        raise UnsupportedField(f"{_FIELD}.type", f"only function and {ALLOWED} are available")
-    return value
+    flat = [tool.get("function", tool) for tool in tools or ()]
+    return [{"type": "function", **{name: tool.get(name) for name in members}} for tool in flat]
 
 
 def _allowed(

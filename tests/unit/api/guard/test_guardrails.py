@@ -16,7 +16,7 @@ from serve_app.errors import Unavailable
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
 from tests.support.gateway import CHAT, COMPLETIONS, Gateway, chat_body, events, gateway
-from tests.support.response_events import events_of
+from tests.support.response_events import events_of, unnamed_events_of
 from tests.support.streams import streamed
 
 EMAIL = "john.doe@example.com"
@@ -26,6 +26,7 @@ BLOCKS: dict[str, Any] = {"pii": {"behavior": "BLOCK"}}
 KEYWORDS: dict[str, Any] = {"invalid_keywords": ["falcon"]}
 TOLD = f"Write to {EMAIL}, please."
 RESPONSES = "/v1/responses"
+OVMS_RESPONSES = "/v3/responses"
 JUDGE = "org/other"  # of the fake's models
 
 
@@ -239,6 +240,21 @@ async def test_responses_are_masked_and_end_where_they_are_blocked() -> None:
         assert backend.requests == []
 
 
+async def test_the_model_servers_responses_are_masked_and_end_where_they_are_blocked() -> None:
+    async with guarded(input=MASKS, output=MASKS) as (g, _):
+        whole = await g.post(OVMS_RESPONSES, respond(f"I am {EMAIL}!"))
+        stream = await g.post(OVMS_RESPONSES, respond(f"I am {EMAIL}!", stream=True))
+        last = unnamed_events_of(stream.text)[-1]["response"]
+        for response in (whole.json(), last):
+            assert response["output"][0]["content"][0]["text"] == TOLD.replace(EMAIL, MASK)
+        assert "john" not in whole.text + stream.text
+    async with guarded(output=KEYWORDS, text="A long beginning, and then the falcon flies on.") as (g, _):
+        stream = await g.post(OVMS_RESPONSES, respond("Hi", stream=True))
+        last = unnamed_events_of(stream.text)[-1]["response"]
+        assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
+        assert "falcon" not in stream.text.lower()
+
+
 async def test_a_finding_at_the_beginning_of_a_stream_is_a_status() -> None:
     async with guarded(output=BLOCKS, text=f"{EMAIL} is it") as (g, _):
         path = "/serving-endpoints/demo/invocations"
@@ -255,6 +271,7 @@ async def test_a_finding_at_the_beginning_of_a_stream_is_a_status() -> None:
         (CHAT, chat("Hi", return_token_ids=True), "return_token_ids"),
         (RESPONSES, respond("Hi", top_logprobs=1), "top_logprobs"),
         (RESPONSES, respond("Hi", include=["message.output_text.logprobs"]), "include"),
+        (OVMS_RESPONSES, respond("Hi", logprobs=True), "logprobs"),
         (COMPLETIONS, {"model": "demo", "prompt": "Hi", "echo": True}, "echo"),
         (COMPLETIONS, {"model": "demo", "prompt": "Hi", "prompt_logprobs": 1}, "prompt_logprobs"),
         ("/v3/chat/completions", chat("Hi", detokenize=False), "detokenize"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from serve_app.api.dialects.base import Choice, Renderer
-from serve_app.api.dialects.openai.responses.dialect import ResponseDialect
+from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.responses.dialect import ResponseDialect
 from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import logprob_of, model_info
@@ -43,7 +44,7 @@ DELTAS = [
 
 def renderer(**fields: Any) -> Renderer:
     body = {"model": "demo", "input": "x", **fields}
-    return ResponseDialect().parse(json.dumps(body).encode()).renderer("r1", model_info())
+    return ResponseDialect(render_error).parse(json.dumps(body).encode()).renderer("r1", model_info())
 
 
 def streamed(deltas: list[TokenDelta], **fields: Any) -> list[Any]:
@@ -128,7 +129,7 @@ def test_the_tools_of_allowed_tools_alone_are_offered() -> None:
     tools = [{"type": "function", "name": name} for name in ("f", "g")]
     choice = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "g"}]}
     body = {"model": "demo", "input": "x", "tools": tools, "tool_choice": choice}
-    call = ResponseDialect().parse(json.dumps(body).encode())
+    call = ResponseDialect(render_error).parse(json.dumps(body).encode())
     (request,) = call.requests
     assert [tool["function"]["name"] for tool in request.prompt.tools] == ["g"]
     assert request.tool_choice.mode == "required"

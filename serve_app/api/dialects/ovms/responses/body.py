@@ -1,0 +1,80 @@
+"""The body of a response as OpenVINO Model Server has it: how tokens are drawn is said as in its chats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Final
+
+from serve_app.api.dialects.chat.response_format.grammar import Form
+from serve_app.api.dialects.chat.shapes import TemplateVariables
+from serve_app.api.dialects.fields import Boolean, Described
+from serve_app.api.dialects.ovms import told
+from serve_app.api.dialects.ovms.fields import AnswerFields
+from serve_app.api.dialects.ovms.templating import templating_of
+from serve_app.api.dialects.responses.fields import FORMAT, OF_CHATS, ResponseFields
+from serve_app.api.edge.told import Told
+from serve_app.config import OvmsConfig
+from serve_app.errors import InvalidField
+from serve_app.types import Templating
+
+_OWN_FORMAT: Final = "response_format"
+
+
+class ResponseBody(ResponseFields, AnswerFields):
+    """What a response is to be. None: absent."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
+    fields_told: ClassVar[Mapping[str, Told]] = {**told.ANSWER, **told.RESPONSES}
+    free_form: ClassVar[tuple[str, ...]] = (
+        *ResponseFields.free_form,
+        *(_OWN_FORMAT, "chat_template_kwargs"),
+    )
+    of_chats: ClassVar[Mapping[str, str]] = {
+        name: ours for name, ours in OF_CHATS.items() if name != _OWN_FORMAT
+    }
+
+    logprobs: Annotated[bool | None, Boolean] = None
+    chat_template_kwargs: Annotated[Any, Described(TemplateVariables)] = None
+
+    def check(self, config: OvmsConfig) -> None:
+        """What single fields cannot tell. Raises InvalidField or UnsupportedField."""
+        self.refuse_what_cannot_be()
+        if self.stream_options is not None and not self.stream:
+            raise InvalidField("stream_options", "only allowed when stream is true")
+        super().check(config)
+        if self.stream and (self.n or 1) > 1:
+            raise InvalidField("n", "must be 1 in a stream, whose events tell no choices apart")
+        if self.input == "":
+            raise InvalidField("input", "must not be empty")
+
+    @property
+    def token_limit(self) -> int | None:
+        return self.max_output_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """As `ResponseFields.num_logprobs`; `logprobs` also turns them on."""
+        return (self.top_logprobs or 0) if self.logprobs else super().num_logprobs
+
+    @property
+    def names(self) -> dict[str, str]:
+        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        form = FORMAT if self.response_format is None else _OWN_FORMAT
+        asked = "logprobs" if self.logprobs else "top_logprobs" if self.top_logprobs else "include"
+        ours = {"prompt": "input", "max_tokens": "max_output_tokens", "response_format": form}
+        return {**super().names, **ours, "logprobs": asked}
+
+    def form(self) -> Form:
+        """What the answer must match, by `response_format` or `text.format`."""
+        own, openais = super().form(), self.form_of_text()
+        if own.grammar is not None and openais.grammar is not None:
+            raise InvalidField(_OWN_FORMAT, f"must not be given beside {FORMAT}")
+        return own if openais.grammar is None else openais
+
+    def templating(self) -> Templating:
+        """The variables of the template. Any effort but none switches thoughts on. Raises InvalidField."""
+        variables = self.chat_template_kwargs
+        if self.effort is not None and isinstance(variables, dict | None):
+            thinks = {"enable_thinking": self.effort != "none", "reasoning_effort": self.effort}
+            variables = {**thinks, **(variables or {})}
+        return templating_of(variables)

@@ -1,0 +1,76 @@
+"""Responses of OpenVINO Model Server: items in, items out."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from serve_app.api.dialects.base import Call, ErrorReply
+from serve_app.api.dialects.ovms import wire
+from serve_app.api.dialects.ovms.errors import render_error
+from serve_app.api.dialects.ovms.fields import LARGE
+from serve_app.api.dialects.ovms.responses.body import ResponseBody
+from serve_app.api.dialects.ovms.responses.ovms_wire import OvmsWire
+from serve_app.api.dialects.responses.input_items import parse_input
+from serve_app.api.dialects.responses.renderer import ResponseRenderer
+from serve_app.api.dialects.responses.tools import parse_tools
+from serve_app.api.edge.body import parse_body
+from serve_app.config import OvmsConfig
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import ServeError
+from serve_app.types import GenerateRequest, Prompt
+
+# What an answer does not look back at.
+_NOT_ANSWERED: Final = (*LARGE, "input", "chat_template_kwargs")
+
+
+class ResponseDialect:
+    """A response is a chat, told in other words. Nothing of it is kept."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def __init__(self, config: OvmsConfig) -> None:
+        self._config = config
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or UnsupportedField."""
+        body = parse_body(ResponseBody, raw)
+        body.check(self._config)
+        model = endpoint or body.model or ""
+        offer = parse_tools(
+            body.tools,
+            body.tool_choice,
+            parallel=body.parallel_tool_calls is not False,
+            subset=False,
+            nested=True,
+        )
+        form = body.form()
+        # The product has had this route only since it tells thoughts apart, so no profile mixes them.
+        options = {**body.options(self._config, form.grammar), "reasoning": True}
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=Prompt(
+                messages=parse_input(body.input, body.instructions, keeps_thoughts=True),
+                tools=offer.tools,
+                templating=body.templating(),
+            ),
+            tool_choice=offer.choice,
+            logprobs=body.num_logprobs,
+            **options,
+        )
+        kept = body.without(*_NOT_ANSWERED)
+        return Call(
+            model=model,
+            task=Task.CHAT,
+            user=body.sticky,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=None,
+            tells_filtered=True,
+            ignored=(*body.moot, *form.ignored, *offer.ignored),  # unknown fields are in silence
+            renderer=lambda id, info: ResponseRenderer(OvmsWire(id, kept, offer.choice)),
+            names=body.names,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error, malformed_json=self._config.malformed_json_status)

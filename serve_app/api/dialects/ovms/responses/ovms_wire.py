@@ -1,0 +1,160 @@
+"""A response as OpenVINO Model Server writes it.
+
+Thoughts are the summary of a reasoning item. Members that say nothing are left out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from serve_app.api.dialects.chat.wire import DONE, encode, sse
+from serve_app.api.dialects.ovms.responses.body import ResponseBody
+from serve_app.api.dialects.responses import tools
+from serve_app.api.dialects.responses.output_items import (
+    COMPLETED,
+    IN_PROGRESS,
+    MESSAGE,
+    REASONING,
+    Call,
+    Event,
+    Fields,
+    Message,
+    TextItem,
+)
+from serve_app.api.dialects.responses.wire import status_of, usage_fields
+from serve_app.types import FinishReason, TextLogprob, ToolCallDelta, ToolChoice, Usage
+
+# How a response is incomplete, by the end of a choice.
+_REASONS: Final = {
+    FinishReason.LENGTH: "max_tokens",
+    FinishReason.CONTEXT: "max_tokens",
+    FinishReason.FILTERED: "content_filter",
+}
+
+
+class _Summary(TextItem):
+    """What the model thinks."""
+
+    kind = REASONING
+    delta_type = "response.reasoning_summary_text.delta"
+    done_type = "response.reasoning_summary_text.done"
+    part_type = "response.reasoning_summary_part"
+
+    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
+        return {}
+
+    def place(self) -> Fields:
+        return {"summary_index": 0, "item_id": self.id}
+
+    def part(self) -> Fields:
+        return {"type": "summary_text", "text": self.text}
+
+    def fields(self, status: str) -> Fields:
+        return {
+            "id": self.id,
+            "type": self.kind,
+            "summary": [] if status == IN_PROGRESS else [self.part()],
+        }
+
+
+class _Message(Message):
+    """What the model says."""
+
+    def __init__(self, id: str, *, tells_logprobs: bool) -> None:
+        super().__init__(id)
+        self._tells_logprobs = tells_logprobs
+
+    def take(self, tokens: Sequence[TextLogprob]) -> Fields:
+        taken = super().take(tokens)
+        return taken if self._tells_logprobs else {}
+
+    def place(self) -> Fields:
+        return {"content_index": 0, "item_id": self.id}
+
+    def _beside(self) -> Fields:
+        return super()._beside() if self._tells_logprobs else {}
+
+
+class _Call(Call):
+    """A call of a tool."""
+
+    def place(self) -> Fields:
+        return {"item_id": self.id, "call_id": self.call_id}
+
+    def end(self) -> Iterator[Event]:
+        yield (
+            "response.function_call_arguments.done",
+            {**self.place(), "arguments": self.arguments},
+        )
+
+
+class OvmsWire:
+    """Ids that are unique within the response, events without a name, and a terminator."""
+
+    has_empty_message = False
+    end = DONE
+
+    def __init__(self, id: str, body: ResponseBody, choice: ToolChoice) -> None:
+        """`choice`: what the body says of calls."""
+        self._head = _head(id, body, choice)
+        self._tells_logprobs = body.num_logprobs is not None
+        self._counts = {MESSAGE: 0, REASONING: 0}  # of items so far
+
+    def text_item(self, kind: str) -> TextItem:
+        number = self._counts[kind]
+        self._counts[kind] += 1
+        if kind == REASONING:
+            return _Summary(f"rs-{number}")
+        return _Message(f"msg-{number}", tells_logprobs=self._tells_logprobs)
+
+    def call(self, piece: ToolCallDelta) -> Call:
+        return _Call(piece.id or "", piece)
+
+    def event(self, kind: str, members: Fields) -> bytes:
+        return sse(encode(members))
+
+    def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
+        return {**self._head, "status": status, **members, "output": output}
+
+    def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
+        ended: Fields = {"usage": usage_fields(usage)}
+        if status_of(finish) == COMPLETED:
+            return {"completed_at": int(time.time()), **ended}
+        return {"incomplete_details": None if finish is None else {"reason": _REASONS[finish]}, **ended}
+
+
+def _head(id: str, body: ResponseBody, choice: ToolChoice) -> Fields:
+    """The members of a response that do not change."""
+    given = {
+        "instructions": body.instructions,
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "min_p": body.min_p,
+        "max_output_tokens": body.max_output_tokens,
+        "user": body.user,
+    }
+    options = body.text or {}
+    named = {"type": "function", "name": choice.name}
+    return {
+        "id": f"resp-{id}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "error": None,
+        "model": body.model,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "store": body.store is not False,
+        "text": {"format": options.get("format") or {"type": "text"}},
+        "tool_choice": _choice(body.tool_choice, named) if body.tools else "none",
+        "tools": tools.shown(body.tools),
+        "truncation": "disabled",
+        "metadata": body.metadata or {},
+        **{name: value for name, value in given.items() if value is not None},
+    }
+
+
+def _choice(value: Any, named: Fields) -> Any:
+    """A choice as the client sent it, but for a named tool, which lies flat."""
+    is_named = isinstance(value, dict) and value.get("type") == "function"
+    return named if is_named else value or "auto"

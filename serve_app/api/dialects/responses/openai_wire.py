@@ -1,0 +1,103 @@
+"""A response as OpenAI writes it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.responses import tools
+from serve_app.api.dialects.responses.body import ResponseBody
+from serve_app.api.dialects.responses.output_items import (
+    COMPLETED,
+    IN_PROGRESS,
+    MESSAGE,
+    Call,
+    Fields,
+    Message,
+    Reasoning,
+    TextItem,
+)
+from serve_app.api.dialects.responses.wire import status_of, usage_fields
+from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
+
+# How a response is incomplete, by the end of its choice.
+_REASONS: Final = {
+    FinishReason.LENGTH: "max_output_tokens",
+    FinishReason.CONTEXT: "max_output_tokens",
+    FinishReason.FILTERED: "content_filter",
+}
+
+
+class OpenaiWire:
+    """All members, asked for or not; ids that are unique everywhere; events with a name."""
+
+    has_empty_message = True
+    end = b""
+
+    def __init__(self, id: str, info: ModelInfo, body: ResponseBody) -> None:
+        self._id = id
+        self._head = _head(id, info, body)
+        self._count = 0  # of items so far
+
+    def text_item(self, kind: str) -> TextItem:
+        return Message(self._next_id("msg")) if kind == MESSAGE else Reasoning(self._next_id("rs"))
+
+    def call(self, piece: ToolCallDelta) -> Call:
+        return Call(self._next_id("fc"), piece)
+
+    def event(self, kind: str, members: Fields) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(members))
+
+    def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
+        return {**self._head, "status": status, "output": output, **members}
+
+    def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
+        is_whole = status_of(finish) == COMPLETED
+        return {
+            "completed_at": int(time.time()) if is_whole else None,
+            "incomplete_details": None if is_whole or finish is None else {"reason": _REASONS[finish]},
+            "usage": usage_fields(usage),
+        }
+
+    def _next_id(self, prefix: str) -> str:
+        self._count += 1
+        return f"{prefix}_{self._id}_{self._count - 1}"
+
+
+def _head(id: str, info: ModelInfo, body: ResponseBody) -> Fields:
+    """All members of a response, as they are at its begin."""
+    options = body.text or {}
+    return {
+        "id": f"resp_{id}",
+        "object": "response",
+        "created_at": int(time.time()),
+        "status": IN_PROGRESS,
+        "completed_at": None,
+        "background": False,
+        "error": None,
+        "incomplete_details": None,
+        "instructions": body.instructions,
+        "max_output_tokens": body.max_output_tokens,
+        "max_tool_calls": body.max_tool_calls,
+        "model": info.name,
+        "output": [],
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
+        "previous_response_id": None,
+        "prompt_cache_key": body.prompt_cache_key,
+        "reasoning": {"effort": body.effort, "summary": None},
+        "safety_identifier": body.safety_identifier,
+        "service_tier": "default",
+        "store": False,
+        "temperature": body.temperature,
+        "text": {"format": options.get("format") or {"type": "text"}, "verbosity": options.get("verbosity")},
+        "tool_choice": body.tool_choice or "auto",
+        "tools": tools.shown(body.tools),
+        "top_logprobs": body.top_logprobs or 0,
+        "top_p": body.top_p,
+        "truncation": "disabled",
+        "usage": None,
+        "user": body.user,
+        "metadata": body.metadata or {},
+    }

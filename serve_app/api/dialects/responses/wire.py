@@ -1,0 +1,64 @@
+"""What a protocol decides of a response: its members, its items, and the frame of its events."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, Protocol
+
+from serve_app.api.dialects.responses.output_items import COMPLETED, Call, Fields, TextItem
+from serve_app.errors import QuotaExceeded, ServeError
+from serve_app.types import FinishReason, ToolCallDelta, Usage
+
+INCOMPLETE: Final = "incomplete"
+FAILED: Final = "failed"
+
+_CUT: Final = (FinishReason.LENGTH, FinishReason.CONTEXT, FinishReason.FILTERED)
+
+
+class Wire(Protocol):
+    """How one protocol writes one response."""
+
+    has_empty_message: bool  # whether an answer of nothing has a message without text
+    end: bytes  # what follows the last event
+
+    def text_item(self, kind: str) -> TextItem:
+        """The next item of the kind, which is that of thoughts or of messages."""
+        ...
+
+    def call(self, piece: ToolCallDelta) -> Call:
+        """The next item of a call. What the piece has of its arguments is added like the rest."""
+        ...
+
+    def event(self, kind: str, members: Fields) -> bytes:
+        """An event as it is sent."""
+        ...
+
+    def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
+        """The response as it is now. `members`: of `end_members`, or `error`."""
+        ...
+
+    def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
+        """What a response has once it has ended; `finish` is the end that decides on its status."""
+        ...
+
+
+def status_of(finish: FinishReason | None) -> str:
+    """How a response stands that ended so."""
+    return INCOMPLETE if finish in _CUT else COMPLETED
+
+
+def failure(error: ServeError) -> Fields:
+    """The member `error` of a response that failed."""
+    code = "rate_limit_exceeded" if isinstance(error, QuotaExceeded) else "server_error"
+    return {"code": code, "message": error.message}
+
+
+def usage_fields(usage: Usage) -> Fields:
+    """The member `usage`."""
+    return {
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
+    }
