@@ -52,22 +52,33 @@ def url(request: pytest.FixtureRequest, server: str) -> str:
     return f"{server}{request.param}"
 
 
-def sdk(url: str) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60)
+@pytest_asyncio.fixture(loop_scope="module")
+async def sdk(url: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    """Closed in its own loop: one that is left open closes itself in the loop of another test."""
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
 
 
-async def test_a_question_is_answered_and_counted(url: str) -> None:
-    response = await sdk(url).responses.create(model=DEMO, input=CAPITAL, temperature=0)
+async def test_a_question_is_answered_and_counted(sdk: openai.AsyncOpenAI) -> None:
+    response = await sdk.responses.create(model=DEMO, input=CAPITAL, temperature=0)
     assert response.status == "completed"
     assert "Paris" in response.output_text
     assert response.usage is not None
     assert response.usage.total_tokens == response.usage.input_tokens + response.usage.output_tokens
 
 
-async def test_the_streams_helper_puts_the_response_together(url: str) -> None:
-    whole = await sdk(url).responses.create(model=DEMO, input=CAPITAL, temperature=0)
+@pytest.mark.parametrize("url", ["/v1"], indirect=True)
+async def test_the_input_is_counted_before_it_is_sent(sdk: openai.AsyncOpenAI) -> None:
+    counted = await sdk.responses.input_tokens.count(model=DEMO, input=CAPITAL, instructions="Be brief.")
+    response = await sdk.responses.create(model=DEMO, input=CAPITAL, instructions="Be brief.")
+    assert response.usage is not None
+    assert counted.input_tokens == response.usage.input_tokens
+
+
+async def test_the_streams_helper_puts_the_response_together(sdk: openai.AsyncOpenAI) -> None:
+    whole = await sdk.responses.create(model=DEMO, input=CAPITAL, temperature=0)
     pieces: list[str] = []
-    async with sdk(url).responses.stream(model=DEMO, input=CAPITAL, temperature=0) as stream:
+    async with sdk.responses.stream(model=DEMO, input=CAPITAL, temperature=0) as stream:
         async for event in stream:
             if event.type == "response.output_text.delta":
                 pieces.append(event.delta)
@@ -79,36 +90,34 @@ async def test_the_streams_helper_puts_the_response_together(url: str) -> None:
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
-async def test_a_parsed_response_is_a_value_of_the_model(url: str) -> None:
-    client = sdk(url)
+async def test_a_parsed_response_is_a_value_of_the_model(sdk: openai.AsyncOpenAI) -> None:
     asked: Any = {"model": DEMO, "input": "Anna is 31 years old.", "text_format": Person, "temperature": 0}
-    assert isinstance((await client.responses.parse(**asked)).output_parsed, Person)
-    async with client.responses.stream(**asked) as stream:
+    assert isinstance((await sdk.responses.parse(**asked)).output_parsed, Person)
+    async with sdk.responses.stream(**asked) as stream:
         final = await stream.get_final_response()
     assert isinstance(final.output_parsed, Person)
 
 
-async def test_a_call_and_its_output_are_sent_back_as_items(url: str) -> None:
-    client = sdk(url)
+async def test_a_call_and_its_output_are_sent_back_as_items(sdk: openai.AsyncOpenAI) -> None:
     asked: list[Any] = [{"role": "user", "content": WEATHER}]
-    response = await client.responses.create(model=DEMO, input=asked, tools=[TOOL], temperature=0)
+    response = await sdk.responses.create(model=DEMO, input=asked, tools=[TOOL], temperature=0)
     (call,) = response.output
     assert isinstance(call, ResponseFunctionToolCall)
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Paris"})
     asked += response.output
     asked.append({"type": "function_call_output", "call_id": call.call_id, "output": "It is sunny in Paris."})
-    final = await client.responses.create(model=DEMO, input=asked, tools=[TOOL], temperature=0)
+    final = await sdk.responses.create(model=DEMO, input=asked, tools=[TOOL], temperature=0)
     assert "sunny" in final.output_text
 
 
-async def test_an_error_is_of_the_packages_type(url: str) -> None:
+async def test_an_error_is_of_the_packages_type(sdk: openai.AsyncOpenAI) -> None:
     with pytest.raises(openai.BadRequestError) as refused:
-        await sdk(url).responses.create(model=DEMO, input=CAPITAL, previous_response_id="resp_1")
+        await sdk.responses.create(model=DEMO, input=CAPITAL, previous_response_id="resp_1")
     assert "previous_response_id" in refused.value.response.text
     with pytest.raises(openai.NotFoundError):
-        await sdk(url).responses.create(model="nothing", input=CAPITAL)
+        await sdk.responses.create(model="nothing", input=CAPITAL)
     with pytest.raises(openai.NotFoundError) as kept:
-        await sdk(url).responses.retrieve("resp_1")
+        await sdk.responses.retrieve("resp_1")
     assert "no response is kept here" in kept.value.response.text
 
 

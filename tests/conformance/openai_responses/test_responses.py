@@ -32,6 +32,7 @@ SCHEMA = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
 USER = {"role": "user", "content": "x"}
 PART = {"type": "input_text", "text": "a"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+CALL_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "5"}
 
 BOUNDS: Bounds = {
     "input": (["x", ""], [None, [], 5, {}, [5], [{}], [{"role": "critic", "content": "x"}]]),
@@ -353,6 +354,47 @@ async def test_log_probabilities_are_the_same_streamed_and_whole(
     told = [token.model_dump() for each in deltas for token in each.logprobs]
     assert [each["token"] for each in told] == [each["token"] for each in listed]
     assert [each["logprob"] for each in told] == pytest.approx([each["logprob"] for each in listed], abs=1e-4)
+
+
+@module_loop
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"instructions": "Be brief.", "input": [USER, CALL, CALL_OUTPUT]},
+        {"tools": [TOOL, OTHER]},
+        {"tools": [TOOL, OTHER], "tool_choice": "none"},
+        {"reasoning": {"effort": "none"}, "chat_template_kwargs": {"enable_thinking": True}},
+    ],
+    ids=["a-question", "items", "tools", "tools-not-offered", "variables"],
+)
+async def test_the_count_of_input_tokens_is_what_a_response_is_charged(
+    client: httpx.AsyncClient, fields: dict[str, Any]
+) -> None:
+    body = ROUTE.body(**fields)
+    counted = await client.post(f"/openai{ROUTE.path}/input_tokens", json=body)
+    assert counted.status_code == 200, counted.text
+    usage = (await answer(client, **fields)).usage
+    assert usage is not None
+    assert counted.json() == {"object": "response.input_tokens", "input_tokens": usage.input_tokens}
+
+
+@module_loop
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": None}, "input"),
+        ({"tools": 5}, "tools"),
+        ({"text": 5}, "text"),
+        ({"conversation": "c"}, "conversation"),
+    ],
+)
+async def test_what_cannot_be_counted_is_refused_by_name(
+    client: httpx.AsyncClient, fields: dict[str, Any], param: str
+) -> None:
+    found = await client.post(f"/openai{ROUTE.path}/input_tokens", json=ROUTE.body(**fields))
+    assert found.status_code == 400
+    assert error_of(found)["param"] == param
 
 
 @module_loop

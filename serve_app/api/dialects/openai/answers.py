@@ -153,3 +153,10 @@ class CompletionChunk(Head):
     object: Literal["text_completion"]
     choices: list[CompletionChunkChoice]
     usage: NotRequired[Usage | TotalUsage | None]
+
+
+class InputTokenCount(TypedDict):
+    """How many tokens the input of a response has."""
+
+    object: Literal["response.input_tokens"]
+    input_tokens: int

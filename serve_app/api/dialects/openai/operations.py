@@ -12,11 +12,13 @@ from serve_app.api.dialects.openai.answers import (
     Completion,
     CompletionChunk,
     ErrorBody,
+    InputTokenCount,
 )
 from serve_app.api.dialects.openai.chat import ChatBody
 from serve_app.api.dialects.openai.completions import CompletionBody
 from serve_app.api.dialects.openai.embeddings import EmbeddingBody
 from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.operation import response_operation
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 
@@ -53,3 +55,12 @@ EMBEDDINGS: Final = Operation(
     conditions=ASKS_MODEL,
 )
 RESPONSES: Final = response_operation(TAG, ERRORS)
+INPUT_TOKENS: Final = Operation(
+    summary="Count the input of a response",
+    tag=TAG,
+    what="How many tokens the model would read. The body is that of the response.",
+    bodies=(Body(type=ResponseBody, examples=examples.RESPONSE),),
+    answers=(Answer(what="The count.", type=InputTokenCount),),
+    errors=ERRORS,
+    conditions=ASKS_MODEL,
+)

@@ -16,7 +16,9 @@ from serve_app.api.dialects.openai.chat import ChatDialect
 from serve_app.api.dialects.openai.completions import CompletionDialect
 from serve_app.api.dialects.openai.embeddings import EmbeddingDialect
 from serve_app.api.dialects.openai.errors import render_error
+from serve_app.api.dialects.openai.input_tokens import parse_input_tokens
 from serve_app.api.dialects.responses.dialect import ResponseDialect
+from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.openapi.operation import Operation
@@ -31,12 +33,14 @@ def routes(services: Services) -> Iterator[Entry]:
     completions = GenerateRoute(CompletionDialect(), services)
     embeddings = EmbedRoute(EmbeddingDialect(), services)
     responses = GenerateRoute(ResponseDialect(render_error), services)
+    input_tokens = QuestionRoute(parse_input_tokens, services)
     for base in OVMS_BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.CHAT)
     for base in BASES:
         yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
         yield _entry(f"{base}/responses", responses, operations.RESPONSES)
+        yield _entry(f"{base}/responses/input_tokens", input_tokens, operations.INPUT_TOKENS)
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
+from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.responses import told
 from serve_app.api.dialects.responses.fields import ResponseFields
+from serve_app.api.dialects.responses.input_items import parse_input
+from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.told import Told
 from serve_app.errors import InvalidField
-from serve_app.types import Templating
+from serve_app.types import Prompt, Templating
 
 
 class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
@@ -46,3 +49,12 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     def templating(self) -> Templating:
         """As `TemplatingFields.templating`, with the effort of `reasoning`."""
         return with_effort(super().templating(), self.effort)
+
+    def offer(self) -> ToolOffer:
+        """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
+        return parse_tools(self.tools, self.tool_choice, parallel=self.parallel_tool_calls is not False)
+
+    def to_prompt(self, tools: tuple[dict[str, Any], ...]) -> Prompt:
+        """What the model reads. Raises InvalidField or UnsupportedField."""
+        messages = parse_input(self.input, self.instructions)
+        return Prompt(messages=messages, tools=tools, templating=self.templating())

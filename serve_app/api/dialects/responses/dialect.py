@@ -8,14 +8,12 @@ from typing import Final
 from serve_app.api.dialects.base import Call, ErrorReply
 from serve_app.api.dialects.chat import wire
 from serve_app.api.dialects.responses.body import ResponseBody
-from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.openai_wire import OpenaiWire
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
-from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.body import parse_body
 from serve_app.endpoints.endpoint import Task
 from serve_app.errors import ServeError
-from serve_app.types import GenerateRequest, Prompt
+from serve_app.types import GenerateRequest
 
 # What an answer does not look back at; its body lives as long as the answer does.
 _NOT_ANSWERED: Final = ("input", "logit_bias", "logits_processors", "chat_template_kwargs")
@@ -36,15 +34,11 @@ class ResponseDialect:
         body.check()
         model = body.endpoint(endpoint)
         form = body.form_of_text()
-        offer = parse_tools(body.tools, body.tool_choice, parallel=body.parallel_tool_calls is not False)
+        offer = body.offer()
         request = GenerateRequest(
             id="",
             model=model,
-            prompt=Prompt(
-                messages=parse_input(body.input, body.instructions),
-                tools=offer.tools,
-                templating=body.templating(),
-            ),
+            prompt=body.to_prompt(offer.tools),
             tool_choice=offer.choice,
             sampling=body.sampling(body.max_output_tokens),
             logprobs=body.num_logprobs,

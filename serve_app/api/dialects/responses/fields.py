@@ -112,7 +112,7 @@ class ResponseFields(WireModel):
     def _given(self, name: str) -> Any:
         """The value of a field, known or not."""
         extra = self.__pydantic_extra__ or {}
-        return extra[name] if name in extra else getattr(self, name, None)
+        return extra[name] if name in extra else self.__dict__.get(name)
 
     @property
     def unknown(self) -> tuple[str, ...]:
