@@ -29,20 +29,22 @@ def finish(folder: Path, ports: Collection[int], grace_s: float) -> str | None:
     `ports`: where clients connect.
     """
     deadline = time.monotonic() + grace_s
-    told, told_at = 0, 0.0
+    told: int | None = None
+    told_at = 0.0  # never
     while (left := _under_way(folder)) != 0:
         now = time.monotonic()
         if now > deadline:
             return f"{_answers(left)} cut: not done within the grace of {grace_s:g} s (--grace)"
-        if left is None:
-            continue  # a gateway is too busy to reply: it finishes something, and is asked again
-        if not told:
+        if not told_at:
             say(f"finishing {_answers(left)}; Ctrl-C again stops at once")
-        elif left != told and now - told_at >= SAY_S:
-            say(f"{_answers(left)} left")
-        if left != told and (not told or now - told_at >= SAY_S):
             told, told_at = left, now
-        time.sleep(POLL_S)
+        elif left not in (None, told) and now - told_at >= SAY_S:
+            say(f"{_answers(left)} left")
+            told, told_at = left, now
+        if (
+            left is not None
+        ):  # else a gateway was too busy to reply: it finishes something, and is asked again
+            time.sleep(POLL_S)
     _until_sent(ports, min(deadline, time.monotonic() + SENT_S))
     with contextlib.suppress(TimeoutError):
         ask(folder, FLUSH, REPLY_S)
