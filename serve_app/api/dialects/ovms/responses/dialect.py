@@ -9,7 +9,7 @@ from serve_app.api.dialects.ovms import wire
 from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.fields import LARGE
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
-from serve_app.api.dialects.ovms.responses.ovms_wire import OvmsWire
+from serve_app.api.dialects.ovms.responses.wire import OvmsWire
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.renderer import ResponseRenderer
 from serve_app.api.dialects.responses.tools import parse_tools
