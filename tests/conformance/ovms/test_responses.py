@@ -229,7 +229,7 @@ async def test_add_generation_prompt_is_a_variable_of_chat_template_kwargs() -> 
 
 @pytest.mark.parametrize("field", ["user", "safety_identifier", "prompt_cache_key"])
 async def test_what_was_asked_is_told(field: str) -> None:
-    """Also `metadata`, `instructions`, `temperature`, `top_p`, `min_p` and `max_output_tokens`."""
+    """`metadata`, `instructions`, `temperature` and their like; nothing is told of what was not asked."""
     asked = {"metadata": {"a": "b"}, "instructions": "Help.", "temperature": 0.5, "top_p": 0.9, "min_p": 0.1,
              "parallel_tool_calls": False, "store": False}  # fmt: skip
     choice = {"type": "function", "function": {"name": "f"}}

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from starlette.types import ASGIApp
 
-from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES
+from serve_app.api.dialects.chat.paths import BASES, CHAT, OVMS_BASES, V1
 from serve_app.api.dialects.family import Family
 from serve_app.api.dialects.openai import operations
 from serve_app.api.dialects.openai.chat import ChatDialect
@@ -40,7 +40,7 @@ def routes(services: Services) -> Iterator[Entry]:
         yield _entry(f"{base}/completions", completions, operations.COMPLETIONS)
         yield _entry(f"{base}/embeddings", embeddings, operations.EMBEDDINGS)
         yield _entry(f"{base}/responses", responses, operations.RESPONSES)
-        yield _entry(f"{base}/responses/input_tokens", input_tokens, operations.INPUT_TOKENS)
+    yield _entry(f"{V1}/responses/input_tokens", input_tokens, operations.INPUT_TOKENS)
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:
