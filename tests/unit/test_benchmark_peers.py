@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
+from benchmarks.peers import process as process_module
 from benchmarks.peers.journal import BATCH, FAILURE, LIMITS, MACHINE, START, Journal
 from benchmarks.peers.peer import BF16, Command, Peer, Place
 from benchmarks.peers.process import StartError, marked, running
@@ -231,12 +232,19 @@ HTTPServer(("127.0.0.1", int(sys.argv[1])), SimpleHTTPRequestHandler).serve_fore
 """
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server of these tests leaves a process that never ends by itself."""
+    monkeypatch.setattr(process_module, "STOP_S", 1.5)
+
+
 def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_no_process_of_a_server_is_left_not_even_one_that_left_its_group(tmp_path: Path) -> None:
     port = free_port()
     command = Command([sys.executable, "-c", SERVER, str(port)])
@@ -256,6 +264,7 @@ class FileServer(Peer):
         return Command([sys.executable, "-c", SERVER, str(place.port)])
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("kept", [True, False])
 def test_a_kept_server_stands_still_between_its_turns(tmp_path: Path, kept: bool) -> None:
     server = Server(FileServer(tmp_path), BF16)

@@ -41,6 +41,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 LONGEST = 40
+# Of what takes moments on a device, and tens of seconds in the interpreter.
+LONG: list[pytest.MarkDecorator] = [] if torch.cuda.is_available() else [pytest.mark.full]
 
 
 def question_of(
@@ -112,7 +114,7 @@ def test_steps_cover_every_token_once_in_order_and_end_with_prompts_beside_decod
 @pytest.mark.parametrize(
     ("architecture", "codes"),
     [
-        ("llama", False),
+        pytest.param("llama", False, marks=LONG),
         ("qwen3", True),
         *(
             pytest.param(*case, marks=pytest.mark.full)
@@ -183,7 +185,7 @@ def test_a_wrong_kernel_of_fused_layers_is_a_fault(llama: Question, monkeypatch:
     assert fault.startswith("fused layers change logits")
 
 
-@pytest.mark.parametrize("prompts", [True, False], ids=["prompts", "decodes"])
+@pytest.mark.parametrize("prompts", [True, pytest.param(False, marks=LONG)], ids=["prompts", "decodes"])
 def test_a_wrong_product_of_adapters_is_a_fault(prompts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     right = SiteStack.add
 
@@ -199,12 +201,13 @@ def test_a_wrong_product_of_adapters_is_a_fault(prompts: bool, monkeypatch: pyte
     assert fault.startswith("fused layers change logits")
 
 
-def test_a_graph_that_replays_another_step_is_a_fault(llama: Question) -> None:
+@pytest.mark.parametrize("architecture", [pytest.param("llama", marks=LONG)])
+def test_a_graph_that_replays_another_step_is_a_fault(architecture: str) -> None:
     def record(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
         kept = step().clone()
         return lambda: kept
 
-    fault = find_fault(llama, record)
+    fault = find_fault(question_of(architecture), record)
     assert fault is not None
     assert fault.startswith("graphs of steps change logits")
 
