@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from serve_app.api.dialects.chat.wire import encode
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.output_items import (
-    COMPLETED,
     IN_PROGRESS,
     MESSAGE,
     Call,
@@ -19,15 +18,8 @@ from serve_app.api.dialects.responses.output_items import (
     Reasoning,
     TextItem,
 )
-from serve_app.api.dialects.responses.wire import status_of, usage_fields
+from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, ModelInfo, ToolCallDelta, Usage
-
-# How a response is incomplete, by the end of its choice.
-_REASONS: Final = {
-    FinishReason.LENGTH: "max_output_tokens",
-    FinishReason.CONTEXT: "max_output_tokens",
-    FinishReason.FILTERED: "content_filter",
-}
 
 
 class OpenaiWire:
@@ -54,10 +46,10 @@ class OpenaiWire:
         return {**self._head, "status": status, "output": output, **members}
 
     def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        is_whole = status_of(finish) == COMPLETED
+        reason = reason_of(finish, "max_output_tokens")
         return {
-            "completed_at": int(time.time()) if is_whole else None,
-            "incomplete_details": None if is_whole or finish is None else {"reason": _REASONS[finish]},
+            "completed_at": int(time.time()) if reason is None else None,
+            "incomplete_details": None if reason is None else {"reason": reason},
             "usage": usage_fields(usage),
         }
 

@@ -14,6 +14,7 @@ from serve_app.types import TextLogprob, ToolCallDelta
 
 IN_PROGRESS: Final = "in_progress"
 COMPLETED: Final = "completed"
+INCOMPLETE: Final = "incomplete"
 
 # Kinds of items, which are their types, too.
 REASONING: Final = "reasoning"
@@ -29,6 +30,7 @@ class Item(Protocol):
 
     delta_type: ClassVar[str]  # of the events by which it grows
     id: str
+    status: str  # in_progress, completed or incomplete
 
     def add(self, text: str) -> None:
         """More of it."""
@@ -38,8 +40,8 @@ class Item(Protocol):
         """What events about its text say of where that lies."""
         ...
 
-    def fields(self, status: str) -> Fields:
-        """The item as it is now; `status` is in_progress, completed or incomplete."""
+    def fields(self) -> Fields:
+        """The item as it is now."""
         ...
 
     def begin(self) -> Iterator[Event]:
@@ -61,6 +63,7 @@ class TextItem(ABC):
 
     def __init__(self, id: str) -> None:
         self.id = id
+        self.status = IN_PROGRESS
         self._texts: list[str] = []
 
     @property
@@ -79,7 +82,11 @@ class TextItem(ABC):
         """The part as it is now."""
 
     @abstractmethod
-    def fields(self, status: str) -> Fields: ...
+    def fields(self) -> Fields: ...
+
+    def parts(self) -> list[Fields]:
+        """The parts as the item has them, which are none until it has ended."""
+        return [] if self.status == IN_PROGRESS else [self.part()]
 
     def begin(self) -> Iterator[Event]:
         yield f"{self.part_type}.added", {**self.place(), "part": self.part()}
@@ -109,9 +116,14 @@ class Reasoning(TextItem):
     def part(self) -> Fields:
         return {"type": "reasoning_text", "text": self.text}
 
-    def fields(self, status: str) -> Fields:
-        content = [] if status == IN_PROGRESS else [self.part()]
-        return {"id": self.id, "type": self.kind, "summary": [], "content": content, "status": status}
+    def fields(self) -> Fields:
+        return {
+            "id": self.id,
+            "type": self.kind,
+            "summary": [],
+            "content": self.parts(),
+            "status": self.status,
+        }
 
 
 class Message(TextItem):
@@ -133,9 +145,14 @@ class Message(TextItem):
     def part(self) -> Fields:
         return {"type": "output_text", "text": self.text, "annotations": [], **self._beside()}
 
-    def fields(self, status: str) -> Fields:
-        content = [] if status == IN_PROGRESS else [self.part()]
-        return {"id": self.id, "type": self.kind, "role": "assistant", "content": content, "status": status}
+    def fields(self) -> Fields:
+        return {
+            "id": self.id,
+            "type": self.kind,
+            "role": "assistant",
+            "content": self.parts(),
+            "status": self.status,
+        }
 
     def _beside(self) -> Fields:
         return {"logprobs": self._logprobs}
@@ -149,6 +166,7 @@ class Call:
     def __init__(self, id: str, piece: ToolCallDelta) -> None:
         """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
         self.id = id
+        self.status = IN_PROGRESS
         self.index = piece.index
         self.call_id, self.name = piece.id or "", piece.name or ""
         self._fragments: list[str] = []
@@ -172,12 +190,12 @@ class Call:
             {**self.place(), "name": self.name, "arguments": self.arguments},
         )
 
-    def fields(self, status: str) -> Fields:
+    def fields(self) -> Fields:
         return {
             "id": self.id,
             "type": CALL,
             "call_id": self.call_id,
             "name": self.name,
             "arguments": self.arguments,
-            "status": status,
+            "status": self.status,
         }

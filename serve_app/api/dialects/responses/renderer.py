@@ -10,6 +10,7 @@ from serve_app.api.dialects.chat.wire import encode
 from serve_app.api.dialects.responses.output_items import (
     COMPLETED,
     IN_PROGRESS,
+    INCOMPLETE,
     MESSAGE,
     REASONING,
     Call,
@@ -17,7 +18,7 @@ from serve_app.api.dialects.responses.output_items import (
     Item,
     TextItem,
 )
-from serve_app.api.dialects.responses.wire import FAILED, INCOMPLETE, Wire, failure, status_of
+from serve_app.api.dialects.responses.wire import FAILED, Wire, failure, status_of
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
@@ -58,7 +59,9 @@ class ResponseRenderer:
         )
 
     def broken(self, error: ServeError) -> bytes:
-        response = self._wire.response(FAILED, self._output(INCOMPLETE), error=failure(error))
+        if self._item is not None:
+            self._item.status = INCOMPLETE
+        response = self._wire.response(FAILED, self._output(), error=failure(error))
         return self._begin() + self._event("response.failed", response=response) + self._wire.end
 
     def _begin(self) -> bytes:
@@ -91,7 +94,7 @@ class ResponseRenderer:
     def _add(self, item: TextItem | Call) -> bytes:
         self._items.append(item)
         self._item = item
-        events = [self._of_last("response.output_item.added", item=item.fields(IN_PROGRESS))]
+        events = [self._of_last("response.output_item.added", item=item.fields())]
         events += [self._of_last(kind, **more) for kind, more in item.begin()]
         return b"".join(events)
 
@@ -105,10 +108,11 @@ class ResponseRenderer:
         if item is None:
             return b""
         self._item = None
+        item.status = status
         if isinstance(item, TextItem) and item.kind == MESSAGE:
             item.take(self._take())
         events = [self._of_last(kind, **more) for kind, more in item.end()]
-        return b"".join([*events, self._of_last("response.output_item.done", item=item.fields(status))])
+        return b"".join([*events, self._of_last("response.output_item.done", item=item.fields())])
 
     def _of_last(self, kind: str, **members: Any) -> bytes:
         """An event about the last item."""
@@ -131,6 +135,7 @@ class ResponseRenderer:
 
     def _put(self, choice: Choice) -> None:
         """The items of a choice, in the order of every answer that is not streamed."""
+        first = len(self._items)
         if choice.reasoning:
             self._whole_text(REASONING, choice.reasoning)
         is_empty = not (choice.text or choice.calls or choice.reasoning)
@@ -140,6 +145,10 @@ class ResponseRenderer:
             item = self._wire.call(ToolCallDelta(index=index, id=call.id, name=call.name))
             item.add(call.arguments)
             self._items.append(item)
+        for each in self._items[first:]:
+            each.status = COMPLETED
+        if self._items[first:]:
+            self._items[-1].status = status_of(choice.finish)
 
     def _whole_text(self, kind: str, text: str, logprobs: Iterable[TextLogprob] = ()) -> None:
         item = self._wire.text_item(kind)
@@ -153,11 +162,9 @@ class ResponseRenderer:
         taken, self._pending = self._pending, []
         return taken
 
-    def _output(self, last: str) -> list[Fields]:
-        """The items; `last`: the status of the last of them."""
-        ended = [item.fields(COMPLETED) for item in self._items[:-1]]
-        return ended + [item.fields(last) for item in self._items[-1:]]
+    def _output(self) -> list[Fields]:
+        return [item.fields() for item in self._items]
 
     def _ended(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        status = status_of(finish)
-        return self._wire.response(status, self._output(status), **self._wire.end_members(finish, usage))
+        ended = self._wire.end_members(finish, usage)
+        return self._wire.response(status_of(finish), self._output(), **ended)

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
-from serve_app.api.dialects.responses.output_items import COMPLETED, Call, Fields, TextItem
+from serve_app.api.dialects.responses.output_items import COMPLETED, INCOMPLETE, Call, Fields, TextItem
 from serve_app.errors import QuotaExceeded, ServeError
 from serve_app.types import FinishReason, ToolCallDelta, Usage
 
-INCOMPLETE: Final = "incomplete"
 FAILED: Final = "failed"
-
-_CUT: Final = (FinishReason.LENGTH, FinishReason.CONTEXT, FinishReason.FILTERED)
 
 
 class Wire(Protocol):
@@ -42,9 +39,16 @@ class Wire(Protocol):
         ...
 
 
+def reason_of(finish: FinishReason | None, too_long: str) -> str | None:
+    """Why what ended so is incomplete; None: it is not. `too_long`: the protocol's word for a length."""
+    if finish in (FinishReason.LENGTH, FinishReason.CONTEXT):
+        return too_long
+    return "content_filter" if finish is FinishReason.FILTERED else None
+
+
 def status_of(finish: FinishReason | None) -> str:
-    """How a response stands that ended so."""
-    return INCOMPLETE if finish in _CUT else COMPLETED
+    """The status of what ended so."""
+    return COMPLETED if reason_of(finish, "length") is None else INCOMPLETE
 
 
 def failure(error: ServeError) -> Fields:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any
 
 from serve_app.api.dialects.chat.wire import DONE, encode, sse
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.output_items import (
-    COMPLETED,
-    IN_PROGRESS,
     MESSAGE,
     REASONING,
     Call,
@@ -23,15 +21,8 @@ from serve_app.api.dialects.responses.output_items import (
     Message,
     TextItem,
 )
-from serve_app.api.dialects.responses.wire import status_of, usage_fields
+from serve_app.api.dialects.responses.wire import reason_of, usage_fields
 from serve_app.types import FinishReason, TextLogprob, ToolCallDelta, ToolChoice, Usage
-
-# How a response is incomplete, by the end of a choice.
-_REASONS: Final = {
-    FinishReason.LENGTH: "max_tokens",
-    FinishReason.CONTEXT: "max_tokens",
-    FinishReason.FILTERED: "content_filter",
-}
 
 
 class _Summary(TextItem):
@@ -51,12 +42,8 @@ class _Summary(TextItem):
     def part(self) -> Fields:
         return {"type": "summary_text", "text": self.text}
 
-    def fields(self, status: str) -> Fields:
-        return {
-            "id": self.id,
-            "type": self.kind,
-            "summary": [] if status == IN_PROGRESS else [self.part()],
-        }
+    def fields(self) -> Fields:
+        return {"id": self.id, "type": self.kind, "summary": self.parts()}
 
 
 class _Message(Message):
@@ -119,10 +106,13 @@ class OvmsWire:
         return {**self._head, "status": status, **members, "output": output}
 
     def end_members(self, finish: FinishReason | None, usage: Usage) -> Fields:
-        ended: Fields = {"usage": usage_fields(usage)}
-        if status_of(finish) == COMPLETED:
-            return {"completed_at": int(time.time()), **ended}
-        return {"incomplete_details": None if finish is None else {"reason": _REASONS[finish]}, **ended}
+        reason = reason_of(finish, "max_tokens")
+        ended = (
+            {"completed_at": int(time.time())}
+            if reason is None
+            else {"incomplete_details": {"reason": reason}}
+        )
+        return {**ended, "usage": usage_fields(usage)}
 
 
 def _head(id: str, body: ResponseBody, choice: ToolChoice) -> Fields:

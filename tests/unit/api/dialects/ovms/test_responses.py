@@ -87,6 +87,8 @@ def test_one_answer_that_is_cut_makes_a_response_of_several_incomplete() -> None
     for choices in ([[cut], [done]], [[done], [cut]]):
         found = whole(*choices, n=2, best_of=2)
         assert (found["status"], found["incomplete_details"]) == ("incomplete", {"reason": "max_tokens"})
+        told = {item["content"][0]["text"]: item["status"] for item in found["output"]}
+        assert told == {"a": "incomplete", "b": "completed"}
     assert whole([done], [done], n=2, best_of=2)["status"] == "completed"
 
 
