@@ -76,7 +76,12 @@ class ResponseFields(WireModel):
     """Everything but how tokens are drawn, and the variables of the template. None: absent."""
 
     free_form: ClassVar[tuple[str, ...]] = (
-        *("input", "tools", "tool_choice", "text", "reasoning", "stream_options"),
+        "input",
+        "tools",
+        "tool_choice",
+        "text",
+        "reasoning",
+        "stream_options",
     )
     of_chats: ClassVar[Mapping[str, str]] = OF_CHATS
 

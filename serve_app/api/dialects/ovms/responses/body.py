@@ -27,7 +27,8 @@ class ResponseBody(ResponseFields, AnswerFields):
     fields_told: ClassVar[Mapping[str, Told]] = {**told.ANSWER, **told.RESPONSES}
     free_form: ClassVar[tuple[str, ...]] = (
         *ResponseFields.free_form,
-        *(_OWN_FORMAT, "chat_template_kwargs"),
+        *AnswerFields.free_form,
+        "chat_template_kwargs",
     )
     of_chats: ClassVar[Mapping[str, str]] = {
         name: ours for name, ours in OF_CHATS.items() if name != _OWN_FORMAT
