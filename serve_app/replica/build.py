@@ -78,7 +78,7 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=config.quantization,
         device=str(model.device),
-        pad_token_id=tokenizer.token_id(tokenizer.named_tokens.get("pad_token", "")),
+        pad_token_id=tokenizer.pad_token_id,
         end_token_id=tokenizer.eos_token_id,
         eos_token_ids=model.eos_token_ids,
         eos_tokens=tuple(map(tokenizer.token_text, model.eos_token_ids)),

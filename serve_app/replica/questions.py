@@ -12,6 +12,7 @@ from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
 from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_CHARS, MAX_QUESTION_TOKENS
 from serve_app.replica.prompt import PromptEncoder
 from serve_app.text.tokens.control_tokens import count_chars
+from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import (
     DetectRequest,
     Detokenized,
@@ -28,7 +29,7 @@ _DECODED_AT_ONCE = 4_096  # tokens, between two checks of the length of the text
 
 
 class Questions:
-    """Answers questions about the text and tokens of one model."""
+    """Answers questions about the text and tokens of one model that generates."""
 
     def __init__(self, encoder: PromptEncoder, *, vocab_size: int, watermark_key: int) -> None:
         self._encoder = encoder
@@ -39,54 +40,22 @@ class Questions:
     async def answer(self, question: Question[ReplyT]) -> ReplyT:
         """Raises InvalidField, PromptTooLong, or UnsupportedField for what a generator does not know."""
         if isinstance(question, TokenizeRequest):
-            return cast("ReplyT", await self._tokens(question))
+            return cast("ReplyT", await told_tokens(self._tokenizer, await self._ids(question), question))
         if isinstance(question, DetokenizeRequest):
-            return cast("ReplyT", await self._text(question))
+            return cast("ReplyT", await told_text(self._tokenizer, self._vocab_size, question))
         if isinstance(question, DetectRequest):
             return cast("ReplyT", await self._watermark(question))
         raise UnsupportedField("model", "it generates text and does not embed")
 
-    async def _tokens(self, question: TokenizeRequest) -> Tokens:
+    async def _ids(self, question: TokenizeRequest) -> list[int]:
         prompt, tokenizer = question.prompt, self._tokenizer
         if prompt.text is not None:
             tokenizer.check_fewest(len(prompt.text), MAX_QUESTION_TOKENS, param="prompt")
-            ids = await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
-        else:
-            if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
-                raise PromptTooLong("messages", f"at most {MAX_QUESTION_CHARS} characters")
-            asked = GenerateRequest(id=question.id, model="", prompt=prompt)
-            ids = await self._encoder.encode(asked, MAX_QUESTION_TOKENS)
-        if len(ids) > MAX_QUESTION_TOKENS:
-            field = "messages" if prompt.text is None else "prompt"
-            raise PromptTooLong(
-                field, f"has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}"
-            )
-        texts = None
-        if question.texts:
-            texts = await tokenizer.off_loop(len(ids), lambda: tuple(map(tokenizer.token_text, ids)))
-        return Tokens(token_ids=tuple(ids), texts=texts)
-
-    async def _text(self, question: DetokenizeRequest) -> Detokenized:
-        ids = question.token_ids
-        if max(ids, default=0) >= self._vocab_size:
-            raise InvalidField(
-                "tokens", f"must hold ids below {self._vocab_size}, the size of the model's vocabulary"
-            )
-
-        def work() -> str:
-            detokenizer = self._tokenizer.detokenizer(skip_special_tokens=question.skip_special_tokens)
-            parts: list[str] = []
-            num_chars = 0
-            for start in range(0, len(ids), _DECODED_AT_ONCE):
-                parts.append(detokenizer.push(ids[start : start + _DECODED_AT_ONCE]))
-                num_chars += len(parts[-1])
-                if num_chars > MAX_PROMPT_CHARS:
-                    raise InvalidField(
-                        "tokens", f"their text must have at most {MAX_PROMPT_CHARS} characters"
-                    )
-            return "".join(parts) + detokenizer.flush()
-
-        return Detokenized(text=await self._tokenizer.off_loop(min(len(ids), MAX_PROMPT_CHARS), work))
+            return await tokenizer.encode(prompt.text, add_special_tokens=question.add_special_tokens)
+        if count_chars(prompt.messages or ()) > MAX_QUESTION_CHARS:
+            raise PromptTooLong("messages", f"at most {MAX_QUESTION_CHARS} characters")
+        asked = GenerateRequest(id=question.id, model="", prompt=prompt)
+        return await self._encoder.encode(asked, MAX_QUESTION_TOKENS)
 
     async def _watermark(self, question: DetectRequest) -> WatermarkScore:
         ids = await self._tokenizer.encode(question.text, add_special_tokens=False)
@@ -94,3 +63,36 @@ class Questions:
         return WatermarkScore(
             z_score=found.z_score, green_fraction=found.green_fraction, num_tokens=found.num_tokens
         )
+
+
+async def told_tokens(tokenizer: Tokenizer, ids: list[int], question: TokenizeRequest) -> Tokens:
+    """The answer to a question whose prompt has these ids. Raises PromptTooLong."""
+    if len(ids) > MAX_QUESTION_TOKENS:
+        field = "messages" if question.prompt.text is None else "prompt"
+        raise PromptTooLong(field, f"has {len(ids)} tokens; an answer holds at most {MAX_QUESTION_TOKENS}")
+    if question.longest is not None:
+        ids = tokenizer.cut(ids, question.longest)
+    texts = None
+    if question.texts:
+        texts = await tokenizer.off_loop(len(ids), lambda: tuple(map(tokenizer.token_text, ids)))
+    return Tokens(token_ids=tuple(ids), texts=texts)
+
+
+async def told_text(tokenizer: Tokenizer, vocab_size: int, question: DetokenizeRequest) -> Detokenized:
+    """The answer to a question of these ids. Raises InvalidField."""
+    ids = question.token_ids
+    if max(ids, default=0) >= vocab_size:
+        raise InvalidField("tokens", f"must hold ids below {vocab_size}, the size of the model's vocabulary")
+
+    def work() -> str:
+        detokenizer = tokenizer.detokenizer(skip_special_tokens=question.skip_special_tokens)
+        parts: list[str] = []
+        num_chars = 0
+        for start in range(0, len(ids), _DECODED_AT_ONCE):
+            parts.append(detokenizer.push(ids[start : start + _DECODED_AT_ONCE]))
+            num_chars += len(parts[-1])
+            if num_chars > MAX_PROMPT_CHARS:
+                raise InvalidField("tokens", f"their text must have at most {MAX_PROMPT_CHARS} characters")
+        return "".join(parts) + detokenizer.flush()
+
+    return Detokenized(text=await tokenizer.off_loop(min(len(ids), MAX_PROMPT_CHARS), work))

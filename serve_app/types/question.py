@@ -47,10 +47,11 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeRequest(Question[Tokens]):
-    """The tokens of a prompt, as a generation would see it; its `suffix` is not looked at."""
+    """The tokens of a prompt, as the model would see it; its `suffix` is not looked at."""
 
     prompt: Prompt  # text or messages
     add_special_tokens: bool = True  # to a text: those the model wants around it
+    longest: int | None = None  # of a text: it is cut before those behind it; None: not cut
     texts: bool = False  # wanted
 
 

@@ -33,6 +33,7 @@ from serve_app.api.dialects.ovms import chat as ovms_chat
 from serve_app.api.dialects.ovms import completions as ovms_completions
 from serve_app.api.dialects.ovms import embeddings as ovms_embeddings
 from serve_app.api.dialects.ovms import rerank as ovms_rerank
+from serve_app.api.dialects.ovms import tokenize as ovms_tokenize
 from serve_app.api.dialects.ovms.responses import body as ovms_responses
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.triton.answer.output_table import OUTPUTS
@@ -70,6 +71,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "responses": {"": ovms_responses.ResponseBody},
         "embeddings": {"": ovms_embeddings.EmbeddingBody},
         "rerank": {"": ovms_rerank.RerankBody},
+        "tokenize": {"": ovms_tokenize.OvmsTokenizeBody},
     },
 }
 

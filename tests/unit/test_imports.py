@@ -177,7 +177,7 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "adapters": {"driver"},
         "build": {"adapters", "driver", "grammar", "prompt", "questions"},
         "server": {"adapters", "build", "context_window", "output", "prompt"},
-        "embedding": {"build", "server"},
+        "embedding": {"build", "questions", "server"},
         "served_model": {"embedding", "server"},
         "throughput": {"server"},
     },

@@ -1,4 +1,4 @@
-"""A POST route that asks a model one question: body, endpoint, permit, entity, answer.
+"""A POST route that asks a model a question or several: body, endpoint, permit, entity, answer.
 
 Like `generate`, but nothing streams. Tokenising is work too: a question draws a request and its tokens,
 as input, from the caller's budgets. A question has no price. Knows no question.
@@ -7,7 +7,7 @@ as input, from the caller's budgets. A question has no price. Knows no question.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -26,7 +26,7 @@ from serve_app.api.exchange.frame import exchange
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ServeError
-from serve_app.types import ModelInfo, Question, Usage
+from serve_app.types import ModelInfo, Question, Tokens, Usage
 from serve_app.types.question import ReplyT
 
 _JSON: Final = {"content-type": "application/json"}
@@ -39,15 +39,20 @@ class Inquiry(Generic[ReplyT]):
     """A checked body: what to ask of which model, and how to tell the answer."""
 
     model: str  # name of the endpoint
-    question: Question[ReplyT]  # without what only the server knows: its id and deadline
-    answer: Callable[[ModelInfo, ReplyT], dict[str, Any]]  # the body of the answer
-    estimate: Callable[[], int]  # about how many tokens the question has; may read all of it
-    tokens: Callable[[ReplyT], int]  # the same, as the answer tells
+    questions: tuple[Question[ReplyT], ...]  # without what only the server knows: ids and deadlines
+    answer: Callable[[ModelInfo, list[ReplyT]], dict[str, Any]]  # the body of the answer
+    estimate: Callable[[], int]  # about how many tokens the questions have; may read all of them
+    tokens: Callable[[list[ReplyT]], int]  # the same, as the answers tell
     names: Mapping[str, str] = field(default_factory=dict)  # a replica's name of a field -> the client's
 
     @property
     def num_prompts(self) -> int:
-        return 1
+        return len(self.questions)
+
+
+def count_tokens(replies: Iterable[Tokens]) -> int:
+    """How many tokens were told."""
+    return sum(len(reply.token_ids) for reply in replies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,16 +165,16 @@ class QuestionRoute:
             self._services,
             scope,
             inquiry.model,
-            [inquiry.question],
+            inquiry.questions,
             estimate=inquiry.estimate,
-            tokens=lambda told: inquiry.tokens(told[0]),
+            tokens=inquiry.tokens,
         )
         async with asked as (entity, info, told, size):
-            of = inquiry, info, told[0]
+            of = inquiry, info, told
             body = await self._services.aside(size * BYTES_PER_TOKEN, _body, of)
             await reply(send, 200, {**_JSON, ANSWERED_BY: entity.name}, body)
 
 
-def _body(of: tuple[Inquiry[Any], ModelInfo, Any]) -> bytes:
+def _body(of: tuple[Inquiry[Any], ModelInfo, list[Any]]) -> bytes:
     inquiry, info, told = of
     return msgspec.json.encode(inquiry.answer(info, told))

@@ -8,13 +8,12 @@ from typing import Final
 
 from serve_app.config import EmbeddingConfig
 from serve_app.errors import InvalidField, PromptTooLong, UnsupportedField
-from serve_app.limits import MAX_PROMPT_CHARS
+from serve_app.limits import MAX_PROMPT_CHARS, MAX_QUESTION_TOKENS
 from serve_app.models.sentence import SentenceFormat
 from serve_app.text.tokens.tokenizer import Tokenizer
-from serve_app.types import EmbedRequest
+from serve_app.types import EmbedRequest, TokenizeRequest
 
 FIELD: Final = "input"
-_PROBE: Final = "a"  # a text that every tokenizer knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,6 @@ class EmbeddingPrompt:
     template: str | None  # of an instruction and an input
     window: int  # tokens
     vocab_size: int
-    closing: tuple[int, ...]  # the ids that the tokenizer puts behind every text
 
     @classmethod
     def of(
@@ -39,8 +37,7 @@ class EmbeddingPrompt:
         vocab_size: int,
     ) -> EmbeddingPrompt:
         """What the model's files and its operator say."""
-        closing = _closing(tokenizer)
-        return cls(tokenizer, sentence, config.instruction_template, window, vocab_size, closing)
+        return cls(tokenizer, sentence, config.instruction_template, window, vocab_size)
 
     async def encode(self, request: EmbedRequest) -> list[Sequence[int]]:
         """Ids of each input, at least one each.
@@ -59,6 +56,22 @@ class EmbeddingPrompt:
             size, lambda: [self._ids(request, each) for each in request.inputs]
         )
 
+    async def tokens(self, question: TokenizeRequest) -> list[int]:
+        """Ids of a text without an instruction, of any length.
+
+        Raises UnsupportedField for a chat, InvalidField or PromptTooLong.
+        """
+        text = question.prompt.text
+        if text is None:
+            raise UnsupportedField("messages", "this model embeds texts and has no chats")
+        if not question.add_special_tokens:
+            return await self.tokenizer.encode(self._spelt(text), add_special_tokens=False)
+        self.tokenizer.check_fewest(len(text), MAX_QUESTION_TOKENS, param="prompt")
+        return await self.tokenizer.encode(self._spelt(self.sentence.prompt + text))
+
+    def _spelt(self, text: str) -> str:
+        return text.lower() if self.sentence.lower_case else text
+
     def _ids(self, request: EmbedRequest, text: str | tuple[int, ...]) -> Sequence[int]:
         if isinstance(text, str):
             most = None if request.truncate else self.window
@@ -75,11 +88,10 @@ class EmbeddingPrompt:
             return ids
         if not request.truncate:
             raise PromptTooLong(FIELD, f"a text has {len(ids)} tokens, the model takes at most {self.window}")
-        closing = self.closing if isinstance(text, str) else ()
-        return [*ids[: self.window - len(closing)], *closing]
+        return self.tokenizer.cut(ids, self.window) if isinstance(text, str) else ids[: self.window]
 
     def _encode(self, text: str, most: int | None) -> Sequence[int]:
-        text = text.lower() if self.sentence.lower_case else text
+        text = self._spelt(text)
         self.tokenizer.check_fewest(len(text), most, param=FIELD)
         try:
             return self.tokenizer.encode_now(text)
@@ -96,10 +108,3 @@ class EmbeddingPrompt:
                 head.replace("{instruction}", instruction) + text + tail.replace("{instruction}", instruction)
             )
         return instruction + text if instruction[-1].isspace() else f"{instruction} {text}"
-
-
-def _closing(tokenizer: Tokenizer) -> tuple[int, ...]:
-    whole = tokenizer.encode_now(_PROBE)
-    bare = tokenizer.encode_now(_PROBE, add_special_tokens=False)
-    behind = [start + len(bare) for start in range(len(whole)) if whole[start : start + len(bare)] == bare]
-    return tuple(whole[behind[0] :]) if bare and behind else ()

@@ -22,8 +22,10 @@ from serve_app.models.embedder import load_embedder
 from serve_app.models.errors import ModelLoadError
 from serve_app.replica.build import load_tokenizer
 from serve_app.replica.embedding.prompt import EmbeddingPrompt
+from serve_app.replica.questions import told_text, told_tokens
 from serve_app.replica.server import HEARTBEAT_LIMIT_S, STOP_TIMEOUT_S, DeltaSink
 from serve_app.types import (
+    DetokenizeRequest,
     Embeddings,
     EmbedRequest,
     EngineStats,
@@ -31,6 +33,7 @@ from serve_app.types import (
     ModelInfo,
     Question,
     Tensor,
+    TokenizeRequest,
 )
 from serve_app.types.question import ReplyT
 
@@ -64,13 +67,19 @@ class EmbeddingServer:
         return server
 
     async def ask(self, question: Question[ReplyT]) -> ReplyT:
-        """The vectors that are asked for. Raises ServeError; UnsupportedField for any other question.
+        """The vectors, tokens or text that are asked for.
 
-        Cancelling the call takes its inputs out of the queue.
+        Raises ServeError; UnsupportedField for any other question. Cancelling the call takes its inputs out
+        of the queue.
         """
-        if not isinstance(question, EmbedRequest):
-            raise UnsupportedField("model", "it has no answer to such a question")
-        return cast("ReplyT", await self._embed(question))
+        if isinstance(question, EmbedRequest):
+            return cast("ReplyT", await self._embed(question))
+        tokenizer = self._prompt.tokenizer
+        if isinstance(question, TokenizeRequest):
+            return cast("ReplyT", await told_tokens(tokenizer, await self._prompt.tokens(question), question))
+        if isinstance(question, DetokenizeRequest):
+            return cast("ReplyT", await told_text(tokenizer, self.info.vocab_size, question))
+        raise UnsupportedField("model", "it has no answer to such a question")
 
     async def generate(self, request: GenerateRequest, sink: DeltaSink) -> None:
         """Raises UnsupportedField: it does not."""
@@ -143,6 +152,8 @@ def _load(config: ModelConfig, progress: Progress) -> tuple[ModelInfo, Embedding
         dtype=str(model.dtype).removeprefix("torch."),
         device=str(model.device),
         dimensions=pooler.pool(encoder.hidden(warm_up)).shape[1],
+        pad_token_id=tokenizer.pad_token_id,
+        end_token_id=tokenizer.eos_token_id,
     )
     prompt = EmbeddingPrompt.of(tokenizer, own, settings, window=model.window, vocab_size=vocab_size)
     return info, prompt, Embedder(encoder, pooler, config.engine)

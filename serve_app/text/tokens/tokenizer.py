@@ -26,6 +26,7 @@ from serve_app.types import PositionLogprobs, TextLogprob
 
 _PIECES_AT_ONCE = 1_024  # bounds the memory of the library's results
 _ANCHOR = "\n"
+_PROBE = "a"  # a text that every tokenizer knows
 
 T = TypeVar("T")
 
@@ -47,6 +48,7 @@ class Tokenizer:
         self.vocab_size = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.bos_token_id = self._named_id("bos_token")
         self.eos_token_id = self._named_id("eos_token")
+        self.pad_token_id = self._named_id("pad_token")
         self._plain: dict[str, list[int]] = {}  # control tokens as plain text: as many as there are
         self._bytes_per_token = bytes_per_token(self.to_json())
         self._workers = Workers()
@@ -100,6 +102,24 @@ class Tokenizer:
         """`encode` in the calling thread. Raises the same."""
         check_prompt_chars(len(text), param="prompt")
         return self._encode_batch([text], add_special_tokens=add_special_tokens)[0]
+
+    def cut(self, ids: Sequence[int], longest: int) -> list[int]:
+        """The ids of a text cut to `longest` of them; those behind every text stay behind it."""
+        if len(ids) <= longest:
+            return [*ids]
+        closing = self._closing_ids
+        ends_so = len(closing) < longest and tuple(ids[len(ids) - len(closing) :]) == closing
+        return [*ids[: longest - len(closing)], *closing] if ends_so else [*ids[:longest]]
+
+    @cached_property
+    def _closing_ids(self) -> tuple[int, ...]:
+        """The ids that are put behind every text."""
+        whole = self.encode_now(_PROBE)
+        bare = self.encode_now(_PROBE, add_special_tokens=False)
+        behind = [
+            start + len(bare) for start in range(len(whole)) if whole[start : start + len(bare)] == bare
+        ]
+        return tuple(whole[behind[0] :]) if bare and behind else ()
 
     def encode_pieces(self, pieces: Sequence[PromptPiece], *, continues: bool = False) -> list[int]:
         """Ids of one text given in pieces, without BOS; plain pieces yield no control token.

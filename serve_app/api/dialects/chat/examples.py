@@ -23,3 +23,4 @@ EMBEDDING: Final[dict[str, Any]] = {"two texts": {"model": "demo-embed", "input"
 RERANK: Final[dict[str, Any]] = {
     "two documents": {"model": "demo-embed", "query": _TEXTS[0], "documents": _TEXTS}
 }
+TOKENIZE: Final[dict[str, Any]] = {"two texts": {"model": _MODEL, "text": _TEXTS}}

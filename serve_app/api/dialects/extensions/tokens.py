@@ -18,7 +18,7 @@ from serve_app.api.dialects.chat.templating import TemplatingFields
 from serve_app.api.dialects.chat.tools import parse_tools
 from serve_app.api.dialects.fields import Boolean, Described, Integers, Text
 from serve_app.api.edge.body import WireModel, parse_body
-from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.errors import InvalidField
 from serve_app.types import Detokenized, DetokenizeRequest, ModelInfo, Prompt, TokenizeRequest, Tokens
 
@@ -79,10 +79,10 @@ def parse_tokenize(raw: bytes) -> Inquiry[Tokens]:
     )
     return Inquiry(
         model=required(body.model),
-        question=question,
+        questions=(question,),
         answer=_tokens,
         estimate=lambda: prompt_tokens(question.prompt),
-        tokens=lambda reply: len(reply.token_ids),
+        tokens=count_tokens,
     )
 
 
@@ -95,14 +95,15 @@ def parse_detokenize(raw: bytes) -> Inquiry[Detokenized]:
     size = len(body.tokens)
     return Inquiry(
         model=required(body.model),
-        question=question,
+        questions=(question,),
         answer=_text,
         estimate=lambda: size,
-        tokens=lambda reply: size,
+        tokens=lambda replies: size,
     )
 
 
-def _tokens(info: ModelInfo, reply: Tokens) -> dict[str, Any]:
+def _tokens(info: ModelInfo, replies: list[Tokens]) -> dict[str, Any]:
+    (reply,) = replies
     return {
         "count": len(reply.token_ids),
         "max_model_len": info.context_window,
@@ -111,5 +112,6 @@ def _tokens(info: ModelInfo, reply: Tokens) -> dict[str, Any]:
     }
 
 
-def _text(info: ModelInfo, reply: Detokenized) -> dict[str, Any]:
+def _text(info: ModelInfo, replies: list[Detokenized]) -> dict[str, Any]:
+    (reply,) = replies
     return {"prompt": reply.text}

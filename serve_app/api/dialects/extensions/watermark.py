@@ -37,14 +37,15 @@ def parse_detect(raw: bytes) -> Inquiry[WatermarkScore]:
     question = DetectRequest(id="", text=body.text)
     return Inquiry(
         model=required(body.model),
-        question=question,
+        questions=(question,),
         answer=_score,
         estimate=lambda: tokens_in(question.text),
-        tokens=lambda reply: max(reply.num_tokens, tokens_in(question.text)),
+        tokens=lambda replies: max(replies[0].num_tokens, tokens_in(question.text)),
     )
 
 
-def _score(info: ModelInfo, reply: WatermarkScore) -> dict[str, Any]:
+def _score(info: ModelInfo, replies: list[WatermarkScore]) -> dict[str, Any]:
+    (reply,) = replies
     return {
         "z_score": reply.z_score,
         "green_fraction": reply.green_fraction,

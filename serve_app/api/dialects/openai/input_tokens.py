@@ -7,7 +7,7 @@ from typing import Any
 from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.edge.body import parse_body
-from serve_app.api.exchange.ask import Inquiry
+from serve_app.api.exchange.ask import Inquiry, count_tokens
 from serve_app.types import ModelInfo, TokenizeRequest, Tokens, ToolMode
 
 
@@ -21,13 +21,13 @@ def parse_input_tokens(raw: bytes) -> Inquiry[Tokens]:
     question = TokenizeRequest(id="", prompt=body.to_prompt(offer.tools if is_offered else ()))
     return Inquiry(
         model=body.endpoint(None),
-        question=question,
+        questions=(question,),
         answer=_count,
         estimate=lambda: prompt_tokens(question.prompt),
-        tokens=lambda reply: len(reply.token_ids),
+        tokens=count_tokens,
         names=body.names,
     )
 
 
-def _count(info: ModelInfo, reply: Tokens) -> dict[str, Any]:
-    return {"object": "response.input_tokens", "input_tokens": len(reply.token_ids)}
+def _count(info: ModelInfo, replies: list[Tokens]) -> dict[str, Any]:
+    return {"object": "response.input_tokens", "input_tokens": count_tokens(replies)}

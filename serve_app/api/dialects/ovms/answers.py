@@ -133,3 +133,9 @@ class Ranking(TypedDict):
     """The documents, the likest first."""
 
     results: list[Ranked]
+
+
+class TextTokens(TypedDict):
+    """The tokens of a text, or of each of several."""
+
+    tokens: list[int] | list[list[int]]

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from serve_app.api.dialects.chat.answers import EmbeddingList
-from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK, RESPONSE
+from serve_app.api.dialects.chat.examples import CHAT, COMPLETION, EMBEDDING, RERANK, RESPONSE, TOKENIZE
 from serve_app.api.dialects.ovms import answers
 from serve_app.api.dialects.ovms.chat import ChatBody
 from serve_app.api.dialects.ovms.completions import CompletionBody
@@ -15,6 +15,7 @@ from serve_app.api.dialects.ovms.errors import render_error
 from serve_app.api.dialects.ovms.rerank import RerankBody
 from serve_app.api.dialects.ovms.responses.answers import OvmsEvent, OvmsResponse
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
+from serve_app.api.dialects.ovms.tokenize import OvmsTokenizeBody
 from serve_app.api.dialects.string_error import StringErrorBody
 from serve_app.api.openapi.operation import ASKS_MODEL, Answer, Body, Errors, Operation, streamed
 from serve_app.config import OvmsConfig
@@ -92,4 +93,15 @@ def rerank(config: OvmsConfig) -> Operation:
         "Documents in the order of their likeness to a query.",
         Body(type=RerankBody, examples=RERANK),
         Answer(what="The documents, the likest first.", type=answers.Ranking),
+    )
+
+
+def tokenize(config: OvmsConfig) -> Operation:
+    """Texts as tokens."""
+    return _operation(
+        config,
+        "Tokenize",
+        "Texts as tokens of a model.",
+        Body(type=OvmsTokenizeBody, examples=TOKENIZE),
+        Answer(what="The tokens.", type=answers.TextTokens),
     )

@@ -1,4 +1,4 @@
-"""OpenVINO Model Server's routes: chat, completions, responses, embeddings and rerank."""
+"""OpenVINO Model Server's routes: chat, completions, responses, embeddings, rerank and tokenize."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from serve_app.api.dialects.ovms.completions import CompletionDialect
 from serve_app.api.dialects.ovms.embeddings import EmbeddingDialect
 from serve_app.api.dialects.ovms.rerank import RerankDialect
 from serve_app.api.dialects.ovms.responses.dialect import ResponseDialect
+from serve_app.api.dialects.ovms.tokenize import parse_tokenize
+from serve_app.api.exchange.ask import QuestionRoute
 from serve_app.api.exchange.embed import EmbedRoute
 from serve_app.api.exchange.generate import GenerateRoute
 from serve_app.api.openapi.operation import Operation
@@ -23,13 +25,14 @@ from serve_app.types import Scope
 
 
 def routes(services: Services) -> Iterator[Entry]:
-    """All of them. Rerank exists at the bases of OpenVINO Model Server alone."""
+    """All of them. The last two exist at the bases of OpenVINO Model Server alone."""
     config = services.config.ovms
     chat = GenerateRoute(ChatDialect(config), services)
     completions = GenerateRoute(CompletionDialect(config), services)
     responses = GenerateRoute(ResponseDialect(config), services)
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
+    tokenize = QuestionRoute(parse_tokenize, services)
     for base in BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.chat(config))
         yield _entry(f"{base}/completions", completions, operations.completions(config))
@@ -37,6 +40,7 @@ def routes(services: Services) -> Iterator[Entry]:
         yield _entry(f"{base}/embeddings", embeddings, operations.embeddings(config))
     for base in OVMS_BASES:
         yield _entry(f"{base}/rerank", rerank, operations.rerank(config))
+        yield _entry(f"{base}/tokenize", tokenize, operations.tokenize(config))
 
 
 def _entry(path: str, app: ASGIApp, operation: Operation) -> Entry:

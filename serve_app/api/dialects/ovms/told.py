@@ -174,3 +174,20 @@ RERANK: Final[Mapping[str, Told]] = {
     "top_n": Told("default all; the best so many"),
     "return_documents": Told("adds `document` with its `text`", default=False),
 }
+
+TOKENIZE: Final[Mapping[str, Told]] = {
+    "model": Told("whose tokenizer it is: an endpoint that generates or embeds", accepts="; required"),
+    "text": Told(
+        "a string is answered with one list of tokens, a list with a list of them",
+        accepts=(
+            f"a string or a list of 1 to {limits.MAX_PROMPTS} strings, of {limits.MAX_QUESTION_CHARS} "
+            "characters in all; required"
+        ),
+    ),
+    "max_length": Told("default none; cut to so many tokens, and those behind every text stay"),
+    "pad_to_max_length": Told(
+        "filled up to `max_length`, without one to the longest, with the model's pad token", default=False
+    ),
+    "padding_side": Told("default right; where it is filled up", accepts="left or right"),
+    "add_special_tokens": Told("those that the model wants around a text", default=True),
+}

@@ -28,7 +28,15 @@ from serve_app.models.catalogue import demo_folder
 from serve_app.replica import served_model
 from serve_app.replica.embedding.server import EmbeddingServer
 from serve_app.replica.server import ModelServer
-from serve_app.types import Embeddings, EmbedRequest, GenerateRequest, Prompt, Question
+from serve_app.types import (
+    DetokenizeRequest,
+    Embeddings,
+    EmbedRequest,
+    GenerateRequest,
+    Prompt,
+    Question,
+    TokenizeRequest,
+)
 from tests.support.tiny_encoders import WINDOW, WORDS, save, tiny
 
 CLS = {"pooling_mode_cls_token": True}
@@ -251,6 +259,36 @@ async def test_truncation_keeps_the_closing_token(server: EmbeddingServer) -> No
     found = await embed(server, "w1 " * 100, (3,) * 100, truncate=True)
     short = await embed(server, "w1 " * (WINDOW - 2), (3,) * WINDOW)
     np.testing.assert_allclose(found, short, atol=1e-6)
+
+
+async def test_a_text_is_the_tokens_that_are_embedded(server: EmbeddingServer) -> None:
+    """So many are charged, and its closing token stays where it is cut."""
+    told = await server.ask(TokenizeRequest(id="t", prompt=Prompt(text="w1 w2 w3"), texts=True))
+    charged = await server.ask(EmbedRequest(id="e", inputs=("w1 w2 w3",)))
+    assert len(told.token_ids) == len(told.texts or ()) == charged.prompt_tokens == 5
+    bare = await server.ask(TokenizeRequest(id="t", prompt=Prompt(text="w1 w2 w3"), add_special_tokens=False))
+    assert told.token_ids[1:-1] == bare.token_ids
+    for longest, left in ((4, (*told.token_ids[:3], told.token_ids[-1])), (1, told.token_ids[:1]), (9, None)):
+        cut = await server.ask(TokenizeRequest(id="t", prompt=Prompt(text="w1 w2 w3"), longest=longest))
+        assert cut.token_ids == (told.token_ids if left is None else left)
+    text = await server.ask(DetokenizeRequest(id="d", token_ids=bare.token_ids))
+    assert text.text == "w1 w2 w3"
+
+
+@pytest.mark.parametrize(
+    ("question", "error", "words"),
+    [
+        (TokenizeRequest(id="t", prompt=Prompt(messages=({"role": "user", "content": "x"},))),
+         UnsupportedField, "messages: this model embeds texts"),
+        (TokenizeRequest(id="t", prompt=Prompt(text="\ud800")), InvalidField, "valid Unicode"),
+        (DetokenizeRequest(id="d", token_ids=(64,)), InvalidField, "tokens: must hold ids below 64"),
+    ],
+)  # fmt: skip
+async def test_a_bad_question_about_tokens_is_told_its_field(
+    server: EmbeddingServer, question: Question[Any], error: type[ServeError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await server.ask(question)
 
 
 async def test_other_work_is_refused(server: EmbeddingServer) -> None:
