@@ -24,10 +24,11 @@ FOUND = [
     ('{"mail":"a@b.com","card":4111111111111111}', [Kind.EMAIL_ADDRESS, Kind.CREDIT_CARD]),
     ("电话+8613812345678，邮箱a@b.com谢谢", [Kind.PHONE_NUMBER, Kind.EMAIL_ADDRESS]),
 ]
+PART_OF_A_NUMBER = "7-219-09-9999, 219-09-9999-7"
 NOT_FOUND = [
     "card 4111 1111 1111 1112",  # a wrong check digit
     "DE89 3704 0044 0532 0130 01",
-    "7-219-09-9999, 219-09-9999-7",
+    PART_OF_A_NUMBER,
     "ssn 000-12-3456, 666-12-3456, 219-00-9999",
     "on 2024-05-06 at 12:30:45, pi is 3.14159265358979",
     "192.168.100.200:8080, v1.2.3.4, 1700000000 s",
@@ -67,6 +68,8 @@ def test_what_presidio_is_sure_of_is_found() -> None:
     ]
     compared = 0
     for text in [text for text, _ in FOUND] + NOT_FOUND:
+        if text == PART_OF_A_NUMBER:  # which presidio finds, and we leave alone
+            continue
         spans = FINDER.find(text)
         for rule, entity in rules:
             for found in rule.analyze(text, [entity], None):
