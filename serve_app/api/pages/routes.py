@@ -12,7 +12,8 @@ from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
 
-_BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints")  # that OpenAI's clients are given
+# That OpenAI's clients are given.
+_BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints", "/ai-gateway/mlflow/v1")
 
 
 def routes(services: Services) -> Iterator[Entry]:

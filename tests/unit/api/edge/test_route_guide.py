@@ -75,10 +75,11 @@ async def test_what_is_shown_of_a_path_is_plain_and_bounded(path: str) -> None:
     assert not set("<>'\"\n\x1b") & set(told.replace("'s", ""))
 
 
-async def test_models_are_listed_where_openai_clients_of_databricks_look() -> None:
+@pytest.mark.parametrize("base", ["/serving-endpoints", "/ai-gateway/mlflow/v1"])
+async def test_models_are_listed_where_openai_clients_of_databricks_look(base: str) -> None:
     async with gateway() as g:
-        listed = (await g.client.get("/serving-endpoints/models")).json()
-        page = (await g.client.get("/serving-endpoints/models/demo")).json()
+        listed = (await g.client.get(f"{base}/models")).json()
+        page = (await g.client.get(f"{base}/models/demo")).json()
         assert listed == (await g.client.get("/v1/models")).json()
     assert page in listed["data"]
 
