@@ -18,7 +18,7 @@ from starlette.types import Scope as AsgiScope
 
 from serve_app.api.admission.estimates import BYTES_PER_TOKEN
 from serve_app.api.admission.metering import Metered
-from serve_app.api.context import context_of
+from serve_app.api.context import RenderError, context_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.exchange.candidates import Candidates, candidates_of
 from serve_app.api.exchange.dispatch import ANSWERED_BY, first_answer
@@ -148,12 +148,21 @@ async def asked_of(
 class QuestionRoute:
     """An ASGI app for one kind of question."""
 
-    def __init__(self, parse: Callable[[bytes], Inquiry[Any]], services: Services) -> None:
+    def __init__(
+        self,
+        parse: Callable[[bytes], Inquiry[Any]],
+        services: Services,
+        render_error: RenderError | None = None,
+    ) -> None:
+        """`render_error`: of a route whose errors a setting decides; None: those of the path's protocol."""
         self._parse = parse
         self._services = services
+        self._render_error = render_error
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises ServeError before the answer, ClientGone at any time."""
+        if self._render_error is not None:
+            context_of(scope).render_error = self._render_error
 
         async def answer(inquiry: Inquiry[Any]) -> None:
             await self._answer(inquiry, scope, send)

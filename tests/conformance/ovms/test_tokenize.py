@@ -92,6 +92,13 @@ async def test_an_answer_is_bounded(client: httpx.AsyncClient) -> None:
     names(await ask(client, text=["x" * (MAX_QUESTION_CHARS // 2)] * 3), "text")
 
 
+async def test_malformed_json_has_the_status_of_the_setting() -> None:
+    for settings, status in (({}, 400), ({"malformed_json_status": 412}, 412)):
+        async with gateway(ovms=settings) as g:
+            found = await g.client.post(PATH, content=b'{"text": ')
+        assert (found.status_code, list(found.json())) == (status, ["error"])
+
+
 async def test_a_model_nobody_knows_is_a_404() -> None:
     async with gateway() as g:
         found = await g.post(PATH, {"model": "nobody", "text": "x"})

@@ -32,7 +32,7 @@ def routes(services: Services) -> Iterator[Entry]:
     responses = GenerateRoute(ResponseDialect(config), services)
     embeddings = EmbedRoute(EmbeddingDialect(config), services)
     rerank = EmbedRoute(RerankDialect(config), services)
-    tokenize = QuestionRoute(parse_tokenize, services)
+    tokenize = QuestionRoute(parse_tokenize, services, operations.errors(config).render)
     for base in BASES:
         yield _entry(f"{base}{CHAT}", chat, operations.chat(config))
         yield _entry(f"{base}/completions", completions, operations.completions(config))
