@@ -33,3 +33,8 @@ class ModelInfo:
     eos_tokens: tuple[str, ...] = ()  # their texts, in the same order
     adapters: tuple[str, ...] = ()  # the operator's, by name
     max_requests: int | None = None  # that an idle replica takes at once, running and waiting; None: any
+
+    @property
+    def filler_token_id(self) -> int:
+        """What fills rows up to one length: its pad token, else its end token, as is usual, else 0."""
+        return self.end_token_id or 0 if self.pad_token_id is None else self.pad_token_id

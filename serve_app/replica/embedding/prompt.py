@@ -64,9 +64,9 @@ class EmbeddingPrompt:
         text = question.prompt.text
         if text is None:
             raise UnsupportedField("messages", "this model embeds texts and has no chats")
+        self.tokenizer.check_fewest(len(text), MAX_QUESTION_TOKENS, param="prompt")
         if not question.add_special_tokens:
             return await self.tokenizer.encode(self._spelt(text), add_special_tokens=False)
-        self.tokenizer.check_fewest(len(text), MAX_QUESTION_TOKENS, param="prompt")
         return await self.tokenizer.encode(self._spelt(self.sentence.prompt + text))
 
     def _spelt(self, text: str) -> str:

@@ -14,7 +14,7 @@ from serve_app.types import ModelInfo, TokenizeRequest, Tokens, ToolMode
 def parse_input_tokens(raw: bytes) -> Inquiry[Tokens]:
     """The body is that of the response. Raises InvalidBody, InvalidField or UnsupportedField."""
     body = parse_body(ResponseBody, raw)
-    body.check()
+    body.check_response()
     body.form_of_text()
     offer = body.offer()
     is_offered = offer.choice.mode is not ToolMode.NONE

@@ -88,17 +88,10 @@ def _tokens(info: ModelInfo, replies: list[Tokens], body: OvmsTokenizeBody, is_l
     rows = [list(reply.token_ids) for reply in replies]
     if body.pad_to_max_length:
         width = body.max_length or max(map(len, rows))
-        rows = [_padded(row, width, _pad_of(info), body.padding_side == LEFT) for row in rows]
+        rows = [_padded(row, width, info.filler_token_id, body.padding_side == LEFT) for row in rows]
     return {"tokens": rows if is_list else rows[0]}
 
 
 def _padded(row: list[int], width: int, pad: int, on_the_left: bool) -> list[int]:
     padding = [pad] * (width - len(row))
     return padding + row if on_the_left else row + padding
-
-
-def _pad_of(info: ModelInfo) -> int:
-    """The model's own, else its end token, as tokenizers without one are used."""
-    if info.pad_token_id is not None:
-        return info.pad_token_id
-    return max(info.end_token_id or 0, 0)

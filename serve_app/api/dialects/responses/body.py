@@ -13,7 +13,6 @@ from serve_app.api.dialects.responses.fields import ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
 from serve_app.api.dialects.responses.tools import parse_tools
 from serve_app.api.edge.told import Told
-from serve_app.errors import InvalidField
 from serve_app.types import Prompt, Templating
 
 
@@ -23,12 +22,6 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     fields_required: ClassVar[tuple[str, ...]] = ("model", "input")
     fields_told: ClassVar[Mapping[str, Told]] = told.RESPONSES
     free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
-
-    def check(self) -> None:
-        """What single fields cannot tell. Raises InvalidField or UnsupportedField."""
-        self.refuse_what_cannot_be()
-        if self.stream_options is not None and not self.stream:
-            raise InvalidField("stream_options", "only allowed when stream is true")
 
     @property
     def ignored(self) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ class ResponseDialect:
     def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
         """Raises InvalidBody, InvalidField or UnsupportedField."""
         body = parse_body(ResponseBody, raw)
-        body.check()
+        body.check_response()
         model = body.endpoint(endpoint)
         form = body.form_of_text()
         offer = body.offer()

@@ -104,20 +104,22 @@ class ResponseFields(WireModel):
     prompt_cache_key: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
     service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = None
     user: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+    stream: Annotated[bool | None, Boolean] = None
 
-    def refuse_what_cannot_be(self) -> None:
-        """Raises UnsupportedField for what belongs to chats, and for what only a kept response can answer."""
+    def check_response(self) -> None:
+        """Raises UnsupportedField for what belongs to chats, and for what only a kept response can answer.
+
+        Raises InvalidField for options of a stream without one.
+        """
+        extra = self.__pydantic_extra__ or {}
         for name, ours in self.of_chats.items():
-            if self._given(name) is not None:
+            if extra.get(name) is not None:
                 raise UnsupportedField(name, f"is a field of chats; a response has {ours}")
         for name, why in _NOT_KEPT.items():
-            if self._given(name) not in (None, False):
+            if extra.get(name) not in (None, False):
                 raise UnsupportedField(name, why)
-
-    def _given(self, name: str) -> Any:
-        """The value of a field, known or not."""
-        extra = self.__pydantic_extra__ or {}
-        return extra[name] if name in extra else self.__dict__.get(name)
+        if self.stream_options is not None and not self.stream:
+            raise InvalidField("stream_options", "only allowed when stream is true")
 
     @property
     def unknown(self) -> tuple[str, ...]:

@@ -39,9 +39,7 @@ class ResponseBody(ResponseFields, AnswerFields):
 
     def check(self, config: OvmsConfig) -> None:
         """What single fields cannot tell. Raises InvalidField or UnsupportedField."""
-        self.refuse_what_cannot_be()
-        if self.stream_options is not None and not self.stream:
-            raise InvalidField("stream_options", "only allowed when stream is true")
+        self.check_response()
         super().check(config)
         if self.stream and (self.n or 1) > 1:
             raise InvalidField("n", "must be 1 in a stream, whose events tell no choices apart")

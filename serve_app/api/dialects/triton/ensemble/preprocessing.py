@@ -143,8 +143,7 @@ def _words(row: BatchRow, name: str, most: int) -> tuple[str, ...] | None:
 def _outputs(rows: Sequence[_Asked], ids: Ids, info: ModelInfo) -> Iterator[tuple[str, npt.NDArray[Any]]]:
     own_end = NO_TOKEN if info.end_token_id is None else info.end_token_id
     ends = [own_end if row.end_id is None else row.end_id for row in rows]
-    own_pad = max(own_end, 0) if info.pad_token_id is None else info.pad_token_id
-    pads = [own_pad if row.pad_id is None else row.pad_id for row in rows]
+    pads = [info.filler_token_id if row.pad_id is None else row.pad_id for row in rows]
     prompts = [ids[row.query, True] for row in rows]
     decoders = [
         (pad,) if row.decoder_query is None else ids[row.decoder_query, True]
