@@ -56,6 +56,7 @@ MAX_METADATA: Final = 16  # names in the `metadata` of a response, as OpenAI has
 MAX_METADATA_KEY_CHARS: Final = 64  # as MAX_METADATA
 MAX_METADATA_VALUE_CHARS: Final = 512  # as MAX_METADATA
 MAX_TOOLS: Final = 128  # OpenAI's own bound; templates write all of them into the prompt
+MAX_AGENT_TOOLS: Final = 512  # the same where clients are agents, which bring the tools of many servers
 MAX_TOOL_SCHEMA_BYTES: Final = 64 * 2**10  # of one tool's parameters: they may become a grammar
 MAX_USER_CHARS: Final = 512  # `user`, kept for logs and stickiness only
 MAX_EMBED_INPUTS: Final = 2_048  # OpenAI's own bound: texts of one body

@@ -124,7 +124,9 @@ class Accounts:
         if not self.has_keys:
             return self._without_key(peer)
         if authorization is None:
-            raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
+            raise Unauthenticated(
+                "an API key is needed: send it as 'Authorization: Bearer sk-...' or as 'x-api-key: sk-...'"
+            )
         scheme, _, key = authorization.partition(" ")
         if scheme.lower() != "bearer" or len(key) > MAX_KEY_CHARS:
             raise Unauthenticated("the Authorization header must be 'Bearer' and an API key")

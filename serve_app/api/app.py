@@ -14,6 +14,7 @@ from fastapi import FastAPI
 from starlette.types import ASGIApp
 
 from serve_app.api.describe import describe
+from serve_app.api.dialects.anthropic import routes as anthropic
 from serve_app.api.dialects.databricks import routes as databricks
 from serve_app.api.dialects.extensions import routes as extensions
 from serve_app.api.dialects.family import Family
@@ -45,6 +46,7 @@ def entries(services: Services) -> list[Entry]:
         *pages.routes(services),
         *v1.routes(services),
         *openai.routes(services),
+        *anthropic.routes(services),
         *triton.routes(services),
         *mindie.routes(services),
         *v2.routes(services),

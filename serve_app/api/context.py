@@ -88,6 +88,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def credentials_of(scope: Scope) -> str | None:
+    """The header Authorization; without it the key that Anthropic's clients send, as it would be there."""
+    key = header(scope, b"x-api-key")
+    return header(scope, b"authorization") or (None if key is None else f"Bearer {key}")
+
+
 def peer_of(scope: Scope) -> str | None:
     """The address of the other end of the socket; None when the server does not tell."""
     client = scope.get("client")

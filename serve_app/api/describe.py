@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final
 
+from serve_app.api.dialects.anthropic import operations as anthropic
 from serve_app.api.dialects.databricks import operations as databricks
 from serve_app.api.dialects.extensions import operations as extensions
 from serve_app.api.dialects.family import HEADER, WORDS, Family
@@ -34,6 +35,7 @@ A stream is a series of server-sent events, each with JSON as its data.
 
 _TAGS: Final = {
     openai.TAG: "OpenAI's chat, completions and embeddings, with vLLM's fields beside OpenAI's.",
+    anthropic.TAG: "Anthropic's messages.",
     databricks.TAG: "Foundation Model APIs of Databricks.",
     mindie.TAG: "Chat and texts of MindIE.",
     ovms.TAG: "Chat, completions, embeddings and rerank of OpenVINO Model Server.",
@@ -48,6 +50,7 @@ _TAGS: Final = {
 def describe(routes: Sequence[Path], config: GatewayConfig) -> dict[str, Any]:
     """The document of a gateway with these settings."""
     errors: Mapping[Family, Errors] = {
+        Family.ANTHROPIC: anthropic.ERRORS,
         Family.OPENAI: openai.ERRORS,
         Family.DATABRICKS: databricks.ERRORS,
         Family.MINDIE: mindie.ERRORS,

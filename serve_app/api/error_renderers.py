@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from serve_app.api.dialects.anthropic import errors as anthropic_errors
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.databricks import errors as databricks_errors
 from serve_app.api.dialects.family import Family
@@ -17,6 +18,7 @@ from serve_app.errors import ServeError
 
 RENDERERS: Final[Mapping[Family, Callable[[ServeError], ErrorReply]]] = MappingProxyType(
     {
+        Family.ANTHROPIC: anthropic_errors.render_error,
         Family.OPENAI: openai_errors.render_error,
         Family.MINDIE: mindie_errors.render_error,
         Family.DATABRICKS: databricks_errors.render_error,

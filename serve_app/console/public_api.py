@@ -16,7 +16,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 # Headers of the browser's request that are the console's, or that belong to the connection.
 _NOT_PASSED: Final = frozenset(
-    {b"authorization", b"cookie", b"x-csrf-token", b"connection", b"keep-alive", b"te", b"upgrade"}
+    {
+        b"authorization",
+        b"x-api-key",
+        b"cookie",
+        b"x-csrf-token",
+        b"connection",
+        b"keep-alive",
+        b"te",
+        b"upgrade",
+    }
 )
 # Besides those, of a page's request whose body and answer are not the page's.
 _OF_A_PAGE: Final = frozenset(

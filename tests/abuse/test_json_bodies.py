@@ -53,6 +53,11 @@ def check_refused(path, answer):
         assert error["error_type"] == "Input Validation Error"
         return
     assert answer.status_code == 400, (path, answer.text[:300])
+    if "/v1/messages" in path:
+        assert set(error) == {"type", "error"}
+        assert set(error["error"]) == {"type", "message"}
+        assert error["error"]["type"] == "invalid_request_error"
+        return
     if path.startswith(("/serving-endpoints/", "/ai-gateway/")):
         assert set(error) == {"error_code", "message"}
         assert error["error_code"] in ("BAD_REQUEST", "INVALID_PARAMETER_VALUE")

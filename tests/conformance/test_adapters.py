@@ -70,6 +70,7 @@ def ways(model: str) -> dict[str, tuple[str, Fields]]:
         "openai chat": ("/v1/chat/completions", {"model": model, **CHAT, "temperature": 0}),
         "openai completions": ("/v1/completions", {"model": model, **raw}),
         "openai responses": ("/v1/responses", response),
+        "anthropic messages": ("/v1/messages", {"model": model, **CHAT, "max_tokens": 32, "temperature": 0}),
         "databricks responses": ("/serving-endpoints/responses", response),
         "ovms responses": ("/v3/responses", response),
         # Its names have no colon: an adapter goes by its own name.

@@ -16,6 +16,7 @@ DOCS: Final = ROOT / "docs"
 QUICK: Final = (
     "quickstart",
     "structured-output",
+    "from-anthropic",
     "from-databricks",
     "from-mindie",
     "from-openvino",

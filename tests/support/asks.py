@@ -15,6 +15,7 @@ import httpx
 import jsonschema
 import tritonclient.grpc.aio as triton
 
+from tests.support.message_events import message_events_of, message_of
 from tests.support.response_events import events_of, unnamed_events_of
 from tests.support.rpc_server import is_final, tensor, tensors
 
@@ -22,6 +23,7 @@ LENGTH: Final = 160  # tokens of most answers
 CHAT: Final = "/v1/chat/completions"
 COMPLETIONS: Final = "/v1/completions"
 RESPONSES: Final = "/v1/responses"
+MESSAGES: Final = "/v1/messages"
 DETOKENIZE: Final = "/detokenize"
 PIRATE: Final = ":pirate"  # behind the model's name: its adapter
 TEXT: Final = "-text"  # behind the model's name: an endpoint for Databricks' completions
@@ -168,6 +170,33 @@ def respond(name: str, path: str = RESPONSES, **body: Any) -> Ask:
             raise Wrong(f"the calls: {calls}")
         for call in calls:
             _check_json(call["arguments"], SEND)
+        return answer
+
+    return Ask(name, send, is_exact=True)
+
+
+def message(name: str, **body: Any) -> Ask:
+    """A stream of Anthropic's messages, greedy or seeded."""
+
+    async def send(client: Client) -> Answer:
+        asked = {**body, "model": client.model, "stream": True}
+        async with client.http.stream("POST", MESSAGES, json=asked) as response:
+            raw = (await response.aread()).decode()
+            if response.status_code != 200:
+                raise Wrong(f"status {response.status_code}: {raw[:300]}")
+        found = message_events_of(raw)
+        if found[-1]["type"] == "error":
+            raise Wrong(f"after {len(found) - 1} events: {found[-1]}")
+        whole = message_of(found)
+        for event in (found[0]["message"], found[-2]):  # what the cache had differs from run to run
+            event["usage"]["input_tokens"] += event["usage"].pop("cache_read_input_tokens")
+        answer = Answer(events={0: [alike(event) for event in found]}, tokens=whole.usage.output_tokens)
+        answer.texts[0] = "".join(block.text for block in whole.content if block.type == "text")
+        calls = [block for block in whole.content if block.type == "tool_use"]
+        if bool(calls) != ("tools" in body) or bool(calls) == bool(answer.texts[0]):
+            raise Wrong(f"the content: {whole.content}")
+        for call in calls:
+            _check_json(json.dumps(call.input), SEND)
         return answer
 
     return Ask(name, send, is_exact=True)

@@ -31,6 +31,7 @@ from tests.support.asks import (
     Wrong,
     chat,
     generate,
+    message,
     over_grpc,
     respond,
 )
@@ -62,6 +63,16 @@ ASKS: Final[tuple[Ask, ...]] = (
         input="What is the capital of France?", temperature=0, max_output_tokens=600, tool_choice="required",
         parallel_tool_calls=False,
         tools=[{"type": "function", **each["function"]} for each in TOOLS["tools"]],
+    ),
+    message("anthropic messages", **STORY, **_long, **_seeded),
+    message(
+        "anthropic messages, a tool",
+        **QUESTION, temperature=0, max_tokens=600,
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+        tools=[
+            {"name": each["function"]["name"], "input_schema": each["function"]["parameters"]}
+            for each in TOOLS["tools"]
+        ],
     ),
     respond(
         "ovms responses, a format",

@@ -10,13 +10,13 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from itertools import product
-from types import NoneType
 from typing import Any, Final, get_args
 
 import numpy as np
 from pydantic import ValidationError
 
 from serve_app import errors
+from serve_app.api.dialects.anthropic.body import MessageBody
 from serve_app.api.dialects.base import ErrorReply
 from serve_app.api.dialects.databricks import chat as databricks_chat
 from serve_app.api.dialects.databricks import completions as databricks_completions
@@ -55,6 +55,7 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
         "embeddings": {"": openai_embeddings.EmbeddingBody},
         "responses": {"": ResponseBody},
     },
+    "Anthropic": {"messages": {"": MessageBody}},
     "Databricks": {
         "chat": {"": databricks_chat.ChatBody},
         "completions": {"": databricks_completions.CompletionBody},
@@ -75,10 +76,9 @@ BODIES: Final[Mapping[str, Mapping[str, Mapping[str, type[WireModel]]]]] = {
     },
 }
 
-NESTED: Final = {"stream_options", "reasoning"}  # fields with a model of their own
-
 ERRORS: Final[Mapping[str, Callable[[ServeError], ErrorReply]]] = {
     "OpenAI": RENDERERS[Family.OPENAI],
+    "Anthropic": RENDERERS[Family.ANTHROPIC],
     "Databricks": RENDERERS[Family.DATABRICKS],
     "MindIE chat": mindie_errors.render_body_error,
     "MindIE generate": mindie_errors.render_error,
@@ -93,6 +93,7 @@ _MANAGED: Final = {"E16", "E17"}  # of the management API, which is Databricks'
 NOT_THERE: Final = {
     **{protocol: _MANAGED for protocol in ERRORS if protocol != "Databricks"},
     "OpenAI": {"E4", *_MANAGED},
+    "Anthropic": {"E4", *_MANAGED},
     "MindIE chat": {"E4", *_MANAGED},
 }
 
@@ -194,19 +195,18 @@ def known_fields(protocol: str, route: str, bodies: Mapping[str, type[WireModel]
         found |= {prefix + name: "" for name in body.beside()}
         for name in body.model_fields:
             found[prefix + name] = told_range(body, name)
-            if name in NESTED:
-                nested = nested_model(body, name)
+            if (nested := nested_model(body, name)) is not None:
                 found |= {
                     f"{prefix}{name}.{member}": told_range(nested, member) for member in nested.model_fields
                 }
     return found
 
 
-def nested_model(body: type[WireModel], name: str) -> type[WireModel]:
-    """The model of a field that is an object, or absent."""
-    (model,) = (each for each in get_args(body.model_fields[name].annotation) if each is not NoneType)
-    assert issubclass(model, WireModel)
-    return model
+def nested_model(body: type[WireModel], name: str) -> type[WireModel] | None:
+    """The model of a field that is an object, or absent; None: the field is none with a model of its own."""
+    kinds = get_args(body.model_fields[name].annotation)
+    models = [each for each in kinds if isinstance(each, type) and issubclass(each, WireModel)]
+    return models[0] if models else None
 
 
 def is_free_form(name: str, bodies: Mapping[str, type[WireModel]]) -> bool:
@@ -256,7 +256,8 @@ def _fixed(body: Any) -> list[str]:
         return [word for value in body.values() for word in _fixed(value)]
     if isinstance(body, str) and body.startswith("{"):  # a report inside of a message
         return [name for name in json.loads(body) if name != "usage"]
-    return [body] if isinstance(body, str) and body != "x" else []
+    fixed = body.removesuffix("x").removesuffix(": ") if isinstance(body, str) else ""  # before the reason
+    return [fixed] if fixed else []
 
 
 CHECKS: Final = (

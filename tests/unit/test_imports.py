@@ -51,7 +51,9 @@ ARROWS: dict[str, set[str]] = {
 _LOW = {"backend", "context", "dialects", "edge"}  # of the API: contracts, and what every request passes
 # What the routes of a protocol stand on.
 _ROUTES = _LOW | {"admission", "exchange", "openapi.operation", "route", "services"}
-_PROTOCOLS = {f"dialects.{name}" for name in ("openai", "databricks", "mindie", "ovms", "triton")}
+_PROTOCOLS = {
+    f"dialects.{name}" for name in ("anthropic", "openai", "databricks", "mindie", "ovms", "triton")
+}
 # layer -> its parts, folders or modules -> the other parts of the layer that each may import.
 # A module belongs to the longest part that its path begins with; every module of the layer has one.
 INSIDE: dict[str, dict[str, set[str]]] = {
@@ -71,9 +73,11 @@ INSIDE: dict[str, dict[str, set[str]]] = {
         "services": {"admission", "backend", "context", "directory", "guard", "live"},
         "recording": _LOW | {"guard", "services"},
         "exchange": _LOW | {"admission", "guard", "recording", "services"},
-        "pages": _LOW | {"admission", "directory", "openapi.operation", "route", "services"},
+        "pages": _LOW
+        | {"admission", "dialects.anthropic", "directory", "openapi.operation", "route", "services"},
         "dialects.chat": {"dialects", "edge"},  # what the protocols of chats share
         "dialects.responses": {"dialects", "dialects.chat", "edge", "openapi.operation"},  # likewise
+        "dialects.anthropic": _ROUTES | {"dialects.chat"},
         "dialects.openai": _ROUTES | {"dialects.chat", "dialects.responses"},
         "dialects.databricks": _ROUTES | {"dialects.chat", "dialects.responses"},
         "dialects.ovms": _ROUTES | {"dialects.chat", "dialects.responses"},

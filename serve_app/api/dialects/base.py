@@ -56,6 +56,7 @@ class Choice:
     perf: Perf | None = None
     timed: list[TokenDelta] = field(default_factory=list)  # those with a `step`
     finish: FinishReason | None = None
+    stop: str | int | None = None  # the stop string or stop token that matched
 
     def add(self, delta: TokenDelta) -> None:
         self.text += delta.text
@@ -79,6 +80,7 @@ class Choice:
             self.tensors.append(delta.tensors)
         self.perf = delta.perf or self.perf
         self.finish = delta.finish or self.finish
+        self.stop = delta.stop if delta.finish else self.stop
 
     def _add_call(self, piece: ToolCallDelta) -> None:
         if piece.index == len(self.calls):

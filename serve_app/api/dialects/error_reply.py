@@ -13,13 +13,14 @@ from serve_app.errors import QuotaExceeded, ServeError
 from serve_app.limits import MAX_ERROR_BYTES
 
 SHOULD_RETRY: Final = "x-should-retry"  # OpenAI's clients obey it
+_WAIT: Final = frozenset({429, 503, 529})  # that say when to come back; 529 is Anthropic's 503
 _UNREAD_INPUT: Final = frozenset({"E14", "E14b"})  # may remain, so the connection cannot be reused
 
 
 def headers_of(error: ServeError, status: int) -> dict[str, str]:
     """When to come back, or that it is no use; who may come, and whether the connection lasts."""
     headers = {"content-type": "application/json"}
-    if status in (429, 503) and error.retryable:
+    if status in _WAIT and error.retryable:
         headers["retry-after"] = str(whole_seconds(error.retry_after_s or 1.0))
     if not error.retryable and (status == 429 or status >= 500 or isinstance(error, QuotaExceeded)):
         headers[SHOULD_RETRY] = "false"  # clients retry every 429 and 5xx otherwise

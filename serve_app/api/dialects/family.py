@@ -2,7 +2,8 @@
 
 The header `X-API-Dialect` decides, else a prefix of the path (`/mindie/v1/...`), else the
 route. `/v1` belongs to two protocols; a setting of the gateway says to which, and an endpoint
-may say otherwise of its chat (see dialects/v1). `/v2` is Triton's but for MindIE's routes of
+may say otherwise of its chat (see dialects/v1). Messages below it are Anthropic's, and so is what
+Databricks has of that protocol. `/v2` is Triton's but for MindIE's routes of
 text, whose bodies may yet be Triton's (see dialects/v2), `/v3` OpenVINO Model Server's,
 `/serving-endpoints`, `/ai-gateway` and `/api/2.0` are Databricks'.
 """
@@ -18,6 +19,7 @@ from serve_app.errors import InvalidField
 class Family(StrEnum):
     """A protocol, by the word that forces it in header and prefix."""
 
+    ANTHROPIC = "anthropic"
     OPENAI = "openai"
     MINDIE = "mindie"
     DATABRICKS = "databricks"
@@ -37,6 +39,8 @@ V3: Final = "/v3/"
 MANAGEMENT: Final = "/api/2.0/"
 DATABRICKS: Final = ("/serving-endpoints/", "/ai-gateway/", MANAGEMENT)
 OWNED: Final = (V1, V2, V3, *DATABRICKS)
+ANTHROPIC_BASES: Final = ("/v1", "/serving-endpoints/anthropic/v1", "/ai-gateway/anthropic/v1")
+ANTHROPIC: Final = (f"{V1}messages", "/serving-endpoints/anthropic/", "/ai-gateway/anthropic/")
 MINDIE_ENDS: Final = ("/generate", "/generate_stream", "/stopInfer")  # of paths below V2
 
 
@@ -57,6 +61,8 @@ def family_of(header: str | None, prefix: Family | None, path: str, v1: Family) 
         return WORDS[header]
     if prefix is not None:
         return prefix
+    if path.startswith(ANTHROPIC):
+        return Family.ANTHROPIC
     if path.startswith(V1):
         return v1
     if path.startswith(DATABRICKS):

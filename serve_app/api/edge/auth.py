@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import Accounts, PeerOf
-from serve_app.api.context import context_of, header, peer_of
+from serve_app.api.context import context_of, credentials_of, header, peer_of
 from serve_app.errors import PermissionDenied
 from serve_app.loopback import is_local_name
 from serve_app.types import Scope
@@ -33,7 +33,7 @@ class Authentication:
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises Unauthenticated or PermissionDenied."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            caller = self._accounts.authenticate(header(scope, b"authorization"), self._peer_of(scope))
+            caller = self._accounts.authenticate(credentials_of(scope), self._peer_of(scope))
             context_of(scope).caller = caller
         await self._app(scope, receive, send)
 

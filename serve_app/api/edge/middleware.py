@@ -71,6 +71,8 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = context.status = message["status"]
                 more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
+                if context.family is Family.ANTHROPIC:  # by the name that its clients look for
+                    more.append((b"request-id", context.public_id.encode()))
                 more += budget_headers(context.budgets, context.caller)
                 message["headers"] = [*message["headers"], *more]
             elif context.recording is not None:

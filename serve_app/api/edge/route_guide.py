@@ -25,7 +25,7 @@ _CHATS: Final = "chats are answered by POST /v1/chat/completions"
 
 # APIs of other products that clients try, by the end of the path.
 _ELSEWHERE: Final = {
-    "/messages": f"Anthropic's Messages API is not served; {_CHATS}",
+    "/messages/batches": "no batches of messages are kept; messages are answered by POST /v1/messages",
     "/api/chat": f"Ollama's API is not served; {_CHATS}",
     "/api/generate": "Ollama's API is not served; texts are completed by POST /v1/completions",
     "/api/tags": "Ollama's API is not served; models are listed by GET /v1/models",

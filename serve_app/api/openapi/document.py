@@ -233,7 +233,7 @@ class _Writer:
                 examples.setdefault(reply.status, {})[name] = example
         return {
             str(status): _response(
-                " ".join(dict.fromkeys(filter(None, what))) or HTTPStatus(status).phrase,
+                " ".join(dict.fromkeys(filter(None, what))) or _phrase(status),
                 content[status],
                 examples.get(status, {}),
                 status,
@@ -344,3 +344,8 @@ _MESSAGES: Final[Mapping[str, str]] = {
     "E17": "the endpoint is being updated; wait until it is not",
     "E18": "the prompt has personal data",
 }
+
+
+def _phrase(status: int) -> str:
+    """What a status means; HTTP itself does not know the one that Anthropic has for a full queue."""
+    return "Overloaded" if status == 529 else HTTPStatus(status).phrase

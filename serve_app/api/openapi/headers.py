@@ -49,7 +49,13 @@ RESPONSE_HEADERS: Final[dict[str, dict[str, Any]]] = {
     "Allow": _response("The methods that the route takes."),
 }
 
-_OF_STATUS: Final = {401: "WWW-Authenticate", 405: "Allow", 429: "Retry-After", 503: "Retry-After"}
+_OF_STATUS: Final = {
+    401: "WWW-Authenticate",
+    405: "Allow",
+    429: "Retry-After",
+    503: "Retry-After",
+    529: "Retry-After",
+}
 
 
 def header_names(asks: bool) -> tuple[str, ...]:

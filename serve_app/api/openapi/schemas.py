@@ -17,7 +17,8 @@ from pydantic_core import core_schema
 from serve_app.api.edge.body import WireModel
 from serve_app.api.edge.told import Told
 
-REF: Final = "#/components/schemas/{model}"
+_REFERS: Final = "#/components/schemas/"
+REF: Final = f"{_REFERS}{{model}}"
 
 _LONG: Final = re.compile(r"serve_app__api__(?:dialects__)?(?P<protocol>[a-z0-9]+)__(?:\w+__)?(?P<name>\w+)")
 _PREFIX: Final = {"openai": "OpenAI", "mindie": "MindIE", "ovms": "OpenVINO"}  # else the capitalised folder
@@ -92,12 +93,11 @@ def _short(name: str) -> str:
 
 
 def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    """`value` with its references to components under their new names."""
+    """`value` with its references to components under their new names, those of discriminators too."""
+    if isinstance(value, str) and value.startswith(_REFERS):
+        return REF.format(model=names[value.removeprefix(_REFERS)])
     if isinstance(value, dict):
-        renamed = {key: _renamed(each, names) for key, each in value.items()}
-        if isinstance(reference := value.get("$ref"), str):
-            renamed["$ref"] = REF.format(model=names[reference.rpartition("/")[2]])
-        return renamed
+        return {key: _renamed(each, names) for key, each in value.items()}
     return [_renamed(each, names) for each in value] if isinstance(value, list) else value
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.context import header
+from serve_app.api.context import credentials_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
@@ -42,9 +42,7 @@ class Ready:
 
     def _may_know(self, scope: Scope) -> bool:
         try:
-            self._services.accounts.authenticate(
-                header(scope, b"authorization"), self._services.peer_of(scope)
-            )
+            self._services.accounts.authenticate(credentials_of(scope), self._services.peer_of(scope))
         except ServeError:
             return False
         return True

@@ -1,4 +1,4 @@
-"""GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape.
+"""GET /v1/models and /v1/models/{name}: the endpoints that can answer, in OpenAI's shape or in Anthropic's.
 
 An adapter of an endpoint's model is listed beside it, as ENDPOINT:ADAPTER, once the model is known.
 """
@@ -11,6 +11,10 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from serve_app.api.context import context_of, header
+from serve_app.api.dialects.anthropic.errors import render_error
+from serve_app.api.dialects.anthropic.models import VERSION_HEADER, model_fields, models_page
+from serve_app.api.dialects.family import Family
 from serve_app.api.directory import adapters_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.services import Services
@@ -67,6 +71,16 @@ class Models:
         }
 
 
+def _is_anthropics(scope: Scope) -> bool:
+    """Whether the client is one of Anthropic's; from here on errors are told in its words, too."""
+    context = context_of(scope)
+    is_named = header(scope, VERSION_HEADER.encode()) is not None and not context.is_forced
+    if not is_named and context.family is not Family.ANTHROPIC:
+        return False
+    context.render_error = render_error
+    return True
+
+
 def _precision(info: ModelInfo | None) -> dict[str, str]:
     """The type of the weights, and what linear layers are quantised to; nothing while it is unknown."""
     return {} if info is None else {"dtype": info.dtype, "quantization": info.quantization}
@@ -82,13 +96,16 @@ class ModelList(Models):
     """GET /v1/models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        is_anthropics = _is_anthropics(scope)
         entries = []
         for endpoint in filter(self._is_ready, self._services.endpoints(scope)):
             entries.append(self._entry(endpoint))
             entries += [
                 self._adapter_entry(endpoint, adapter) for adapter in adapters_of(endpoint, self._backend)
             ]
-        await reply(send, 200, _JSON, msgspec.json.encode({"object": "list", "data": entries}))
+        query = scope["query_string"].decode("latin-1")
+        body = models_page(entries, query) if is_anthropics else {"object": "list", "data": entries}
+        await reply(send, 200, _JSON, msgspec.json.encode(body))
 
 
 class ModelPage(Models):
@@ -96,7 +113,7 @@ class ModelPage(Models):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, or Unavailable while no entity can answer."""
-        name = scope["path_params"]["name"]
+        is_anthropics, name = _is_anthropics(scope), scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")
         endpoints = self._services.endpoints(scope)
@@ -105,4 +122,4 @@ class ModelPage(Models):
             raise Unavailable("the model is loading; try again", retry_after_s=2.0)
         _, adapter = endpoints.resolve(name, self._backend)
         entry = self._entry(endpoint) if adapter is None else self._adapter_entry(endpoint, adapter)
-        await reply(send, 200, _JSON, msgspec.json.encode(entry))
+        await reply(send, 200, _JSON, msgspec.json.encode(model_fields(entry) if is_anthropics else entry))

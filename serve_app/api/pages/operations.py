@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from typing import Final
 
+from serve_app.api.dialects.anthropic.answers import AnthropicErrorBody, AnthropicModel, AnthropicModels
+from serve_app.api.dialects.anthropic.models import VERSION_HEADER
 from serve_app.api.openapi.operation import NAMES_MODEL, TEXT, Answer, Operation
 from serve_app.api.pages.answers import Live, ModelEntry, ModelList, NotReady, Ready
 from serve_app.errors import Unavailable
 
 TAG: Final = "Pages"
+_ANTHROPICS: Final = (
+    f"In Anthropic's shape where the path or the header `{VERSION_HEADER}` says that the client is one of "
+    "Anthropic's; its list has pages, by `limit`, `after_id` and `before_id`."
+)
 
 LIVE: Final = Operation(
     summary="Whether the process lives",
@@ -32,12 +38,21 @@ METRICS: Final = Operation(
 MODELS: Final = Operation(
     summary="The models that can answer",
     tag=TAG,
-    what="Every endpoint, and beside it the adapters of its model as ENDPOINT:ADAPTER.",
-    answers=(Answer(what="The list.", type=ModelList),),
+    what=f"Every endpoint, and beside it the adapters of its model as ENDPOINT:ADAPTER. {_ANTHROPICS}",
+    answers=(
+        Answer(what="The list.", type=ModelList),
+        Answer(what="Anthropic's list.", type=AnthropicModels),
+        Answer(what="A page that cannot be.", type=AnthropicErrorBody, status=400),
+    ),
 )
 MODEL: Final = Operation(
     summary="One model",
     tag=TAG,
-    answers=(Answer(what="The model.", type=ModelEntry),),
+    what=_ANTHROPICS,
+    answers=(
+        Answer(what="The model.", type=ModelEntry),
+        Answer(what="Anthropic's.", type=AnthropicModel),
+        *(Answer(what="", type=AnthropicErrorBody, status=status) for status in (404, 503)),
+    ),
     conditions=(*NAMES_MODEL, Unavailable),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from serve_app.api.dialects.family import ANTHROPIC_BASES
 from serve_app.api.pages import operations
 from serve_app.api.pages.health import Live, MetricsPage, Ready
 from serve_app.api.pages.models import ModelList, ModelPage
@@ -12,8 +13,8 @@ from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.types import Scope
 
-# That OpenAI's clients are given.
-_BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints", "/ai-gateway/mlflow/v1")
+# That clients of OpenAI's and of Anthropic's are given.
+_BASES: Final = ("/v1", "/v3", "/v3/v1", "/serving-endpoints", "/ai-gateway/mlflow/v1", *ANTHROPIC_BASES[1:])
 
 
 def routes(services: Services) -> Iterator[Entry]:

@@ -15,6 +15,7 @@ from typing import Final
 
 from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.family import (
+    ANTHROPIC,
     DATABRICKS,
     HEADER,
     MINDIE_ENDS,
@@ -58,6 +59,7 @@ def request_rules(v1: Family) -> Iterator[str]:
     yield _note(Family.OVMS, f"{{ {_PATH} -m beg {V3} }}")
     yield _note(Family.DATABRICKS, f"{{ {_PATH} -m beg {' '.join(DATABRICKS)} }}")
     yield _note(v1, f"{{ {_PATH} -m beg {V1} }}")
+    yield _note(Family.ANTHROPIC, f"{{ {_PATH} -m beg {' '.join(ANTHROPIC)} }}")
     for word, family in WORDS.items():
         below = " ".join(f"/{word}{path}" for path in OWNED)
         yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")

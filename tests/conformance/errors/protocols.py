@@ -6,7 +6,7 @@ The words are the protocols' own, not read from the server's tables. E6b is a ke
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import httpx
@@ -20,6 +20,7 @@ class Protocol:
 
     read: Callable[[Any], tuple[str, Word]]  # a body of the right shape -> message, word
     conditions: Mapping[str, tuple[int, Word]]
+    begins: Mapping[str, str] = field(default_factory=dict)  # condition -> how its message begins
 
     def told(self, answer: httpx.Response, condition: str) -> str:
         """The message of `answer`, which must be the protocol's answer to `condition`."""
@@ -36,6 +37,12 @@ def _openai(body: Any) -> tuple[str, Word]:
     if list(body) != ["error"] or list(error) != ["message", "type", "param", "code"]:
         raise AssertionError(f"no error of OpenAI's: {body}")
     return error["message"], (error["type"], error["code"])
+
+
+def _anthropic(body: Any) -> tuple[str, Word]:
+    if list(body) != ["type", "error"] or list(body["error"]) != ["type", "message"]:
+        raise AssertionError(f"no error of Anthropic's: {body}")
+    return body["error"]["message"], body["error"]["type"]
 
 
 def _databricks(body: Any) -> tuple[str, Word]:
@@ -77,6 +84,28 @@ OPENAI: Final = Protocol(
         "E14": (413, (_INVALID, "request_too_large")),
         "E15": (404, (_INVALID, "unknown_url")),
     },
+)
+ANTHROPIC: Final = Protocol(
+    _anthropic,
+    {
+        "E1": (400, _INVALID),
+        "E2": (400, _INVALID),
+        "E3": (404, "not_found_error"),
+        "E4": (404, "not_found_error"),
+        "E5": (400, _INVALID),
+        "E6": (401, "authentication_error"),
+        "E6b": (403, "permission_error"),
+        "E7": (429, "rate_limit_error"),
+        "E8": (529, "overloaded_error"),
+        "E9": (503, "overloaded_error"),
+        "E10": (504, "timeout_error"),
+        "E11": (500, "api_error"),
+        "E12": (500, "api_error"),
+        "E13": (405, _INVALID),
+        "E14": (413, "request_too_large"),
+        "E15": (404, "not_found_error"),
+    },
+    begins={"E5": "prompt is too long: "},
 )
 DATABRICKS: Final = Protocol(
     _databricks,

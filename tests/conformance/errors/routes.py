@@ -133,6 +133,9 @@ ROUTES: Final[Mapping[str, Route]] = {
         protocol=of.OPENAI, path="/openai/v1/completions", **TEXT, fields=IN_BODY, wrong=HOT, streams=True
     ),
     "openai responses": Route(protocol=of.OPENAI, path="/openai/v1/responses", **RESPONSE),
+    "anthropic messages": Route(
+        protocol=of.ANTHROPIC, path="/v1/messages", **CHAT, fields=IN_BODY, wrong=HOT, streams=True
+    ),
     "openai embeddings": Route(protocol=of.OPENAI, path="/openai/v1/embeddings", **INPUT),
     "databricks invocations": Route(
         protocol=of.DATABRICKS, path="/serving-endpoints/{model}/invocations", **CHAT, wrong=HOT,

@@ -149,10 +149,9 @@ async def test_errors_before_the_first_byte(
             g.backend.refuse = PromptTooLong("input", "too long")
         answer = await route.ask(g.client, **({"stream": stream} if route.streams else {}))
         message = route.protocol.told(answer, condition)
-        assert message == error.message.replace(
-            "prompt:", f"{route.blamed or route.prompt}:"
-        )  # as the client calls it
-        assert ("retry-after" in answer.headers) is (answer.status_code in (429, 503))
+        said = error.message.replace("prompt:", f"{route.blamed or route.prompt}:")  # as the client calls it
+        assert message == route.protocol.begins.get(condition, "") + said
+        assert ("retry-after" in answer.headers) is (answer.status_code in (429, 503, 529))
         await g.check()
 
 

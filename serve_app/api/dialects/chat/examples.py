@@ -19,6 +19,11 @@ RESPONSE: Final[dict[str, Any]] = {
     "a question": {"model": _MODEL, "input": _MESSAGES[0]["content"], "temperature": 0.1},
     "a stream": {"model": _MODEL, "input": _MESSAGES, "stream": True, "max_output_tokens": 32},
 }
+MESSAGE_TO_COUNT: Final[dict[str, Any]] = {"a question": {"model": _MODEL, "messages": _MESSAGES}}
+MESSAGE: Final[dict[str, Any]] = {
+    "a question": {"model": _MODEL, "messages": _MESSAGES, "max_tokens": 64, "temperature": 0.1},
+    "a stream": {"model": _MODEL, "messages": _MESSAGES, "stream": True, "max_tokens": 32},
+}
 EMBEDDING: Final[dict[str, Any]] = {"two texts": {"model": "demo-embed", "input": _TEXTS}}
 RERANK: Final[dict[str, Any]] = {
     "two documents": {"model": "demo-embed", "query": _TEXTS[0], "documents": _TEXTS}

@@ -55,6 +55,16 @@ def with_effort(templating: Templating, effort: str | None) -> Templating:
     return replace(templating, variables={"reasoning_effort": effort, **thinks, **templating.variables})
 
 
+def with_thinking(templating: Templating, is_on: bool | None) -> Templating:
+    """`templating` with thoughts on or off under the usual variable, unless the client set it.
+
+    None: as the template has it.
+    """
+    if is_on is None:
+        return templating
+    return replace(templating, variables={"enable_thinking": is_on, **templating.variables})
+
+
 class TemplatingFields(WireModel):
     """The fields of a chat. None: absent."""
 

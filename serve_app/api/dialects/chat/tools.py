@@ -19,10 +19,20 @@ from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode
 
 MAX_NAME_CHARS: Final = 64
-_NAME: Final = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME_CHARS}}}")
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _WORDS: Final = {"tool_choice": ("auto", "none", "required"), "function_call": ("auto", "none")}
 _REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolForm:
+    """How a protocol writes a tool, where protocols differ."""
+
+    parameters: str = "parameters"  # the member with the schema, for errors; it is passed as `parameters`
+    max_name_chars: int = MAX_NAME_CHARS
+    max_tools: int = MAX_TOOLS
+    subset: bool = False  # `strict` means OpenAI's
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,20 +72,24 @@ def parse_tools(
     tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS, subset: bool = False
 ) -> ToolOffer:
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
-    offered = parse_offered(tools, "tools", _function_of_tool, max_tools, subset)
+    form = ToolForm(max_tools=max_tools, subset=subset)
+    offered = parse_offered(tools, "tools", _function_of_tool, form)
     chosen = parse_choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
     return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, "tools.{}.function"))
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
     """What the deprecated `functions` and `function_call` say. Raises as `parse_tools`."""
-    offered = parse_offered(functions, "functions", lambda item, where: (item, where), MAX_TOOLS, subset)
+    form = ToolForm(subset=subset)
+    offered = parse_offered(functions, "functions", lambda item, where: (item, where), form)
     choice = parse_choice(call, "function_call", offered, lambda value: value, parallel=False)
     ignored = not_enforced(offered, choice, "functions.{}")
     return ToolOffer(offered, choice, legacy=True, ignored=ignored)
 
 
-def not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str) -> tuple[str, ...]:
+def not_enforced(
+    offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str, parameters: str = "parameters"
+) -> tuple[str, ...]:
     """Keywords of parameters that calls are not made to match, where calls are forced at all."""
     if choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return ()
@@ -83,7 +97,7 @@ def not_enforced(offered: tuple[dict[str, Any], ...], choice: ToolChoice, place:
     for i, tool in enumerate(offered):
         function = tool["function"]
         if choice.name in (None, function["name"]):
-            where = f"{place.format(i)}.parameters"
+            where = f"{place.format(i)}.{parameters}"
             lost = lost_keywords(function["parameters"], where, strict=False, subset=False)
             found += [f"{where}.{keyword}" for keyword in lost]
     return tuple(found)
@@ -93,24 +107,23 @@ def parse_offered(
     value: Any,
     field: str,
     function_of: Callable[[Any, str], tuple[Any, str]],
-    max_tools: int,
-    subset: bool,
+    form: ToolForm,
 ) -> tuple[dict[str, Any], ...]:
     """The checked tools of a list. Raises InvalidField or UnsupportedField.
 
-    `function_of`: the function of an item, and where it lies. `subset`: `strict` means OpenAI's.
+    `function_of`: the function of an item, and where it lies.
     """
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > max_tools:
-        raise _invalid(field, f"must be a list of up to {max_tools} tools")
+    if not isinstance(value, list) or len(value) > form.max_tools:
+        raise _invalid(field, f"must be a list of up to {form.max_tools} tools")
     offered: list[dict[str, Any]] = []
     names: set[str] = set()
     for i, item in enumerate(value):
         function, where = function_of(item, f"{field}.{i}")
         if not isinstance(function, dict):
             raise _invalid(where, "must be an object")
-        checked = _function(function, where, subset)
+        checked = _function(function, where, form)
         if checked["name"] in names:
             raise _invalid(f"{where}.name", "must differ from the names of the other tools")
         names.add(checked["name"])
@@ -129,19 +142,19 @@ def _function_of_tool(item: Any, where: str) -> tuple[Any, str]:
     return item.get("function"), f"{where}.function"
 
 
-def _function(function: dict[str, Any], where: str, subset: bool) -> dict[str, Any]:
+def _function(function: dict[str, Any], where: str, form: ToolForm) -> dict[str, Any]:
     name, description = function.get("name"), function.get("description")
     parameters, strict = function.get("parameters"), function.get("strict")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise _invalid(f"{where}.name", f"must be 1 to {MAX_NAME_CHARS} letters, digits, _ or -")
+    if not isinstance(name, str) or len(name) > form.max_name_chars or not _NAME.fullmatch(name):
+        raise _invalid(f"{where}.name", f"must be 1 to {form.max_name_chars} letters, digits, _ or -")
     if description is not None and not isinstance(description, str):
         raise _invalid(f"{where}.description", "must be a string")
     if strict is not None and not isinstance(strict, bool):
         raise _invalid(f"{where}.strict", "must be true or false")
     if parameters is not None:
-        _check_schema(parameters, f"{where}.parameters")
+        _check_schema(parameters, f"{where}.{form.parameters}")
         if strict:
-            lost_keywords(parameters, f"{where}.parameters", strict=True, subset=subset)
+            lost_keywords(parameters, f"{where}.{form.parameters}", strict=True, subset=form.subset)
     return {
         "name": name,
         **({} if description is None else {"description": description}),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from serve_app.api.dialects.chat.tools import ToolOffer, not_enforced, parse_choice, parse_offered
+from serve_app.api.dialects.chat.tools import (
+    ToolForm,
+    ToolOffer,
+    not_enforced,
+    parse_choice,
+    parse_offered,
+)
 from serve_app.errors import InvalidField, UnsupportedField
-from serve_app.limits import MAX_TOOLS
 
 ALLOWED: Final = "allowed_tools"
 _FIELD: Final = "tool_choice"
@@ -37,7 +42,7 @@ def parse_tools(
             raise UnsupportedField(f"{_FIELD}.type", f"only function and {ALLOWED} are available")
         return value["function"] if nested and "function" in value else value
 
-    listed = offered = parse_offered(tools, "tools", function_of, MAX_TOOLS, subset)
+    listed = offered = parse_offered(tools, "tools", function_of, ToolForm(subset=subset))
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
         offered, choice = _allowed(choice, listed)
     chosen = parse_choice(choice, _FIELD, offered, named, parallel=parallel)

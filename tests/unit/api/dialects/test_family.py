@@ -49,6 +49,11 @@ def test_an_unknown_header_names_the_known_words() -> None:
     [
         (CHAT, Family.OPENAI, Family.OPENAI),
         (CHAT, Family.MINDIE, Family.MINDIE),
+        ("/v1/messages", Family.OPENAI, Family.ANTHROPIC),
+        ("/v1/messages/count_tokens", Family.MINDIE, Family.ANTHROPIC),
+        ("/v1/message", Family.MINDIE, Family.MINDIE),
+        ("/serving-endpoints/anthropic/v1/messages", Family.OPENAI, Family.ANTHROPIC),
+        ("/ai-gateway/anthropic/v1/models", Family.OPENAI, Family.ANTHROPIC),
         ("/v2", Family.OPENAI, Family.TRITON),
         ("/v2/models/m/infer", Family.MINDIE, Family.TRITON),
         ("/v2/models/m", Family.OPENAI, Family.TRITON),

@@ -21,11 +21,7 @@ def words(body: dict[str, object]) -> str:
         ("POST", "/v1/responses/", "perhaps POST /v1/responses was meant"),
         ("GET", "/v1/responses/resp_1", "no response is kept here"),
         ("POST", "/v1/responses/resp_1/cancel", "no response is kept here"),
-        (
-            "POST",
-            "/v1/messages",
-            "Messages API is not served; chats are answered by POST /v1/chat/completions",
-        ),
+        ("POST", "/messages", "perhaps POST /v1/messages was meant"),
         ("POST", "/api/chat", "Ollama's API is not served"),
         ("POST", "/chat/completions", "perhaps POST /v1/chat/completions was meant"),
         ("GET", "/models", "perhaps GET /v1/models was meant"),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from anthropic.types import Message
 from msgspec import structs
 from openai.types.responses import Response
 
@@ -16,6 +17,7 @@ from serve_app.errors import Unavailable
 from serve_app.types import FinishReason, GenerateRequest, TokenDelta, ToolCallDelta, Usage
 from tests.support.fakes_backend import FakeBackend, embedder_info, model_info
 from tests.support.gateway import CHAT, COMPLETIONS, Gateway, chat_body, events, gateway
+from tests.support.message_events import message_events_of, message_of
 from tests.support.response_events import events_of, unnamed_events_of
 from tests.support.streams import streamed
 
@@ -26,6 +28,7 @@ BLOCKS: dict[str, Any] = {"pii": {"behavior": "BLOCK"}}
 KEYWORDS: dict[str, Any] = {"invalid_keywords": ["falcon"]}
 TOLD = f"Write to {EMAIL}, please."
 RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
 OVMS_RESPONSES = "/v3/responses"
 JUDGE = "org/other"  # of the fake's models
 
@@ -253,6 +256,30 @@ async def test_the_model_servers_responses_are_masked_and_end_where_they_are_blo
         last = unnamed_events_of(stream.text)[-1]["response"]
         assert (last["status"], last["incomplete_details"]) == ("incomplete", {"reason": "content_filter"})
         assert "falcon" not in stream.text.lower()
+
+
+def message(text: str, **fields: Any) -> dict[str, Any]:
+    return {**chat(text), "system": "Be brief.", **fields}
+
+
+async def test_e18_messages_are_masked_and_end_where_they_are_blocked() -> None:
+    async with guarded(input=MASKS, output=MASKS) as (g, backend):
+        whole = await g.post(MESSAGES, message(f"I am {EMAIL}!"))
+        stream = await g.post(MESSAGES, message(f"I am {EMAIL}!", stream=True))
+        for found in (Message.model_validate(whole.json()), message_of(message_events_of(stream.text))):
+            assert [block.model_dump()["text"] for block in found.content] == [TOLD.replace(EMAIL, MASK)]
+        assert "john" not in whole.text + stream.text
+        assert all(MASK in str(request.prompt) for request in backend.prompts)
+    async with guarded(output=KEYWORDS, text="A long beginning, and then the falcon flies on.") as (g, _):
+        stream = await g.post(MESSAGES, message("Hi", stream=True))
+        ended = message_of(message_events_of(stream.text))
+        assert (ended.stop_reason, ended.stop_details is not None) == ("refusal", True)
+        assert "falcon" not in stream.text.lower()
+    async with guarded(input=BLOCKS) as (g, backend):
+        blocked = await g.post(MESSAGES, message(f"I am {EMAIL}!"))
+        assert (blocked.status_code, blocked.json()["error"]["type"]) == (400, "invalid_request_error")
+        assert "personal data" in blocked.json()["error"]["message"]
+        assert backend.requests == []
 
 
 async def test_a_finding_at_the_beginning_of_a_stream_is_a_status() -> None:

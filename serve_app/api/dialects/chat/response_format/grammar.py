@@ -87,11 +87,14 @@ def parse_named_schema(form: Mapping[str, Any], field: str, at: str = "", *, sub
         raise InvalidField(field, f"{at}strict must be true or false")
     if not isinstance(form.get("schema"), dict):
         raise InvalidField(field, f"{at}schema must be an object")
-    return _schema(form["schema"], field, f"{at}schema", strict=bool(strict), subset=subset)
+    return parse_schema(form["schema"], field, f"{at}schema", strict=bool(strict), subset=subset)
 
 
-def _schema(value: Any, field: str, at: str = "", *, strict: bool = False, subset: bool = False) -> Form:
-    """A schema, which lies `at` some place in the field, as an object or as a string that holds one."""
+def parse_schema(value: Any, field: str, at: str = "", *, strict: bool = False, subset: bool = False) -> Form:
+    """A schema, which lies `at` some place in the field, as an object or as a string that holds one.
+
+    Raises InvalidField.
+    """
     if isinstance(value, str):
         try:
             value = json.loads(value) if len(value) <= limits.MAX_SCHEMA_BYTES else None
@@ -169,7 +172,7 @@ class Parser(Protocol):
 _DEFAULTS: Final = ("disable_additional_properties", "disable_fallback")
 
 _KINDS: Final[dict[str, Parser]] = {
-    "json": _schema,
+    "json": parse_schema,
     "regex": _text(GrammarKind.REGEX, limits.MAX_REGEX_CHARS),
     "choice": _choice,
     "grammar": _text(GrammarKind.LARK, limits.MAX_GRAMMAR_CHARS),

@@ -1,0 +1,1 @@
+"""Anthropic's Messages API: blocks of content in, blocks of content out."""

@@ -1,0 +1,180 @@
+"""The body of a message, and of a question about its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar, Final
+
+from serve_app import limits
+from serve_app.api.dialects.anthropic import shapes, told
+from serve_app.api.dialects.anthropic.messages import ASSISTANT, parse_messages
+from serve_app.api.dialects.anthropic.tools import parse_tools
+from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
+from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
+from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
+from serve_app.api.dialects.chat.tools import ToolOffer
+from serve_app.api.dialects.fields import Described, Integer, OneOf, Text, Texts
+from serve_app.api.edge.body import WireModel
+from serve_app.api.edge.told import Told
+from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.types import Prompt, Templating
+
+FORMAT: Final = "output_config.format"
+
+# Fields of chats that would change the answer if they were ignored, and what a message has in their place.
+_OF_CHATS: Final[Mapping[str, str]] = {
+    "max_completion_tokens": "max_tokens",
+    "functions": "tools",
+    "function_call": "tool_choice",
+    **dict.fromkeys(
+        ("response_format", "guided_json", "guided_regex", "guided_choice", "guided_grammar"), FORMAT
+    ),
+    "structured_outputs": FORMAT,
+}
+_NOT_HERE: Final[Mapping[str, str]] = {
+    "mcp_servers": "no tools are run here: call them yourself and send tool_result blocks",
+    "container": "no code is run here",
+}
+_OLD_FORMAT: Final = "output_format"  # the name of `output_config.format` in betas
+_OWN_CACHE: Final = "cache_control"  # what it asks for is done for every prompt
+
+
+# Types of `thinking` -> whether the model thinks; it decides where the type is none of them.
+_THOUGHTS: Final[Mapping[str | None, bool]] = {"enabled": True, "disabled": False}
+
+
+class RequestMetadata(WireModel):
+    """Whom the client asks for."""
+
+    user_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
+
+
+class ThinkingOptions(WireModel):
+    """Whether the model is to think before it answers."""
+
+    type: Annotated[str | None, OneOf(shapes.THINKING)] = None
+    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+    display: Annotated[str | None, OneOf(shapes.DISPLAYS)] = None
+
+
+class OutputConfig(WireModel):
+    """How much effort the answer is worth, and its form."""
+
+    free_form: ClassVar[tuple[str, ...]] = ("format",)
+
+    effort: Annotated[str | None, OneOf(shapes.EFFORTS)] = None
+    format: Annotated[Any, Described(shapes.JsonOutput)] = None
+
+
+class PromptFields(TemplatingFields):
+    """What the model reads. None: absent."""
+
+    free_form: ClassVar[tuple[str, ...]] = (
+        *TemplatingFields.free_form,
+        *("system", "messages", "tools", "tool_choice", "thinking", "output_config", "metadata"),
+    )
+
+    system: Annotated[Any, Described(shapes.Texts)] = None
+    messages: Annotated[Any, Described(shapes.Messages)] = None
+    tools: Annotated[Any, Described(shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
+    thinking: ThinkingOptions | None = None
+    output_config: OutputConfig | None = None
+
+    def templating(self) -> Templating:
+        """As `TemplatingFields.templating`, with the effort, and with thoughts on or off."""
+        effort = None if self.output_config is None else self.output_config.effort
+        kind = None if self.thinking is None else self.thinking.type
+        return with_thinking(with_effort(super().templating(), effort), _THOUGHTS.get(kind))
+
+    def offer(self) -> ToolOffer:
+        """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
+        return parse_tools(self.tools, self.tool_choice)
+
+    def to_prompt(self, tools: tuple[dict[str, Any], ...]) -> Prompt:
+        """What the model reads. Raises InvalidField or UnsupportedField."""
+        messages, templating = parse_messages(self.system, self.messages), self.templating()
+        is_begun = messages[-1]["role"] == ASSISTANT and messages[-1]["content"]
+        if is_begun and self.add_generation_prompt is None and self.continue_final_message is None:
+            templating = replace(templating, add_generation_prompt=False, continue_final_message=True)
+        return Prompt(messages=messages, tools=tools, templating=templating)
+
+
+class MessageBody(PromptFields, AnswerFields):
+    """What a message is to be. None: absent."""
+
+    fields_required: ClassVar[tuple[str, ...]] = ("model", "messages")
+    fields_told: ClassVar[Mapping[str, Told]] = told.MESSAGES
+    fields_beside: ClassVar[Mapping[str, Any]] = {_OLD_FORMAT: shapes.JsonOutput}
+
+    max_tokens: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    stop_sequences: Annotated[
+        tuple[str, ...] | None, Texts(limits.MAX_STOP_STRINGS, limits.MAX_STOP_CHARS)
+    ] = None
+    metadata: RequestMetadata | None = None
+    service_tier: Annotated[str | None, OneOf(shapes.TIERS)] = None
+
+    def check_message(self) -> None:
+        """Raises InvalidField or UnsupportedField for what the fields by themselves cannot tell."""
+        if self.stop_sequences and self.stop:
+            raise InvalidField("stop", "must not be given beside stop_sequences")
+        extra = self.__pydantic_extra__ or {}
+        for name, ours in _OF_CHATS.items():
+            if extra.get(name) is not None:
+                raise UnsupportedField(name, f"is a field of chats; a message has {ours}")
+        for name, why in _NOT_HERE.items():
+            if extra.get(name):
+                raise UnsupportedField(name, why)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """Fields with a value that nothing comes of, as the client spelt them."""
+        known = (_OWN_CACHE, _OLD_FORMAT, *_NOT_HERE)
+        extra = self.__pydantic_extra__ or {}
+        unknown = [name for name, value in extra.items() if value is not None and name not in known]
+        has_budget = self.thinking is not None and self.thinking.budget_tokens is not None
+        return (*unknown, *(("thinking.budget_tokens",) if has_budget else ()))
+
+    @property
+    def names(self) -> dict[str, str]:
+        """A replica's names of fields -> those under which the client gave them, for its errors."""
+        stop = "stop_sequences" if self.stop_sequences else "stop"
+        return {**NAMES, "prompt": "messages", "stop": stop, "response_format": self._form_field()}
+
+    @property
+    def sticky(self) -> str | None:
+        """The client's word for whom it asks."""
+        return self.user or (None if self.metadata is None else self.metadata.user_id)
+
+    @property
+    def hides_thoughts(self) -> bool:
+        """Whether the answer only tells that something was thought."""
+        return self.thinking is not None and self.thinking.display == "omitted"
+
+    def form(self) -> Form:
+        """What the answer must match. Raises InvalidField or UnsupportedField."""
+        field = self._form_field()
+        extra = self.__pydantic_extra__ or {}
+        value = (
+            extra[_OLD_FORMAT] if field == _OLD_FORMAT else self.output_config and self.output_config.format
+        )
+        if value is None:
+            return Form()
+        if not isinstance(value, dict):
+            raise InvalidField(field, "must be an object")
+        if value.get("type") != "json_schema":
+            raise InvalidField(field, "type must be json_schema")
+        if not isinstance(value.get("schema"), dict):
+            raise InvalidField(field, "schema must be an object")
+        return parse_schema(value["schema"], field, "schema")
+
+    def row_options(self) -> dict[str, Any]:
+        """As `AnswerFields.row_options`, with the names of this protocol."""
+        return {**super().row_options(), "stop": self.stop_sequences or self.stop or ()}
+
+    def _form_field(self) -> str:
+        """The field that has the form of the answer: the one of today, or its name in betas."""
+        is_new = self.output_config is not None and self.output_config.format is not None
+        is_old = (self.__pydantic_extra__ or {}).get(_OLD_FORMAT) is not None
+        return _OLD_FORMAT if is_old and not is_new else FORMAT

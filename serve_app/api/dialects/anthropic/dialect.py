@@ -1,0 +1,53 @@
+"""Messages as Anthropic has them: blocks of content in, blocks of content out."""
+
+from __future__ import annotations
+
+from serve_app.api.dialects.anthropic.body import MessageBody
+from serve_app.api.dialects.anthropic.errors import render_error
+from serve_app.api.dialects.anthropic.renderer import MessageRenderer
+from serve_app.api.dialects.base import Call, ErrorReply
+from serve_app.api.dialects.chat import wire
+from serve_app.api.edge.body import parse_body
+from serve_app.endpoints.endpoint import Task
+from serve_app.errors import InvalidField, ServeError
+from serve_app.types import GenerateRequest, Overflow
+
+
+class MessageDialect:
+    """A message is a chat of one choice, told in other words."""
+
+    stream_type = wire.STREAM_TYPE
+
+    def parse(self, raw: bytes, endpoint: str | None = None) -> Call:
+        """Raises InvalidBody, InvalidField or UnsupportedField."""
+        body = parse_body(MessageBody, raw)
+        body.check_message()
+        model = body.endpoint(endpoint)
+        if body.max_tokens is None:
+            raise InvalidField("max_tokens", "is required")
+        form, offer, hides_thoughts = body.form(), body.offer(), body.hides_thoughts
+        request = GenerateRequest(
+            id="",
+            model=model,
+            prompt=body.to_prompt(offer.tools),
+            tool_choice=offer.choice,
+            sampling=body.sampling(body.max_tokens),
+            grammar=form.grammar,
+            overflow=Overflow.CLAMP,
+            **body.row_options(),
+        )
+        return Call(
+            model=model,
+            task=Task.CHAT,
+            user=body.sticky,
+            requests=(request,),
+            stream=bool(body.stream),
+            timeout_s=body.timeout,
+            tells_filtered=True,
+            ignored=(*body.ignored, *form.ignored, *offer.ignored),
+            renderer=lambda id, info: MessageRenderer(id, info, hides_thoughts=hides_thoughts),
+            names=body.names,
+        )
+
+    def render_error(self, error: ServeError) -> ErrorReply:
+        return render_error(error)

@@ -1,0 +1,62 @@
+"""Models as Anthropic lists them: pages of entries, each with the time when it was made.
+
+Knows neither endpoints nor routes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import parse_qs
+
+from serve_app.errors import InvalidField
+
+VERSION_HEADER: Final = "anthropic-version"  # Anthropic's clients send it, and no others
+MAX_PAGE: Final = 1_000  # entries; Anthropic's own bound
+
+Entry = Mapping[str, Any]  # as OpenAI has it: `id`, `created`, and the window where it is known
+
+
+def model_fields(entry: Entry) -> dict[str, Any]:
+    """One model."""
+    return {
+        "type": "model",
+        "id": entry["id"],
+        "display_name": entry["id"],
+        "created_at": datetime.fromtimestamp(entry["created"], UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "lifecycle": "active",
+        "max_input_tokens": entry.get("max_model_len"),
+    }
+
+
+def models_page(entries: Sequence[Entry], query: str) -> dict[str, Any]:
+    """The page of `entries` that `limit`, `after_id` and `before_id` ask for. Raises InvalidField."""
+    asked = {name: values[-1] for name, values in parse_qs(query).items()}
+    limit, ids = _limit(asked.get("limit")), [entry["id"] for entry in entries]
+    before, after = asked.get("before_id"), asked.get("after_id")
+    if before is not None:
+        end = _place(before, ids, "before_id")
+        start = max(0, end - limit)
+        has_more = start > 0
+    else:
+        start = 0 if after is None else _place(after, ids, "after_id") + 1
+        end = min(len(ids), start + limit)
+        has_more = end < len(ids)
+    page = [model_fields(entry) for entry in entries[start:end]]
+    ends = (page[0]["id"], page[-1]["id"]) if page else (None, None)
+    return {"data": page, "has_more": has_more, "first_id": ends[0], "last_id": ends[1]}
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return MAX_PAGE
+    if not (text.isascii() and text.isdigit() and len(text) <= 4 and 1 <= int(text) <= MAX_PAGE):
+        raise InvalidField("limit", f"must be an integer from 1 to {MAX_PAGE}")
+    return int(text)
+
+
+def _place(id: str, ids: list[str], field: str) -> int:
+    if id not in ids:
+        raise InvalidField(field, "must be the id of a listed model")
+    return ids.index(id)

@@ -1,0 +1,118 @@
+"""The blocks of an answer's content, as they grow: what is thought, what is said, which tools are called."""
+
+from __future__ import annotations
+
+import hashlib
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any, ClassVar, Final, Protocol
+
+import pydantic_core
+
+from serve_app.api.dialects.anthropic.wire import Fields
+
+TEXT: Final = "text"
+THINKING: Final = "thinking"
+
+
+class Block(Protocol):
+    """A part of the content."""
+
+    def begin(self) -> Fields:
+        """The block before anything of it is there."""
+        ...
+
+    def add(self, text: str) -> Iterator[Fields]:
+        """More of it: the deltas of a stream."""
+        ...
+
+    def end(self) -> Iterator[Fields]:
+        """The deltas before its end."""
+        ...
+
+    def fields(self) -> Fields:
+        """All of it."""
+        ...
+
+
+class TextBlock:
+    """What the model says."""
+
+    kind: ClassVar[str] = TEXT
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+
+    def begin(self) -> Fields:
+        return {"type": self.kind, "text": ""}
+
+    def add(self, text: str) -> Iterator[Fields]:
+        self._texts.append(text)
+        yield {"type": "text_delta", "text": text}
+
+    def end(self) -> Iterator[Fields]:
+        yield from ()
+
+    def fields(self) -> Fields:
+        return {"type": self.kind, "text": "".join(self._texts)}
+
+
+class ThinkingBlock:
+    """What the model thinks; hidden: only that it does."""
+
+    kind: ClassVar[str] = THINKING
+
+    def __init__(self, *, is_hidden: bool) -> None:
+        self._is_hidden = is_hidden
+        self._texts: list[str] = []
+
+    def begin(self) -> Fields:
+        return {"type": self.kind, "thinking": "", "signature": ""}
+
+    def add(self, text: str) -> Iterator[Fields]:
+        self._texts.append(text)
+        if not self._is_hidden:
+            yield {"type": "thinking_delta", "thinking": text}
+
+    def end(self) -> Iterator[Fields]:
+        yield {"type": "signature_delta", "signature": self._signature()}
+
+    def fields(self) -> Fields:
+        shown = "" if self._is_hidden else "".join(self._texts)
+        return {"type": self.kind, "thinking": shown, "signature": self._signature()}
+
+    def _signature(self) -> str:
+        """Clients drop thoughts without one. It is a digest: thoughts that come back are not checked."""
+        return b64encode(hashlib.sha256("".join(self._texts).encode()).digest()).decode()
+
+
+class ToolUseBlock:
+    """A call of a tool."""
+
+    def __init__(self, index: int, id: str, name: str) -> None:
+        self.index = index  # among the calls
+        self._head = {"type": "tool_use", "id": id, "name": name}
+        self._fragments: list[str] = []
+
+    def begin(self) -> Fields:
+        return {**self._head, "input": {}}
+
+    def add(self, text: str) -> Iterator[Fields]:
+        self._fragments.append(text)
+        if text:
+            yield {"type": "input_json_delta", "partial_json": text}
+
+    def end(self) -> Iterator[Fields]:
+        yield from ()
+
+    def fields(self) -> Fields:
+        return {**self._head, "input": _object("".join(self._fragments))}
+
+
+def _object(text: str) -> dict[str, Any]:
+    """Arguments as an object: of JSON that was cut, what is there of it."""
+    try:
+        value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True) if text.strip() else {}
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}

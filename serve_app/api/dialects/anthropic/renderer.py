@@ -1,0 +1,146 @@
+"""A message as one object, or as the events by which it grows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from serve_app.api.dialects.anthropic import errors
+from serve_app.api.dialects.anthropic.output_blocks import (
+    TEXT,
+    THINKING,
+    Block,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from serve_app.api.dialects.anthropic.wire import Fields, end_fields, event, usage_fields
+from serve_app.api.dialects.base import Choice
+from serve_app.api.dialects.chat.wire import encode
+from serve_app.errors import ServeError
+from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
+
+_OPEN: Fields = {"stop_reason": None, "stop_sequence": None, "stop_details": None}
+
+
+class MessageRenderer:
+    """Writes one message. Its blocks stand in the order in which they begin."""
+
+    def __init__(self, id: str, info: ModelInfo, *, hides_thoughts: bool) -> None:
+        self._id, self._info = id, info
+        self._hides_thoughts = hides_thoughts
+        self._has_begun = False
+        self._num_blocks = 0
+        self._block: TextBlock | ThinkingBlock | ToolUseBlock | None = None  # the last one, while it grows
+        self._finish: FinishReason | None = None
+        self._stop: str | int | None = None
+
+    # --- a stream --------------------------------------------------------------------
+
+    def event(self, prompt: int, delta: TokenDelta) -> bytes:
+        events = self._begin(delta.usage)
+        if delta.reasoning:
+            events += self._grow(THINKING, delta.reasoning)
+        if delta.text:
+            events += self._grow(TEXT, delta.text)
+        for piece in delta.tool_calls:
+            events += self._call(piece)
+        if delta.finish is not None:
+            self._finish, self._stop = delta.finish, delta.stop
+            events += self._close()
+        return events
+
+    def end(self, usage: Usage) -> bytes:
+        ended = self._ended(self._finish, self._stop, usage)
+        return (
+            self._begin(usage)
+            + self._close()
+            + _event("message_delta", delta=ended, usage=usage_fields(usage))
+            + _event("message_stop")
+        )
+
+    def broken(self, error: ServeError) -> bytes:
+        return errors.broken(error)
+
+    def _begin(self, usage: Usage) -> bytes:
+        """The event of a message that has no content yet, once."""
+        if self._has_begun:
+            return b""
+        self._has_begun = True
+        return _event("message_start", message=self._message([], _OPEN, usage))
+
+    def _grow(self, kind: str, text: str) -> bytes:
+        block, events = self._block, b""
+        if block is None or isinstance(block, ToolUseBlock) or block.kind != kind:
+            block = TextBlock() if kind == TEXT else self._thinking()
+            events = self._open(block)
+        return events + self._deltas(block.add(text))
+
+    def _call(self, piece: ToolCallDelta) -> bytes:
+        block, events = self._block, b""
+        if not isinstance(block, ToolUseBlock) or block.index != piece.index:
+            block = ToolUseBlock(piece.index, piece.id or "", piece.name or "")
+            events = self._open(block)
+        return events + self._deltas(block.add(piece.arguments))
+
+    def _open(self, block: TextBlock | ThinkingBlock | ToolUseBlock) -> bytes:
+        closed = self._close()
+        self._block = block
+        self._num_blocks += 1
+        return closed + self._of_last("content_block_start", content_block=block.begin())
+
+    def _close(self) -> bytes:
+        """End the block that grows, if there is one."""
+        block, self._block = self._block, None
+        return b"" if block is None else self._deltas(block.end()) + self._of_last("content_block_stop")
+
+    def _deltas(self, deltas: Iterable[Fields]) -> bytes:
+        return b"".join([self._of_last("content_block_delta", delta=delta) for delta in deltas])
+
+    def _of_last(self, kind: str, **members: Any) -> bytes:
+        """An event about the last block."""
+        return _event(kind, index=self._num_blocks - 1, **members)
+
+    # --- a whole answer --------------------------------------------------------------
+
+    def whole(self, choices: Iterable[Choice], usage: Usage) -> bytes:
+        (choice,) = choices
+        blocks: list[Block] = []
+        if choice.reasoning:
+            blocks.append(_filled(self._thinking(), choice.reasoning))
+        if choice.text:
+            blocks.append(_filled(TextBlock(), choice.text))
+        for index, call in enumerate(choice.calls):
+            blocks.append(_filled(ToolUseBlock(index, call.id, call.name), call.arguments))
+        ended = self._ended(choice.finish, choice.stop, usage)
+        return encode(self._message([block.fields() for block in blocks], ended, usage))
+
+    # --- of both ---------------------------------------------------------------------
+
+    def _thinking(self) -> ThinkingBlock:
+        return ThinkingBlock(is_hidden=self._hides_thoughts)
+
+    def _ended(self, finish: FinishReason | None, stop: str | int | None, usage: Usage) -> Fields:
+        used = usage.prompt_tokens + usage.completion_tokens
+        return end_fields(finish, stop, is_window_full=used >= self._info.context_window)
+
+    def _message(self, content: list[Fields], ended: Fields, usage: Usage) -> Fields:
+        return {
+            "id": f"msg_{self._id}",
+            "type": "message",
+            "role": "assistant",
+            "model": self._info.name,
+            "content": content,
+            **ended,
+            "usage": usage_fields(usage),
+        }
+
+
+def _event(kind: str, **members: Any) -> bytes:
+    return event(kind, encode({"type": kind, **members}))
+
+
+def _filled(block: Block, text: str) -> Block:
+    for _ in block.add(text):
+        pass
+    return block

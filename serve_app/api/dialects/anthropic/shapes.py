@@ -1,0 +1,186 @@
+"""The shapes of what a message's body holds, for the OpenAPI document.
+
+Nothing is checked by these types: the parsers beside them do that, and tell more than a schema can.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
+
+from pydantic import Field, with_config
+from typing_extensions import TypedDict
+
+from serve_app import limits
+from serve_app.api.dialects.anthropic.tools import MAX_NAME_CHARS
+from serve_app.api.dialects.chat.shapes import JsonSchema, Name
+
+EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
+THINKING: Final = ("adaptive", "between_tools", "disabled", "enabled")
+DISPLAYS: Final = ("summarized", "omitted")
+TIERS: Final = ("auto", "standard_only")
+
+
+@with_config(extra="allow")
+class TextBlock(TypedDict):
+    """A piece of text."""
+
+    type: Literal["text"]
+    text: str
+
+
+Texts: TypeAlias = str | Annotated[list[TextBlock], Field(max_length=limits.MAX_CONTENT_PARTS)]
+
+
+@with_config(extra="allow")
+class TextSource(TypedDict):
+    """The text of a document."""
+
+    type: Literal["text"]
+    data: str
+
+
+@with_config(extra="allow")
+class ContentSource(TypedDict):
+    """The text of a document, in blocks."""
+
+    type: Literal["content"]
+    content: Texts
+
+
+@with_config(extra="allow")
+class DocumentBlock(TypedDict):
+    """A document, which the model reads behind its title and its context."""
+
+    type: Literal["document"]
+    source: TextSource | ContentSource
+    title: NotRequired[str | None]
+    context: NotRequired[str | None]
+
+
+@with_config(extra="allow")
+class SearchResultBlock(TypedDict):
+    """What was found by a search, which the model reads behind its title and its source."""
+
+    type: Literal["search_result"]
+    title: str
+    source: str
+    content: Texts
+
+
+Shown: TypeAlias = TextBlock | DocumentBlock | SearchResultBlock
+Blocks: TypeAlias = Annotated[list[Shown], Field(max_length=limits.MAX_CONTENT_PARTS)]
+
+
+@with_config(extra="allow")
+class ToolResultBlock(TypedDict):
+    """What a tool answered."""
+
+    type: Literal["tool_result"]
+    tool_use_id: Name
+    content: NotRequired[str | Blocks | None]
+    is_error: NotRequired[bool]
+
+
+@with_config(extra="allow")
+class EarlierThinkingBlock(TypedDict):
+    """What the model thought in an earlier answer. Nobody looks at its signature."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: NotRequired[str]
+
+
+@with_config(extra="allow")
+class HiddenThinkingBlock(TypedDict):
+    """Thoughts that nobody can read; the model does not, either."""
+
+    type: Literal["redacted_thinking"]
+
+
+@with_config(extra="allow")
+class EarlierToolUseBlock(TypedDict):
+    """A call of a tool in an earlier answer."""
+
+    type: Literal["tool_use"]
+    id: Name
+    name: Name
+    input: dict[str, Any]
+
+
+_Told: TypeAlias = Annotated[
+    list[Shown | ToolResultBlock], Field(min_length=1, max_length=limits.MAX_CONTENT_PARTS)
+]
+_Answered: TypeAlias = Annotated[
+    list[TextBlock | EarlierThinkingBlock | HiddenThinkingBlock | EarlierToolUseBlock],
+    Field(min_length=1, max_length=limits.MAX_CONTENT_PARTS),
+]
+_Ruled: TypeAlias = Annotated[list[TextBlock], Field(min_length=1, max_length=limits.MAX_CONTENT_PARTS)]
+
+
+@with_config(extra="allow")
+class UserTurn(TypedDict):
+    """What the user says, and what tools answered."""
+
+    role: Literal["user"]
+    content: str | _Told
+
+
+@with_config(extra="allow")
+class AssistantTurn(TypedDict):
+    """An earlier answer. The last message is one that goes on."""
+
+    role: Literal["assistant"]
+    content: str | _Answered
+
+
+@with_config(extra="allow")
+class SystemTurn(TypedDict):
+    """What the model is to be like, from here on."""
+
+    role: Literal["system"]
+    content: str | _Ruled
+
+
+Messages: TypeAlias = Annotated[
+    list[UserTurn | AssistantTurn | SystemTurn], Field(min_length=1, max_length=limits.MAX_MESSAGES)
+]
+
+
+@with_config(extra="allow")
+class CustomTool(TypedDict):
+    """A tool that the client runs."""
+
+    type: NotRequired[Literal["custom"] | None]
+    name: Annotated[str, Field(pattern=rf"^[A-Za-z0-9_-]{{1,{MAX_NAME_CHARS}}}$")]
+    description: NotRequired[str | None]
+    input_schema: JsonSchema
+    strict: NotRequired[bool | None]
+
+
+@with_config(extra="allow")
+class ToolUseChoice(TypedDict):
+    """Whether tools may, must or must not be called."""
+
+    type: Literal["auto", "any", "none"]
+    disable_parallel_tool_use: NotRequired[bool | None]
+
+
+@with_config(extra="allow")
+class NamedToolChoice(TypedDict):
+    """The tool that must be called."""
+
+    type: Literal["tool"]
+    name: str
+    disable_parallel_tool_use: NotRequired[bool | None]
+
+
+@with_config(extra="allow")
+class JsonOutput(TypedDict):
+    """JSON that matches a schema."""
+
+    type: Literal["json_schema"]
+    schema: JsonSchema
+
+
+Tools: TypeAlias = Annotated[list[CustomTool], Field(max_length=limits.MAX_AGENT_TOOLS)]
+ToolChoice: TypeAlias = ToolUseChoice | NamedToolChoice

@@ -1,0 +1,74 @@
+"""What the fields of a message's body do, in words: for the OpenAPI document and docs/protocols.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from serve_app import limits
+from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
+from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING
+from serve_app.api.edge.told import Told
+
+_CONTENT: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS}"
+_FORM: Final = "an object: `type` is json_schema, with `schema`"
+# Of `MessageBody`, and of what is beside it.
+FIELDS: Final[Mapping[str, Told]] = {
+    "messages": Told(
+        "turns of one role that follow each other are one; an assistant's last message goes on",
+        accepts=f"a list of 1 to {limits.MAX_MESSAGES} messages; required",
+    ),
+    "messages.role": Told(
+        "words of the system behind others stand in the user's turn", accepts="user, assistant or system"
+    ),
+    "messages.content": Told(
+        "joined by line breaks; of the user `text`, `document`, `search_result`, `tool_result`; of the "
+        "assistant `text`, `thinking`, `redacted_thinking`, `tool_use`",
+        accepts=f"{_CONTENT} blocks",
+    ),
+    "messages.source": Told(
+        "of a document", accepts="an object: `type` is text with `data`, or content with `content`"
+    ),
+    "messages.tool_use_id": Told(
+        "of a result: the call that it answers", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
+    ),
+    "messages.input": Told("of a call: its arguments", accepts="an object"),
+    "messages.thinking": Told(
+        "of thoughts: given to the template; a signature is not looked at", accepts="a string"
+    ),
+    "system": Told(
+        "default none; the system's message, before the others", accepts=f"{_CONTENT} text blocks"
+    ),
+    "max_tokens": Told(
+        "at most so many, and what fits the window and the model's limit", accepts="; required"
+    ),
+    "stop_sequences": Told("default none; ends the answer before the match"),
+    "stop": Told("the same", accepts="; not beside `stop_sequences`"),
+    "tools": Told(
+        "default none; the model may call them",
+        accepts=f"a list of up to {limits.MAX_AGENT_TOOLS} custom tools, each with `name` and `input_schema`",
+    ),
+    "tool_choice": Told(
+        "default auto; any and a tool force a call",
+        accepts="an object: `type` is auto, any, none, or tool with `name`",
+    ),
+    "tool_choice.disable_parallel_tool_use": Told(
+        "true allows one call", accepts="true or false", default=False
+    ),
+    "thinking": Told("see its members", accepts="an object"),
+    "thinking.type": Told(
+        "variable `enable_thinking` of the model's template: true for enabled, false for disabled, the "
+        "template's own for the others"
+    ),
+    "thinking.budget_tokens": Told("ignored and listed"),
+    "thinking.display": Told("default summarized: thoughts are told in full; omitted leaves them empty"),
+    "output_config": Told("see its members", accepts="an object"),
+    "output_config.effort": Told("variable `reasoning_effort` of the model's template"),
+    "output_config.format": Told("default none; the answer matches", accepts=_FORM),
+    "output_format": Told("the same, by its name in betas", accepts=_FORM),
+    "metadata": Told("see its member", accepts="an object"),
+    "metadata.user_id": Told("a sticky key for A/B splits, where there is no `user`"),
+    "service_tier": Told("the server has one"),
+}
+
+MESSAGES: Final[Mapping[str, Told]] = {**ANSWER, **TEMPLATING, **FIELDS}

@@ -1,0 +1,54 @@
+"""Pieces of Anthropic's answers: events with a name, usage, and the words for an end."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from serve_app.types import FinishReason, Usage
+
+Fields = dict[str, Any]
+
+MAX_TOKENS: Final = "max_tokens"
+WINDOW_FULL: Final = "model_context_window_exceeded"
+REFUSED: Final = "refusal"
+_REASONS: Final = {
+    FinishReason.EOS: "end_turn",
+    FinishReason.LENGTH: MAX_TOKENS,
+    FinishReason.CONTEXT: WINDOW_FULL,
+    FinishReason.TOOL_CALLS: "tool_use",
+    FinishReason.FILTERED: REFUSED,
+}
+_REFUSAL: Final = {
+    "type": "refusal",
+    "category": None,
+    "explanation": "a guardrail of the server ended the answer",
+}
+
+
+def event(kind: str, data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
+
+
+def usage_fields(usage: Usage) -> Fields:
+    """The member `usage`: what was read from the cache is not among `input_tokens`."""
+    return {
+        "input_tokens": usage.prompt_tokens - usage.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"thinking_tokens": usage.reasoning_tokens},
+    }
+
+
+def end_fields(finish: FinishReason | None, stop: str | int | None, *, is_window_full: bool) -> Fields:
+    """What says how an answer ended. `stop`: what matched; `is_window_full`: no token more fits."""
+    reason = "end_turn" if finish is None else _REASONS.get(finish, "end_turn")
+    if reason == MAX_TOKENS and is_window_full:
+        reason = WINDOW_FULL
+    matched = stop if finish is FinishReason.STOP and isinstance(stop, str) else None
+    return {
+        "stop_reason": reason if matched is None else "stop_sequence",
+        "stop_sequence": matched,
+        "stop_details": _REFUSAL if reason == REFUSED else None,
+    }
