@@ -10,6 +10,7 @@ behind a proxy, whose bad keys count with those of all others behind it.
 
 from __future__ import annotations
 
+import base64
 import hmac
 import os
 import secrets
@@ -28,6 +29,7 @@ from serve_app.loopback import is_loopback
 from serve_app.types import Caller, Scope
 from serve_app.types.control import KnownKey, Snapshot
 
+BASIC_USER: Final = "token"
 RETRY_S: Final = 2.0  # told to clients while the keys of the control plane are not known
 
 
@@ -124,13 +126,8 @@ class Accounts:
         if not self.has_keys:
             return self._without_key(peer)
         if authorization is None:
-            raise Unauthenticated(
-                "an API key is needed: send it as 'Authorization: Bearer sk-...' or as 'x-api-key: sk-...'"
-            )
-        scheme, _, key = authorization.partition(" ")
-        if scheme.lower() != "bearer" or len(key) > MAX_KEY_CHARS:
-            raise Unauthenticated("the Authorization header must be 'Bearer' and an API key")
-        digest = digest_of(key.strip())
+            raise Unauthenticated("an API key is needed: send it as 'Authorization: Bearer sk-...'")
+        digest = digest_of(_key_of(authorization))
         known = self._find(digest)
         # What a lookup by digest takes tells nothing of a key; the comparison is for the digest itself.
         if known is None or not hmac.compare_digest(known.digest, digest):
@@ -174,6 +171,25 @@ class Accounts:
         return QuotaExceeded(
             "the API key is not valid, as many before it from this address", retry_after_s=wait_s
         )
+
+
+def _key_of(authorization: str) -> str:
+    """The key in the header Authorization: behind Bearer, or the password of the user `token`, as in
+    Databricks' examples for curl. Raises Unauthenticated."""
+    scheme, _, told = authorization.partition(" ")
+    key = told.strip() if len(told) <= 2 * MAX_KEY_CHARS else ""  # base64 makes four characters of three
+    if scheme.lower() == "basic":
+        try:
+            user, _, key = base64.b64decode(key, validate=True).decode().partition(":")
+        except ValueError:
+            user = ""
+        scheme = "bearer" if user == BASIC_USER else ""
+    if scheme.lower() != "bearer" or not 0 < len(key) <= MAX_KEY_CHARS:
+        raise Unauthenticated(
+            "the Authorization header must be 'Bearer' and an API key, or 'Basic' with the user "
+            f"{BASIC_USER!r} and an API key as password"
+        )
+    return key
 
 
 def _not_known_yet() -> Unavailable:

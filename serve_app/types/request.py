@@ -105,6 +105,7 @@ class GenerateRequest:
     grammar: Grammar | None = None
     tool_choice: ToolChoice = ToolChoice()
     reasoning: bool = True  # split off what the model thinks, where its format is known
+    thinking_tokens: int | None = None  # think at most so many, then answer; where its marks are tokens
     truncate_prompt: int | None = None  # keep its last so many tokens; -1: as many as fit
     overflow: Overflow = Overflow.ERROR
     per_token: bool = False  # one delta a token, each with its `step`

@@ -45,8 +45,8 @@ async def test_closed_routes_refuse_strangers_and_wrong_scopes(method, path, sco
     async with gateway(keys=KEYS) as g:
         strangers = [
             {}, bearer("sk-wrong"), bearer(""), bearer(KEY[:-1]), bearer(KEY + "x"), bearer(KEY.upper()),
-            {"authorization": KEY}, {"authorization": f"Basic {KEY}"}, {"x-api-key": KEY},
-            {"cookie": f"key={KEY}"},
+            {"authorization": KEY}, {"authorization": f"Basic {KEY}"}, {"x-api-key": KEY[:-1]},
+            {"api-key": KEY}, {"cookie": f"key={KEY}"},
             *ODD_HEADERS,
         ]  # fmt: skip
         for headers in strangers:

@@ -20,6 +20,7 @@ from serve_app.text.answer.tools.parser import ToolParser
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import GenerateRequest, Grammar, GrammarKind, ToolMode
 
+THINKING_FIELD: Final = "thinking_tokens"  # as the replica calls it
 _JSON: Final = (GrammarKind.JSON, GrammarKind.SCHEMA)
 _PROMPT_END_TOKENS: Final = 16  # hold an opening marker and the whitespace behind it, however they are cut
 
@@ -63,7 +64,7 @@ class AnswerReader:
                 self._offer(format, request)
             # Any other grammar is one of the whole answer, and leaves no room for thoughts.
             if request.reasoning and (request.grammar is None or self._is_json):
-                self._thoughts = _thoughts(format, token_ids, tokenizer)
+                self._thoughts = _thoughts(format, token_ids, tokenizer, request.thinking_tokens)
         self._token_ids = self._markers(tokenizer)
 
     @property
@@ -76,16 +77,21 @@ class AnswerReader:
 
         The request's own grammar, unless it has to make room for thoughts or for calls.
         """
-        calls = self._call_rules()
-        if calls is None and (self._thoughts is None or not self._is_json):
+        calls, thoughts = self._call_rules(), self._thoughts
+        is_limited = thoughts is not None and self._limits(thoughts)
+        if calls is None and (thoughts is None or not (self._is_json or is_limited)):
             return self._grammar
+        if thoughts is not None and not is_limited:
+            thoughts = replace(thoughts, most=None)
         schema = schema_of(self._grammar) if self._grammar is not None and self._is_json else None
-        return answer_grammar(self._token_ids, thoughts=self._thoughts, schema=schema, calls=calls)
+        return answer_grammar(self._token_ids, thoughts=thoughts, schema=schema, calls=calls)
 
     @property
     def grammar_field(self) -> str:
         """The field that errors of the grammar are about."""
-        return FIELD if self._call_rules() is None else "tools"
+        if self._call_rules() is not None:
+            return "tools"
+        return THINKING_FIELD if self._grammar is None else FIELD
 
     def parser(self) -> AnswerParser | None:
         """A parser for one choice; None when its text is all there is."""
@@ -98,6 +104,9 @@ class AnswerReader:
             None if thoughts is None else ReasoningParser(thoughts.format, opened=thoughts.opened),
             None if tools is None else ToolParser(tools, names, max_calls=max_calls),
         )
+
+    def _limits(self, thoughts: ThinkingRules) -> bool:
+        return thoughts.most is not None and thoughts.can_be_limited(self._token_ids)
 
     def _offer(self, format: AnswerFormat, request: GenerateRequest) -> None:
         name = request.tool_choice.name
@@ -135,8 +144,10 @@ def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
     return replace(grammar, space=space)
 
 
-def _thoughts(format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer) -> ThinkingRules | None:
+def _thoughts(
+    format: AnswerFormat, token_ids: list[int], tokenizer: Tokenizer, most: int | None
+) -> ThinkingRules | None:
     if format.reasoning is None:
         return None
     end = tokenizer.decode(token_ids[-_PROMPT_END_TOKENS:], skip_special_tokens=False)
-    return ThinkingRules(format.reasoning, format.reasoning.opened_by(end))
+    return ThinkingRules(format.reasoning, format.reasoning.opened_by(end), most)

@@ -392,7 +392,7 @@ async def test_a_format_is_a_schema_of_the_answer(fields: dict[str, Any]) -> Non
 
 
 async def test_what_nothing_comes_of_is_listed() -> None:
-    """`thinking.budget_tokens` among them; what asks for a cache is served without a word."""
+    """What asks for a cache is served without a word."""
     fields = {
         "context_management": {"edits": []}, "thinking": {"type": "enabled", "budget_tokens": 2048},
         "cache_control": {"type": "ephemeral"}, "mcp_servers": [], "service_tier": "standard_only",
@@ -400,7 +400,7 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     }  # fmt: skip
     async with gateway(FakeBackend()) as g:
         found = await g.post(f"{PATH}?beta=true", body(model="demo", **fields))
-    assert found.headers["x-ignored-fields"] == "context_management, thinking.budget_tokens"
+    assert found.headers["x-ignored-fields"] == "context_management"
 
 
 @pytest.mark.parametrize(
@@ -415,6 +415,12 @@ async def test_what_nothing_comes_of_is_listed() -> None:
 def test_a_split_sticks_to_whom_the_client_names(fields: dict[str, Any], key: str | None) -> None:
     """By `user`, else by `metadata.user_id`."""
     assert MessageDialect().parse(json.dumps(body(**fields)).encode()).user == key
+
+
+def test_thinking_budget_tokens_limit_the_thoughts() -> None:
+    thinking = {"type": "enabled", "budget_tokens": 2048}
+    (request,) = MessageDialect().parse(json.dumps(body(thinking=thinking)).encode()).requests
+    assert request.thinking_tokens == 2048
 
 
 def test_stop_sequences_and_max_tokens_are_those_of_the_request() -> None:

@@ -36,6 +36,7 @@ BOUNDS: Bounds = {
     "functions": ([[], [FUNCTION], None], [5, [5], [FUNCTION, FUNCTION]]),
     "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
     "reasoning_effort": (["none", "low", "max", None], ["much", "", 5]),
+    "thinking_token_budget": ([0, 1, 2**31 - 1, None], [-1, 2**31, 1.5, "1", True]),
     "chat_template_kwargs": ([{}, {"enable_thinking": False}, None], [5, {"": 1}]),
     "add_generation_prompt": BOOLEAN,
     "continue_final_message": ([False, None], [1, 0, "true"]),

@@ -60,6 +60,7 @@ BOUNDS: Bounds = {
         [{}, {"effort": "low"}, {"effort": "none"}, {"summary": "auto"}, None],
         [5, {"effort": "much"}, {"summary": "long"}],
     ),
+    "thinking_token_budget": ([0, 1, None], [-1, 2**31, 1.5, "1"]),
     "stream_options": ([None], [{}, {"include_obfuscation": False}, 5]),
     "truncation": (["disabled", "auto", None], ["x", 5]),
     "store": BOOLEAN,
@@ -269,6 +270,12 @@ async def test_the_effort_of_reasoning_is_for_the_template(fields: Any, told: di
         found = await g.post(ROUTE.path, ROUTE.body(model="demo", reasoning=fields))
     assert g.backend.last.prompt.templating.variables == told
     assert ("reasoning.summary" in found.headers.get("x-ignored-fields", "")) == ("summary" in fields)
+
+
+def test_thinking_token_budget_limits_the_thoughts() -> None:
+    raw = json.dumps(ROUTE.body(thinking_token_budget=64)).encode()
+    (request,) = ResponseDialect(render_error).parse(raw).requests
+    assert request.thinking_tokens == 64
 
 
 async def test_what_nothing_comes_of_is_listed() -> None:

@@ -1,5 +1,6 @@
 """Static API keys: what is accepted, who is who, and what is never stored or shown."""
 
+import base64
 import hashlib
 
 import pytest
@@ -39,6 +40,22 @@ def test_file_and_environment_are_both_read(tmp_path):
     assert both.authenticate(f"Bearer {key_b}", None).key_id == "b"
 
 
+def basic(user, password):
+    """As curl sends `-u user:password`."""
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_a_key_may_be_the_password_of_the_user_token():
+    key, line = new_key("a")
+    served = accounts(line)
+    assert served.authenticate(basic("token", key), None).key_id == "a"
+    assert served.authenticate(basic("token", key).replace("Basic", "basic"), None).key_id == "a"
+    for other in (basic("tokens", key), basic("", key), basic(key, ""), basic("token", f"{key}:")):
+        with pytest.raises(Unauthenticated) as caught:
+            served.authenticate(other, None)
+        assert key not in caught.value.message
+
+
 @pytest.mark.parametrize(
     "header",
     [
@@ -48,6 +65,13 @@ def test_file_and_environment_are_both_read(tmp_path):
         "Bearer ",
         "Bearer sk-wrong",
         "Basic c2s6",
+        "Basic",
+        "Basic ",
+        "Basic \xff",
+        "Basic sk-wrong",
+        basic("token", "sk-wrong"),
+        basic("token", ""),
+        basic("token", "x" * 10_000),
         "sk-x",
         "Bearer " + "x" * 10_000,
         "Bearer \xff",

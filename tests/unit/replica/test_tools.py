@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import shutil
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.models.catalogue import demo_folder
 from serve_app.replica.server import ModelServer
 from serve_app.types import (
     FinishReason,
@@ -277,3 +280,38 @@ async def test_thoughts_are_split_off_where_the_template_opens_them(tmp_path: An
         stopped = await run(server, asked(tools=(), stop=(stop,)))
         assert stopped.reasoning == thought.reasoning[: thought.reasoning.index(stop)]
         assert stopped.deltas[-1].finish is FinishReason.STOP
+
+
+async def test_thoughts_end_after_as_many_tokens_as_the_request_allows(tmp_path: Path) -> None:
+    """Where the markers are tokens of the model: the ones that it knows by other names here."""
+    folder, template = tmp_path / "model", tmp_path / "template.jinja"
+    shutil.copytree(demo_folder("demo-chat"), folder)
+    spelled = (folder / "tokenizer.json").read_text("utf-8")
+    for old, new in (("<tools>", "<think>"), ("</tools>", "</think>")):
+        spelled = spelled.replace(old, new)
+    (folder / "tokenizer.json").write_text(spelled, "utf-8")
+    template.write_text(
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "<|im_start|>assistant\n<think>"
+    )
+    async for server in started(source=str(folder), chat_template=template):
+        # The model knows nothing of thinking, and would say nothing behind it.
+        options: Any = {
+            "tools": (),
+            "sampling": SamplingParams(temperature=0.0, max_tokens=60, min_tokens=12),
+        }
+        free = await run(server, asked(**options))
+        assert (free.text(), bool(free.reasoning)) == ("", True)
+        for most in (0, 1, 4):
+            limited = await run(server, asked(**options, thinking_tokens=most))
+            assert free.reasoning.startswith(limited.reasoning)
+            assert limited.deltas[-1].usage.reasoning_tokens == most
+            assert limited.text()
+            whole = await run(server, asked(**options, thinking_tokens=most, stream=False))
+            assert (whole.reasoning, whole.text()) == (limited.reasoning, limited.text())
+        plenty = await run(server, asked(**options, thinking_tokens=10_000))
+        before_control, _, _ = free.reasoning.partition("</tool_call>")  # no control token is thought
+        assert (plenty.reasoning[: len(before_control)], plenty.text()) == (before_control, "")
+        # No thoughts are looked for here, so none are limited.
+        raw = await run(server, asked(**options, thinking_tokens=1, reasoning=False))
+        assert raw.text().strip() == free.reasoning.strip()

@@ -133,19 +133,24 @@ class MessageBody(PromptFields, AnswerFields):
         known = (_OWN_CACHE, _OLD_FORMAT, *_NOT_HERE)
         extra = self.__pydantic_extra__ or {}
         unknown = [name for name, value in extra.items() if value is not None and name not in known]
-        has_budget = self.thinking is not None and self.thinking.budget_tokens is not None
-        return (*unknown, *(("thinking.budget_tokens",) if has_budget else ()))
+        return tuple(unknown)
 
     @property
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> those under which the client gave them, for its errors."""
         stop = "stop_sequences" if self.stop_sequences else "stop"
-        return {**NAMES, "prompt": "messages", "stop": stop, "response_format": self._form_field()}
+        ours = {"prompt": "messages", "stop": stop, "thinking_tokens": "thinking.budget_tokens"}
+        return {**NAMES, **ours, "response_format": self._form_field()}
 
     @property
     def sticky(self) -> str | None:
         """The client's word for whom it asks."""
         return self.user or (None if self.metadata is None else self.metadata.user_id)
+
+    @property
+    def thinking_tokens(self) -> int | None:
+        """At most so many tokens of thoughts."""
+        return None if self.thinking is None else self.thinking.budget_tokens
 
     @property
     def hides_thoughts(self) -> bool:

@@ -34,6 +34,7 @@ class MessageDialect:
             sampling=body.sampling(body.max_tokens),
             grammar=form.grammar,
             overflow=Overflow.CLAMP,
+            thinking_tokens=body.thinking_tokens,
             **body.row_options(),
         )
         return Call(

@@ -7,7 +7,7 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
-from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING
+from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, THINKING_TOKENS
 from serve_app.api.edge.told import Told
 
 _CONTENT: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS}"
@@ -60,7 +60,7 @@ FIELDS: Final[Mapping[str, Told]] = {
         "variable `enable_thinking` of the model's template: true for enabled, false for disabled, the "
         "template's own for the others"
     ),
-    "thinking.budget_tokens": Told("ignored and listed"),
+    "thinking.budget_tokens": Told(THINKING_TOKENS),
     "thinking.display": Told("default summarized: thoughts are told in full; omitted leaves them empty"),
     "output_config": Told("see its members", accepts="an object"),
     "output_config.effort": Told("variable `reasoning_effort` of the model's template"),

@@ -133,6 +133,10 @@ ANSWER: Final[Mapping[str, Told]] = {
     "timeout": Told("seconds; default the operator's; the deadline of the request"),
 }
 
+THINKING_TOKENS: Final = (
+    "default none; after so many tokens of thoughts the model has to answer, where the marks around its "
+    "thoughts are tokens"
+)
 # Of `TemplatingFields`.
 TEMPLATING: Final[Mapping[str, Told]] = {
     **chat_fields("chat_template_kwargs"),

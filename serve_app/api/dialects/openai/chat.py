@@ -68,6 +68,7 @@ class ChatBody(SharedFields, TemplatingFields):
     functions: Annotated[Any, Described(shapes.Functions)] = None
     function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
     reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = None
+    thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
 
     def check(self) -> None:
         super().check()
@@ -96,7 +97,7 @@ class ChatBody(SharedFields, TemplatingFields):
     def names(self) -> dict[str, str]:
         """As `SharedFields.names`."""
         length = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {**super().names, **length}
+        return {**super().names, **length, "thinking_tokens": "thinking_token_budget"}
 
     @property
     def left_to_model(self) -> tuple[str, ...]:
@@ -128,6 +129,7 @@ class ChatDialect:
             tool_choice=offer.choice,
             sampling=body.sampling(body.token_limit),
             logprobs=(body.top_logprobs or 0) if body.logprobs else None,
+            thinking_tokens=body.thinking_token_budget,
             prompt_logprobs=body.prompt_logprobs,
             **body.options(form.grammar),
         )

@@ -7,7 +7,13 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS, MAX_TOOL_CALLS
-from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, chat_fields, embedding_fields
+from serve_app.api.dialects.chat.told import (
+    ANSWER,
+    TEMPLATING,
+    THINKING_TOKENS,
+    chat_fields,
+    embedding_fields,
+)
 from serve_app.api.edge.told import Told
 
 SHARED: Final[Mapping[str, Told]] = {
@@ -114,6 +120,7 @@ CHAT: Final[Mapping[str, Told]] = {
     "reasoning_effort": Told(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
     ),
+    "thinking_token_budget": Told(THINKING_TOKENS),
 }
 
 COMPLETIONS: Final[Mapping[str, Told]] = {

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from serve_app import limits
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer
+from serve_app.api.dialects.fields import Integer
 from serve_app.api.dialects.responses import told
 from serve_app.api.dialects.responses.fields import ResponseFields
 from serve_app.api.dialects.responses.input_items import parse_input
@@ -23,6 +25,8 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     fields_told: ClassVar[Mapping[str, Told]] = told.RESPONSES
     free_form: ClassVar[tuple[str, ...]] = (*ResponseFields.free_form, *TemplatingFields.free_form)
 
+    thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+
     @property
     def ignored(self) -> tuple[str, ...]:
         """Fields with a value that nothing comes of, as the client spelt them."""
@@ -31,7 +35,12 @@ class ResponseBody(ResponseFields, AnswerFields, TemplatingFields):
     @property
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> those under which the client gave them, for its errors."""
-        ours = {"prompt": "input", "max_tokens": "max_output_tokens", "response_format": "text.format"}
+        ours = {
+            "prompt": "input",
+            "max_tokens": "max_output_tokens",
+            "response_format": "text.format",
+            "thinking_tokens": "thinking_token_budget",
+        }
         return {**NAMES, **ours, "logprobs": "top_logprobs" if self.top_logprobs else "include"}
 
     @property

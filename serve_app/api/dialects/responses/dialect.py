@@ -42,6 +42,7 @@ class ResponseDialect:
             tool_choice=offer.choice,
             sampling=body.sampling(body.max_output_tokens),
             logprobs=body.num_logprobs,
+            thinking_tokens=body.thinking_token_budget,
             grammar=form.grammar,
             **body.row_options(),
         )

@@ -7,7 +7,7 @@ from typing import Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
-from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, chat_fields
+from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, THINKING_TOKENS, chat_fields
 from serve_app.api.edge.told import Told
 
 _TEXTS: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts"
@@ -73,4 +73,9 @@ FIELDS: Final[Mapping[str, Told]] = {
     "service_tier": Told("the server has one; flex, scale and priority are ignored and listed"),
 }
 
-RESPONSES: Final[Mapping[str, Told]] = {**ANSWER, **TEMPLATING, **FIELDS}
+RESPONSES: Final[Mapping[str, Told]] = {
+    **ANSWER,
+    **TEMPLATING,
+    **FIELDS,
+    "thinking_token_budget": Told(THINKING_TOKENS),
+}

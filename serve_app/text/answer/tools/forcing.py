@@ -30,6 +30,11 @@ class ThinkingRules:
 
     format: ReasoningFormat
     opened: bool
+    most: int | None = None  # tokens; None: as many as it likes
+
+    def can_be_limited(self, token_ids: Mapping[str, int]) -> bool:
+        """Whether a grammar sees where they begin and end. `token_ids`: of the markers that are tokens."""
+        return self.format.close in token_ids and (self.opened or self.format.open in token_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +58,12 @@ def answer_grammar(
     """What a whole answer must match. `token_ids` are those of the markers that are tokens.
 
     Without calls that are forced the answer may be text, of `schema` if there is one. Text may then
-    stand before calls too, but only where the first call begins with a token.
+    stand before calls too, but only where the first call begins with a token. With thoughts alone, what
+    comes behind them is free.
     """
     said = "TEXT" if schema is None else f"%json {json.dumps(schema)}"
+    if thoughts is not None and schema is None and calls is None:
+        said = _free(thoughts, token_ids)
     rules = [f"said: {said}", f"TEXT: {_TEXT}"]
     answer = "said"
     if calls is not None:
@@ -88,9 +96,21 @@ def _arguments(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _thought_rules(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> list[str]:
     open, close = thoughts.format.open, thoughts.format.close
-    inside = f"TEXT {_terms(close, token_ids)}" if close in token_ids else "thought"
+    if close not in token_ids:
+        inside, ends = "thought", f"suffix={json.dumps(close)}"
+    elif thoughts.most is None:
+        inside, ends = f"TEXT {_terms(close, token_ids)}", ""
+    else:
+        inside = ("thought " if thoughts.most else "") + _terms(close, token_ids)
+        ends = f"max_tokens={thoughts.most}" if thoughts.most else ""
     rule = f"{inside} {_BLANKS}" if thoughts.opened else f"({_terms(open, token_ids)} {inside} {_BLANKS})?"
-    return [f"thoughts: {rule}", f"thought[suffix={json.dumps(close)}]: {_TEXT}"]
+    return [f"thoughts: {rule}", *([f"thought[{ends}]: {_TEXT}"] if ends else [])]
+
+
+def _free(thoughts: ThinkingRules, token_ids: Mapping[str, int]) -> str:
+    """Any tokens but the one with which thoughts would begin once more."""
+    open = thoughts.format.open
+    return f"<[^{token_ids[open]}]>*" if open in token_ids else "<[*]>*"
 
 
 def _terms(text: str, token_ids: Mapping[str, int]) -> str:

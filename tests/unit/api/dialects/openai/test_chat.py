@@ -242,6 +242,11 @@ def test_reasoning_effort_is_for_the_template():
     assert kept == {"reasoning_effort": "none", **own}
 
 
+def test_thinking_token_budget_limits_the_thoughts():
+    assert request(thinking_token_budget=64).thinking_tokens == 64
+    assert request().thinking_tokens is None
+
+
 def test_usage_tells_the_tokens_of_thoughts():
     assert "completion_tokens_details" not in usage_fields(Usage(completion_tokens=9))
     thought = usage_fields(Usage(completion_tokens=9, reasoning_tokens=4))

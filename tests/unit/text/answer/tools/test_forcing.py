@@ -160,3 +160,67 @@ def test_thoughts_come_first(as_tokens: bool) -> None:
         assert matches(grammar, f"{before}{thought}\n\n{call}")
         assert not matches(grammar, f"{before}{thought}Hello")
         assert matches(grammar, call) is not opened
+
+
+def forced_after(grammar: Grammar, answer: str) -> str | None:
+    """What must follow the beginning of an answer, as text; None: it may not begin so."""
+    matcher = LLMatcher(tokens(), serialise(grammar))
+    assert not matcher.is_error(), matcher.get_error()
+    wanted = backend().encode(answer, add_special_tokens=False).ids
+    if matcher.try_consume_tokens(wanted) < len(wanted):
+        return None
+    return str(backend().decode(matcher.compute_ff_tokens(), skip_special_tokens=False))
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_thoughts_end_after_so_many_tokens(opened: bool) -> None:
+    """What comes behind is free, whatever tokens it has; thoughts do not begin once more."""
+    format = REASONING["think"]
+    before, thought = "" if opened else format.open, " a b a"
+    assert len(backend().encode(thought, add_special_tokens=False).ids) == 3
+    grammar = answer_grammar(ids(*format.tokens), thoughts=ThinkingRules(format, opened, most=3))
+    assert forced_after(grammar, before + thought) == format.close
+    assert forced_after(grammar, f"{before} a b") == ""
+    assert forced_after(grammar, f"{before}{thought} b") is None
+    for said in ("", "\n\nHello, {world}.\n", " a b a b a b", "[TOOL_CALLS]f[ARGS]{}"):
+        for thoughts in (" a", thought):
+            assert matches(grammar, f"{before}{thoughts}{format.close}{said}"), said
+        assert matches(grammar, said) is not opened
+    assert not matches(grammar, f"{before} a{format.close}Well, {format.open} b{format.close}")
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_no_tokens_of_thoughts_close_them_at_once(opened: bool) -> None:
+    format = REASONING["think"]
+    grammar = answer_grammar(ids(*format.tokens), thoughts=ThinkingRules(format, opened, most=0))
+    assert forced_after(grammar, "" if opened else format.open) == format.close
+    assert matches(grammar, ("" if opened else format.open) + f"{format.close}Hello")
+
+
+def test_limited_thoughts_stand_before_a_schema_and_before_calls() -> None:
+    format = REASONING["think"]
+    markers, schema = ids(*format.tokens), schema_of(Grammar(kind=GrammarKind.JSON))
+    limited = ThinkingRules(format, opened=True, most=3)
+    for grammar, said in (
+        (answer_grammar(markers, thoughts=limited, schema=schema), '{"a": 1}'),
+        (
+            answer_grammar(markers, thoughts=limited, calls=calls("llama3")),
+            '{"name": "now", "parameters": {}}',
+        ),
+    ):
+        assert matches(grammar, f" a b a{format.close}\n{said}")
+        assert forced_after(grammar, " a b a") == format.close
+        assert not matches(grammar, f" a b a{format.close}\nHello")
+
+
+def test_thoughts_are_limited_where_their_markers_are_tokens() -> None:
+    format = REASONING["magistral"]
+    for opened, known, can in (
+        (False, format.tokens, True),
+        (True, (format.close,), True),
+        (False, (format.close,), False),
+        (True, (format.open,), False),
+        (True, (), False),
+    ):
+        rules = ThinkingRules(format, opened, most=3)
+        assert rules.can_be_limited({token: i for i, token in enumerate(known)}) is can
