@@ -216,6 +216,31 @@ async def test_tool_calls_stream_as_a_head_and_fragments() -> None:
     assert (chunks[-1]["choices"][0]["finish_reason"], chunks[-1]["usage"]) == ("tool_calls", TOTALS)
 
 
+THOUGHT = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}
+
+
+@pytest.mark.parametrize("kind", ["enabled", "adaptive"])
+async def test_with_thinking_thoughts_are_parts_of_the_content(kind: str) -> None:
+    asked = {**QUESTION, "thinking": {"type": kind}}
+    async with gateway(calling("Well", "!"), endpoints=[HARBOR]) as g:
+        (choice,) = (await g.post(PATH, asked)).json()["choices"]
+        chunks = events((await g.post(PATH, {**asked, "stream": True})).text)
+    message = choice["message"]
+    assert message["content"] == [THOUGHT, {"type": "text", "text": "Well!"}]
+    assert list(message) == ["role", "content", "tool_calls"]
+    deltas = [chunk["choices"][0]["delta"] for chunk in chunks]
+    contents = [each["content"] for each in deltas if "content" in each]
+    assert [each for each in contents if type(each) is list] == [[THOUGHT]]
+    assert "".join(each for each in contents if type(each) is str) == "Well!"
+    assert not any("reasoning_content" in each for each in deltas)
+
+
+async def test_with_thinking_disabled_content_is_text() -> None:
+    async with gateway(calling("Well"), endpoints=[HARBOR]) as g:
+        (choice,) = (await g.post(PATH, {**QUESTION, "thinking": {"type": "disabled"}})).json()["choices"]
+    assert choice["message"]["content"] == "Well"
+
+
 async def test_a_failure_after_the_first_byte_is_an_event_with_error_too() -> None:
     backend = harbor(words=("a", "b"), fail_after=1, failure=GenerationFailed("the engine failed"))
     async with gateway(backend, endpoints=[HARBOR]) as g:

@@ -47,6 +47,10 @@ BOUNDS: Bounds = {
     "usage_context": ([{}, {"team": "sea"}, None], ["x", {"team": 5}]),
     "metadata": ([{}, {"a": "b"}, {"a": 1}, None], ["x", [1]]),
     "reasoning_effort": (["none", "low", "medium", "high", None], ["most", 5]),
+    "thinking": (
+        [{}, {"type": "enabled", "budget_tokens": 1024}, {"type": "disabled"}, {"type": "adaptive"}, None],
+        [5, {"type": "much"}, {"type": "enabled", "budget_tokens": 0}, {"budget_tokens": "many"}],
+    ),
     "parallel_tool_calls": ([True, False, None], [1]),
     "response_format": ([None, {"type": "text"}, {"type": "json_object"}], [{"type": "xml"}, 5, {}]),
     "tools": ([None, [], [ADD]], [5, {}, [ADD, ADD], [5], [{"type": "function"}]]),
@@ -222,9 +226,26 @@ async def test_unknown_fields_below_the_top_are_ignored() -> None:
         assert "cache" not in str(g.backend.last.prompt.tools)
 
 
-async def test_reasoning_effort_is_told_to_be_ignored() -> None:
+@pytest.mark.parametrize(
+    ("told", "variables", "budget"),
+    [
+        ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}, None),
+        ({"reasoning_effort": "none"}, {"reasoning_effort": "none", "enable_thinking": False}, None),
+        ({"thinking": {"type": "enabled", "budget_tokens": 64}}, {"enable_thinking": True}, 64),
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}, None),
+        ({"thinking": {"type": "adaptive"}}, {}, None),
+        ({}, {}, None),
+    ],
+)
+async def test_thinking_and_reasoning_effort_reach_the_model(
+    told: dict[str, Any], variables: dict[str, Any], budget: int | None
+) -> None:
+    """By `thinking.type`, `thinking.budget_tokens` and `reasoning_effort`."""
     async with gateway() as g:
-        assert (await post(g, reasoning_effort="low")).headers["x-ignored-fields"] == "reasoning_effort"
+        answer = await post(g, **told)
+        asked = g.backend.last
+    assert "x-ignored-fields" not in answer.headers
+    assert (asked.prompt.templating.variables, asked.thinking_tokens) == (variables, budget)
 
 
 # --- extra_params ------------------------------------------------------------------------------

@@ -166,6 +166,37 @@ async def test_what_a_model_said_before_its_calls_is_taken_back() -> None:
         assert len(reached[1]["tool_calls"]) == 1
 
 
+def thought(*texts: Any) -> dict[str, Any]:
+    return {"type": "reasoning", "summary": [{"type": "summary_text", "text": text} for text in texts]}
+
+
+async def test_thoughts_of_an_earlier_answer_are_taken_back_beside_its_text() -> None:
+    content = [thought("Hm.", "So."), {"type": "text", "text": "x"}, thought("Well.")]
+    answer, reached = await post([USER, {"role": "assistant", "content": content}, USER])
+    assert answer.status_code == 200, answer.text
+    assert reached[1] == {"role": "assistant", "content": "x", "reasoning_content": "Hm.\nSo.\nWell."}
+    answer, reached = await post([USER, {**CALLS, "content": [thought("Hm.")]}, TOOL])
+    assert answer.status_code == 200, answer.text
+    assert (reached[1]["content"], reached[1]["reasoning_content"]) == ("", "Hm.")
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "content": [{"type": "reasoning"}]}, "messages.1.content.0.summary"),
+        ({"role": "assistant", "content": [thought("x", 5)]}, "messages.1.content.0.summary.1.text"),
+        (
+            {"role": "assistant", "content": [{"type": "reasoning", "summary": [{"text": "x"}]}]},
+            "messages.1.content.0.summary.0",
+        ),
+    ],
+)
+async def test_thoughts_of_another_form_are_refused_by_name(message: dict[str, Any], param: str) -> None:
+    answer, _ = await post([USER, message, USER])
+    assert answer.status_code == 400
+    assert param in answer.json()["message"]
+
+
 async def test_keys_that_the_protocol_does_not_know_are_ignored_whatever_they_hold() -> None:
     call = {"name": "f", "arguments": "{}"}
     odd = {"name": 7, "reasoning": {"a": 1}, "reasoning_content": [], "function_call": call}

@@ -49,11 +49,32 @@ class Head(TypedDict):
     model: str
 
 
+class ThoughtText(TypedDict):
+    """A piece of what the model thinks."""
+
+    type: Literal["summary_text"]
+    text: str
+
+
+class ThoughtPart(TypedDict):
+    """What the model thinks, as a part of the content."""
+
+    type: Literal["reasoning"]
+    summary: list[ThoughtText]
+
+
+class SaidPart(TypedDict):
+    """What the model says, beside its thoughts."""
+
+    type: Literal["text"]
+    text: str
+
+
 class Message(TypedDict):
-    """What the assistant says."""
+    """What the assistant says; with `thinking`, in parts."""
 
     role: Literal["assistant"]
-    content: str | None
+    content: str | list[ThoughtPart | SaidPart] | None
     reasoning_content: NotRequired[str]
     tool_calls: NotRequired[list[ToolCall]]
 
@@ -79,7 +100,7 @@ class ChatDelta(TypedDict, total=False):
     """What a chunk adds."""
 
     role: Literal["assistant"]
-    content: str
+    content: str | list[ThoughtPart]
     reasoning_content: str
     tool_calls: list[ToolCallPiece]
 

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
+from msgspec import structs
+
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
@@ -21,6 +23,7 @@ from serve_app.api.dialects.databricks.fields import (
     parse_fields,
 )
 from serve_app.api.dialects.databricks.messages import parse_messages
+from serve_app.api.dialects.databricks.thinking import ThinkingOptions, templating, thoughts_part
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.edge.told import Told
@@ -53,6 +56,7 @@ class ChatBody(GenerationFields):
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
     reasoning_effort: Annotated[str | None, OneOf(REASONING_EFFORTS)] = None
+    thinking: ThinkingOptions | None = None
     metadata: dict[str, Any] | None = None
 
     def check(self, endpoint: Endpoint, *, stream: bool) -> None:
@@ -67,7 +71,7 @@ class ChatBody(GenerationFields):
     def names(self) -> dict[str, str]:
         """A replica's names of fields -> the client's."""
         renamed = {} if self.max_completion_tokens is None else {"max_tokens": "max_completion_tokens"}
-        return {"prompt": "messages", **renamed}
+        return {"prompt": "messages", "thinking_tokens": "thinking.budget_tokens", **renamed}
 
 
 class ChatDialect:
@@ -92,7 +96,12 @@ class ChatDialect:
         request = GenerateRequest(
             id="",
             model=found.name,
-            prompt=Prompt(messages=_opened(messages, found.databricks.system_prompt), tools=offer.tools),
+            prompt=Prompt(
+                messages=_opened(messages, found.databricks.system_prompt),
+                tools=offer.tools,
+                templating=templating(body.thinking, body.reasoning_effort),
+            ),
+            thinking_tokens=None if body.thinking is None else body.thinking.budget_tokens,
             tool_choice=offer.choice,
             grammar=form.grammar,
             sampling=body.sampling(body.max_tokens or body.max_completion_tokens),
@@ -108,11 +117,7 @@ class ChatDialect:
             requests=(request,),
             stream=stream,
             timeout_s=None,
-            ignored=(
-                *(() if body.reasoning_effort is None else ("reasoning_effort",)),
-                *form.ignored,
-                *offer.ignored,
-            ),
+            ignored=(*form.ignored, *offer.ignored),
             renderer=partial(
                 ChatRenderer,
                 stream=stream,
@@ -139,6 +144,7 @@ class ChatRenderer:
         kind = "chat.completion.chunk" if stream else "chat.completion"
         self._head = wire.head(kind, f"chatcmpl-{id}", info)
         self._logprobs = bool(body.logprobs)
+        self._tells_parts = body.thinking is not None and body.thinking.tells_parts
         self._chunks = wire.ChunkWriter(self._head, body.choices, body.include_usage)
         self._begun: set[int] = set()
 
@@ -148,7 +154,12 @@ class ChatRenderer:
             self._begun.add(index)
             events = self._chunks.piece(index, self._delta(b'"role":"assistant","content":""'))
         logprobs = delta.logprobs if self._logprobs else None
-        for content in delta_members(delta, legacy=False, always=bool(logprobs)):
+        told = delta
+        if self._tells_parts and delta.reasoning:
+            thoughts = b'"content":' + wire.encode([thoughts_part(delta.reasoning)])
+            events += self._chunks.piece(index, self._delta(thoughts, logprobs))
+            logprobs, told = None, structs.replace(delta, reasoning="")
+        for content in delta_members(told, legacy=False, always=bool(logprobs)):
             events += self._chunks.piece(index, self._delta(content, logprobs))
             logprobs = None  # they are of the whole step, and are sent once
         if delta.finish is not None:
@@ -174,18 +185,21 @@ class ChatRenderer:
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
         return {
             "index": index,
-            "message": _message(choice),
+            "message": _message(choice, tells_parts=self._tells_parts),
             **({"logprobs": _listed(choice.logprobs)} if self._logprobs else {}),
             "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
         }
 
 
-def _message(choice: Choice) -> dict[str, Any]:
+def _message(choice: Choice, *, tells_parts: bool) -> dict[str, Any]:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": choice.text if choice.text or not choice.calls else None,
     }
-    if choice.reasoning:
+    if choice.reasoning and tells_parts:
+        said = [{"type": "text", "text": choice.text}] if choice.text else []
+        message["content"] = [thoughts_part(choice.reasoning), *said]
+    elif choice.reasoning:
         message["reasoning_content"] = choice.reasoning
     if choice.calls:
         message["tool_calls"] = [tool_call_fields(call) for call in choice.calls]

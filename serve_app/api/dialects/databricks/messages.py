@@ -17,6 +17,7 @@ import msgspec
 
 from serve_app.api.dialects.chat.messages import known
 from serve_app.api.dialects.chat.messages import parse_messages as flattened
+from serve_app.api.dialects.databricks.thinking import with_thoughts_apart
 from serve_app.errors import InvalidField
 from serve_app.limits import MAX_MESSAGES
 
@@ -65,7 +66,8 @@ def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
         before = role
     if before not in _LAST:
         raise _invalid(f"messages.{len(value) - 1}", ORDER)
-    return flattened([_with_text_arguments(known(message)) for message in value])
+    apart = [with_thoughts_apart(message, f"messages.{i}") for i, message in enumerate(value)]
+    return flattened([_with_text_arguments(known(message)) for message in apart])
 
 
 def _check(message: Any, where: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from serve_app import limits
-from serve_app.api.dialects.chat.told import chat_fields, embedding_fields
+from serve_app.api.dialects.chat.told import THINKING_TOKENS, chat_fields, embedding_fields
 from serve_app.api.edge.told import Told
 from serve_app.endpoints.endpoint import Databricks
 
@@ -103,9 +103,17 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts="; only with `logprobs: true`",
     ),
     "reasoning_effort": Told(
-        "accepted, no effect, told in `X-Ignored-Fields`",
+        "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false",
         accepts="none, minimal, low, medium, high or xhigh",
     ),
+    "thinking": Told(
+        "see its members; with a type but disabled, thoughts are parts of type `reasoning` in the content",
+        accepts="an object",
+    ),
+    "thinking.type": Told(
+        "variable `enable_thinking` of the model's template: true for enabled, false for disabled"
+    ),
+    "thinking.budget_tokens": Told(THINKING_TOKENS),
     "metadata": Told(
         "accepted, no effect",
         accepts="an object",

@@ -1,0 +1,70 @@
+"""What a client says of thoughts, and thoughts as parts of a message's content.
+
+Knows neither bodies nor the order of messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+from serve_app import limits
+from serve_app.api.dialects.chat.messages import parse_string
+from serve_app.api.dialects.chat.templating import with_effort, with_thinking
+from serve_app.api.dialects.fields import Integer, OneOf
+from serve_app.api.edge.body import WireModel
+from serve_app.errors import InvalidField
+from serve_app.types import Templating
+
+PART: Final = "reasoning"  # the type of a part with thoughts
+_SUMMARY: Final = "summary_text"
+TYPES: Final = ("adaptive", "disabled", "enabled")
+# Types -> whether the model thinks; the template decides where the type is neither of them.
+_IS_ON: Final[Mapping[str | None, bool]] = {"enabled": True, "disabled": False}
+
+
+class ThinkingOptions(WireModel):
+    """Whether the model is to think before it answers, and how much."""
+
+    type: Annotated[str | None, OneOf(TYPES)] = None
+    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
+
+    @property
+    def tells_parts(self) -> bool:
+        """Whether thoughts are parts of the answer's content, and not beside it."""
+        return self.type not in (None, "disabled")
+
+
+def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templating:
+    """What the two fields mean to the model's template."""
+    kind = None if thinking is None else thinking.type
+    return with_thinking(with_effort(Templating(), effort), _IS_ON.get(kind))
+
+
+def thoughts_part(text: str) -> dict[str, Any]:
+    """Thoughts, or a piece of them, as a part."""
+    return {"type": PART, "summary": [{"type": _SUMMARY, "text": text}]}
+
+
+def with_thoughts_apart(message: dict[str, Any], where: str) -> dict[str, Any]:
+    """An assistant's earlier message with its thoughts beside its content. Raises InvalidField."""
+    content = message.get("content")
+    if message["role"] != "assistant" or not isinstance(content, list):
+        return message
+    places = [i for i, part in enumerate(content) if isinstance(part, dict) and part.get("type") == PART]
+    if not places:
+        return message
+    thoughts = [_thoughts(content[i].get("summary"), f"{where}.content.{i}.summary") for i in places]
+    said = [part for i, part in enumerate(content) if i not in places]
+    return {**message, "content": said, "reasoning_content": "\n".join(thoughts)}
+
+
+def _thoughts(summary: Any, where: str) -> str:
+    if not isinstance(summary, list) or len(summary) > limits.MAX_CONTENT_PARTS:
+        raise InvalidField(where, f"must be a list of up to {limits.MAX_CONTENT_PARTS} texts")
+    texts = []
+    for i, text in enumerate(summary):
+        if not isinstance(text, dict) or text.get("type") != _SUMMARY:
+            raise InvalidField(f"{where}.{i}", f"must be an object of type {_SUMMARY}")
+        texts.append(parse_string(text.get("text"), f"{where}.{i}.text"))
+    return "\n".join(texts)
