@@ -13,6 +13,7 @@ from serve_app.api.dialects.anthropic.tools import parse_tools
 from serve_app.api.dialects.chat.fields import NAMES, AnswerFields
 from serve_app.api.dialects.chat.response_format.grammar import Form, parse_schema
 from serve_app.api.dialects.chat.templating import TemplatingFields, with_effort, with_thinking
+from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.tools import ToolOffer
 from serve_app.api.dialects.fields import Described, Integer, OneOf, Text, Texts
 from serve_app.api.edge.body import WireModel
@@ -40,21 +41,15 @@ _OLD_FORMAT: Final = "output_format"  # the name of `output_config.format` in be
 _OWN_CACHE: Final = "cache_control"  # what it asks for is done for every prompt
 
 
-# Types of `thinking` -> whether the model thinks; it decides where the type is none of them.
-_THOUGHTS: Final[Mapping[str | None, bool]] = {"enabled": True, "disabled": False}
-
-
 class RequestMetadata(WireModel):
     """Whom the client asks for."""
 
     user_id: Annotated[str | None, Text(0, limits.MAX_USER_CHARS)] = None
 
 
-class ThinkingOptions(WireModel):
-    """Whether the model is to think before it answers."""
+class MessageThinking(ThinkingOptions):
+    """How much the model is to think, and what is told of it."""
 
-    type: Annotated[str | None, OneOf(shapes.THINKING)] = None
-    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     display: Annotated[str | None, OneOf(shapes.DISPLAYS)] = None
 
 
@@ -79,14 +74,14 @@ class PromptFields(TemplatingFields):
     messages: Annotated[Any, Described(shapes.Messages)] = None
     tools: Annotated[Any, Described(shapes.Tools)] = None
     tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
-    thinking: ThinkingOptions | None = None
+    thinking: MessageThinking | None = None
     output_config: OutputConfig | None = None
 
     def templating(self) -> Templating:
         """As `TemplatingFields.templating`, with the effort, and with thoughts on or off."""
         effort = None if self.output_config is None else self.output_config.effort
-        kind = None if self.thinking is None else self.thinking.type
-        return with_thinking(with_effort(super().templating(), effort), _THOUGHTS.get(kind))
+        is_on = None if self.thinking is None else self.thinking.is_on
+        return with_thinking(with_effort(super().templating(), effort), is_on)
 
     def offer(self) -> ToolOffer:
         """The tools, and the client's word on calling them. Raises InvalidField or UnsupportedField."""
@@ -132,8 +127,7 @@ class MessageBody(PromptFields, AnswerFields):
         """Fields with a value that nothing comes of, as the client spelt them."""
         known = (_OWN_CACHE, _OLD_FORMAT, *_NOT_HERE)
         extra = self.__pydantic_extra__ or {}
-        unknown = [name for name, value in extra.items() if value is not None and name not in known]
-        return tuple(unknown)
+        return tuple(name for name, value in extra.items() if value is not None and name not in known)
 
     @property
     def names(self) -> dict[str, str]:

@@ -15,7 +15,6 @@ from serve_app.api.dialects.anthropic.tools import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.shapes import JsonSchema, Name
 
 EFFORTS: Final = ("low", "medium", "high", "xhigh", "max")
-THINKING: Final = ("adaptive", "between_tools", "disabled", "enabled")
 DISPLAYS: Final = ("summarized", "omitted")
 TIERS: Final = ("auto", "standard_only")
 

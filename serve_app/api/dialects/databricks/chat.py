@@ -12,6 +12,7 @@ from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes
 from serve_app.api.dialects.chat.response_format.grammar import parse_form
+from serve_app.api.dialects.chat.thinking import ThinkingOptions
 from serve_app.api.dialects.chat.wire import delta_members, token_with_alternatives, tool_call_fields
 from serve_app.api.dialects.databricks import told
 from serve_app.api.dialects.databricks import wire as wire
@@ -23,7 +24,7 @@ from serve_app.api.dialects.databricks.fields import (
     parse_fields,
 )
 from serve_app.api.dialects.databricks.messages import parse_messages
-from serve_app.api.dialects.databricks.thinking import ThinkingOptions, templating, thoughts_part
+from serve_app.api.dialects.databricks.thinking import tells_parts, templating, thoughts_part
 from serve_app.api.dialects.databricks.tools import parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.edge.told import Told
@@ -144,7 +145,7 @@ class ChatRenderer:
         kind = "chat.completion.chunk" if stream else "chat.completion"
         self._head = wire.head(kind, f"chatcmpl-{id}", info)
         self._logprobs = bool(body.logprobs)
-        self._tells_parts = body.thinking is not None and body.thinking.tells_parts
+        self._tells_parts = tells_parts(body.thinking)
         self._chunks = wire.ChunkWriter(self._head, body.choices, body.include_usage)
         self._begun: set[int] = set()
 

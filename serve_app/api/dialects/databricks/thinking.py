@@ -5,40 +5,27 @@ Knows neither bodies nor the order of messages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import parse_string
 from serve_app.api.dialects.chat.templating import with_effort, with_thinking
-from serve_app.api.dialects.fields import Integer, OneOf
-from serve_app.api.edge.body import WireModel
+from serve_app.api.dialects.chat.thinking import DISABLED, ThinkingOptions
 from serve_app.errors import InvalidField
 from serve_app.types import Templating
 
 PART: Final = "reasoning"  # the type of a part with thoughts
 _SUMMARY: Final = "summary_text"
-TYPES: Final = ("adaptive", "disabled", "enabled")
-# Types -> whether the model thinks; the template decides where the type is neither of them.
-_IS_ON: Final[Mapping[str | None, bool]] = {"enabled": True, "disabled": False}
-
-
-class ThinkingOptions(WireModel):
-    """Whether the model is to think before it answers, and how much."""
-
-    type: Annotated[str | None, OneOf(TYPES)] = None
-    budget_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
-
-    @property
-    def tells_parts(self) -> bool:
-        """Whether thoughts are parts of the answer's content, and not beside it."""
-        return self.type not in (None, "disabled")
 
 
 def templating(thinking: ThinkingOptions | None, effort: str | None) -> Templating:
     """What the two fields mean to the model's template."""
-    kind = None if thinking is None else thinking.type
-    return with_thinking(with_effort(Templating(), effort), _IS_ON.get(kind))
+    return with_thinking(with_effort(Templating(), effort), None if thinking is None else thinking.is_on)
+
+
+def tells_parts(thinking: ThinkingOptions | None) -> bool:
+    """Whether thoughts are parts of the answer's content, and not beside it."""
+    return thinking is not None and thinking.type not in (None, DISABLED)
 
 
 def thoughts_part(text: str) -> dict[str, Any]:
