@@ -27,11 +27,14 @@ ROUTE: Final = Route("/v1/responses", {"input": "Tell me!"}, length="max_output_
 
 TOOL = {"type": "function", "name": "f", "parameters": {"type": "object"}}
 OTHER = {**TOOL, "name": "g"}
+CUSTOM = {"type": "custom", "name": "patch", "description": "Apply a patch."}
+GROUP = {"type": "namespace", "name": "crm", "description": "The CRM.", "tools": [TOOL, CUSTOM]}
 NAMED = {"type": "function", "name": "f"}
 SCHEMA = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
 USER = {"role": "user", "content": "x"}
 PART = {"type": "input_text", "text": "a"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+CUSTOM_CALL = {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+a"}
 CALL_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "5"}
 
 BOUNDS: Bounds = {
@@ -44,8 +47,12 @@ BOUNDS: Bounds = {
         [[], ["message.output_text.logprobs"], ["reasoning.encrypted_content"], None],
         ["message.output_text.logprobs", ["nonsense"], [5], 5],
     ),
-    "tools": ([[], [TOOL], None], [5, [5], [{"type": "function"}], [TOOL, TOOL], [{"type": "web_search"}],
-                                   [{"name": "f"}], [{**TOOL, "strict": True}]]),
+    "tools": (
+        [[], [TOOL], [CUSTOM], [GROUP], [{"type": "web_search"}, TOOL], [{"type": "tool_search"}], None],
+        [5, [5], [{"type": "function"}], [TOOL, TOOL], [{"type": "file_search"}], [{"name": "f"}],
+         [{**TOOL, "strict": True}], [{"type": "custom"}], [{"type": "namespace", "tools": [TOOL]}],
+         [{"type": "namespace", "name": "n"}], [{**GROUP, "tools": [GROUP]}], [TOOL, GROUP]],
+    ),
     "tool_choice": (["auto", "none", None], ["required", "any", 5, NAMED, {"type": "web_search"},
                                              {"type": "allowed_tools", "mode": "auto", "tools": []}]),
     "parallel_tool_calls": BOOLEAN,
@@ -124,6 +131,8 @@ SOUND: Final[dict[str, list[Any]]] = {
     "call": [USER, CALL, {"type": "function_call_output", "call_id": "c1", "output": "5"}],
     "output-in-parts": [USER, CALL, {"type": "function_call_output", "call_id": "c1",
                                      "output": [{"type": "input_text", "text": "5"}]}],
+    "custom": [USER, CUSTOM_CALL, {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}],
+    "a-call-of-a-namespace": [USER, {**CALL, "namespace": "crm"}, CALL_OUTPUT],
     "reasoning": [USER, {"type": "reasoning", "id": "rs_1", "summary": [],
                          "content": [{"type": "reasoning_text", "text": "Hm."}]}, CALL],
     "encrypted": [USER, {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "x"}, USER],
@@ -140,6 +149,7 @@ UNSOUND: Final[dict[str, tuple[list[Any], str]]] = {
     "arguments": ([{**CALL, "arguments": {}}], "input.0.arguments"),
     "name": ([{**CALL, "name": ""}], "input.0.name"),
     "output": ([{"type": "function_call_output", "call_id": "c1"}], "input.0.output"),
+    "input": ([{**CUSTOM_CALL, "input": {}}], "input.0.input"),
     "summary": ([{"type": "reasoning", "summary": "x"}], "input.0.summary"),
     "summary-part": ([{"type": "reasoning", "summary": [{"text": "x"}]}], "input.0.summary.0"),
     "item_reference": ([{"type": "item_reference", "id": "msg_1"}], "input.0.type"),
@@ -257,6 +267,27 @@ async def test_the_items_of_a_turn_are_one_message() -> None:
     ))  # fmt: skip
 
 
+async def test_tools_of_namespaces_and_custom_tools_are_functions_to_the_model() -> None:
+    """`input.input` is what a custom tool was called with; `tools` are told as they came."""
+    tools = [GROUP, {"type": "web_search"}, OTHER]
+    items = [USER, CUSTOM_CALL, {"type": "custom_tool_call_output", "call_id": "c1", "output": "done"}]
+    async with gateway(FakeBackend()) as g:
+        found = await g.post(ROUTE.path, ROUTE.body(model="demo", tools=tools, input=items))
+        assert found.status_code == 200, found.text
+    text = {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"],
+            "additionalProperties": False}  # fmt: skip
+    offered = {each["function"]["name"]: each["function"] for each in g.backend.last.prompt.tools}
+    assert list(offered) == ["f", "patch", "g"]
+    assert offered["patch"] == {"name": "patch", "description": "Apply a patch.", "parameters": text}
+    assert g.backend.last.prompt.messages is not None
+    (call,) = g.backend.last.prompt.messages[1]["tool_calls"]
+    assert call["function"] == {"name": "patch", "arguments": {"input": "+a"}}
+    assert g.backend.last.prompt.messages[2]["content"] == "done"
+    assert found.json()["tools"] == [
+        GROUP, {"type": "web_search"}, {**OTHER, "description": None, "strict": None},
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
@@ -282,12 +313,13 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     fields = {
         "store": True, "max_tool_calls": 3, "service_tier": "flex", "text": {"verbosity": "high"},
         "include": ["reasoning.encrypted_content"], "nonsense": 1, "background": False,
+        "tools": [TOOL, {"type": "web_search"}, {**CUSTOM, "format": {"type": "grammar"}}],
     }  # fmt: skip
     async with gateway(FakeBackend()) as g:
         found = await g.post(ROUTE.path, ROUTE.body(model="demo", **fields))
     assert found.headers["x-ignored-fields"].split(", ") == [
         "nonsense", "store", "max_tool_calls", "service_tier", "text.verbosity",
-        "include.reasoning.encrypted_content",
+        "include.reasoning.encrypted_content", "tools.1", "tools.2.format",
     ]  # fmt: skip
 
 

@@ -26,7 +26,8 @@ def parse_tools(tools: Any, choice: Any) -> ToolOffer:
     """What the two fields say. Raises InvalidField or UnsupportedField."""
     offered = parse_offered(tools, "tools", _function_of, _FORM)
     chosen = _choice(choice, {tool["function"]["name"] for tool in offered})
-    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, "tools.{}", SCHEMA))
+    places = [f"tools.{i}" for i in range(len(offered))]
+    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, places, SCHEMA))
 
 
 def _function_of(item: Any, where: str) -> tuple[Any, str]:

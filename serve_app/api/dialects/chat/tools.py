@@ -7,7 +7,7 @@ outside of itself, and what it means is for the model, and for whoever forces a 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -75,7 +75,8 @@ def parse_tools(
     form = ToolForm(max_tools=max_tools, subset=subset)
     offered = parse_offered(tools, "tools", _function_of_tool, form)
     chosen = parse_choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
-    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, "tools.{}.function"))
+    places = [f"tools.{i}.function" for i in range(len(offered))]
+    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, places))
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
@@ -83,21 +84,27 @@ def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
     form = ToolForm(subset=subset)
     offered = parse_offered(functions, "functions", lambda item, where: (item, where), form)
     choice = parse_choice(call, "function_call", offered, lambda value: value, parallel=False)
-    ignored = not_enforced(offered, choice, "functions.{}")
+    ignored = not_enforced(offered, choice, [f"functions.{i}" for i in range(len(offered))])
     return ToolOffer(offered, choice, legacy=True, ignored=ignored)
 
 
 def not_enforced(
-    offered: tuple[dict[str, Any], ...], choice: ToolChoice, place: str, parameters: str = "parameters"
+    offered: tuple[dict[str, Any], ...],
+    choice: ToolChoice,
+    places: Iterable[str],
+    parameters: str = "parameters",
 ) -> tuple[str, ...]:
-    """Keywords of parameters that calls are not made to match, where calls are forced at all."""
+    """Keywords of parameters that calls are not made to match, where calls are forced at all.
+
+    `places`: where the function of each tool lies.
+    """
     if choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
         return ()
     found: list[str] = []
-    for i, tool in enumerate(offered):
+    for tool, place in zip(offered, places, strict=True):
         function = tool["function"]
         if choice.name in (None, function["name"]):
-            where = f"{place.format(i)}.{parameters}"
+            where = f"{place}.{parameters}"
             lost = lost_keywords(function["parameters"], where, strict=False, subset=False)
             found += [f"{where}.{keyword}" for keyword in lost]
     return tuple(found)
@@ -115,12 +122,24 @@ def parse_offered(
     """
     if value is None:
         return ()
-    if not isinstance(value, list) or len(value) > form.max_tools:
+    if not isinstance(value, list):
+        raise _invalid(field, f"must be a list of up to {form.max_tools} tools")
+    return parse_each([(item, f"{field}.{i}") for i, item in enumerate(value)], field, function_of, form)
+
+
+def parse_each(
+    items: Sequence[tuple[Any, str]],
+    field: str,
+    function_of: Callable[[Any, str], tuple[Any, str]],
+    form: ToolForm,
+) -> tuple[dict[str, Any], ...]:
+    """As `parse_offered`, of items each with its place."""
+    if len(items) > form.max_tools:
         raise _invalid(field, f"must be a list of up to {form.max_tools} tools")
     offered: list[dict[str, Any]] = []
     names: set[str] = set()
-    for i, item in enumerate(value):
-        function, where = function_of(item, f"{field}.{i}")
+    for item, at in items:
+        function, where = function_of(item, at)
         if not isinstance(function, dict):
             raise _invalid(where, "must be an object")
         checked = _function(function, where, form)

@@ -128,7 +128,7 @@ RESPONSES: Final[Mapping[str, Told]] = {
     "max_output_tokens": Told("default up to the window, and more is lowered to it; 4000 with `ignore_eos`"),
     "tools": Told(
         "default none; a tool may have its members below `function`, as in chats",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function tools, and namespaces of them",
     ),
     "reasoning.effort": Told(
         "variables `reasoning_effort` and `enable_thinking` of the model's template; only none sets the "

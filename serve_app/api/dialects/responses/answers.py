@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -12,8 +12,8 @@ from serve_app.api.dialects.chat.templating import EFFORTS
 from serve_app.api.dialects.fields import words
 from serve_app.api.dialects.responses.shapes import (
     VERBOSITIES,
+    AnyTool,
     Metadata,
-    ResponseTool,
     ToolChoice,
 )
 
@@ -63,11 +63,26 @@ class CallItem(TypedDict):
     type: Literal["function_call"]
     call_id: str
     name: str
+    namespace: NotRequired[str]
     arguments: str
     status: Status
 
 
-Item: TypeAlias = Annotated[MessageItem | ReasoningItem | CallItem, Field(discriminator="type")]
+class CustomCallItem(TypedDict):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom_tool_call"]
+    call_id: str
+    name: str
+    namespace: NotRequired[str]
+    input: str
+    status: Status
+
+
+Item: TypeAlias = Annotated[
+    MessageItem | ReasoningItem | CallItem | CustomCallItem, Field(discriminator="type")
+]
 
 
 class ResponseFault(TypedDict):
@@ -140,7 +155,7 @@ class Response(TypedDict):
     temperature: float | None
     text: TextShown
     tool_choice: ToolChoice
-    tools: list[ResponseTool]
+    tools: list[AnyTool]
     top_logprobs: int
     top_p: float | None
     truncation: Literal["disabled"]
@@ -237,6 +252,24 @@ class ArgumentsDelta(Numbered):
     delta: str
 
 
+class InputTextDelta(Numbered):
+    """The input of a custom tool, all of it."""
+
+    type: Literal["response.custom_tool_call_input.delta"]
+    item_id: str
+    output_index: int
+    delta: str
+
+
+class InputTextDone(Numbered):
+    """All of the input of a custom tool."""
+
+    type: Literal["response.custom_tool_call_input.done"]
+    item_id: str
+    output_index: int
+    input: str
+
+
 class ArgumentsDone(Numbered):
     """All arguments of a call."""
 
@@ -256,6 +289,8 @@ Event: TypeAlias = Annotated[
     | ReasoningDelta
     | ReasoningDone
     | ArgumentsDelta
+    | InputTextDelta
+    | InputTextDone
     | ArgumentsDone,
     Field(discriminator="type"),
 ]

@@ -15,13 +15,17 @@ from serve_app.api.dialects.chat.messages import (
     parse_name,
     parse_string,
 )
+from serve_app.api.dialects.responses.tools import INPUT
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 
 ROLES: Final = ("user", "assistant", "system", "developer")
 TEXTS: Final = ("input_text", "output_text", "text")  # types of parts that hold text
 
-_KNOWN: Final = "message, reasoning, function_call and function_call_output items are available"
+_KNOWN: Final = (
+    "message, reasoning, function_call, function_call_output, custom_tool_call and custom_tool_call_output "
+    "items are available"
+)
 
 
 def parse_input(
@@ -122,7 +126,15 @@ def _add(conversation: _Conversation, item: Any, where: str) -> None:
     elif kind == "function_call":
         call = parse_call(item, where)
         conversation.call({**call, "id": parse_name(item.get("call_id"), f"{where}.call_id")}, where)
-    elif kind == "function_call_output":
+    elif kind == "custom_tool_call":
+        text = parse_string(item.get("input"), f"{where}.input")
+        function = {
+            "name": parse_name(item.get("name"), f"{where}.name"),
+            "arguments": {INPUT: text},
+        }
+        call_id = parse_name(item.get("call_id"), f"{where}.call_id")
+        conversation.call({"type": "function", "function": function, "id": call_id}, where)
+    elif kind in ("function_call_output", "custom_tool_call_output"):
         call_id = parse_name(item.get("call_id"), f"{where}.call_id")
         conversation.answer(call_id, _text(item.get("output"), f"{where}.output"))
     elif kind == "item_reference":

@@ -13,6 +13,7 @@ from serve_app.api.dialects.responses.output_items import (
     IN_PROGRESS,
     MESSAGE,
     Call,
+    CustomCall,
     Fields,
     Message,
     Reasoning,
@@ -31,13 +32,17 @@ class OpenaiWire:
     def __init__(self, id: str, info: ModelInfo, body: ResponseBody) -> None:
         self._id = id
         self._head = _head(id, info, body)
+        self._namespaces, self._customs = tools.namespaces(body.tools), tools.customs(body.tools)
         self._count = 0  # of items so far
 
     def text_item(self, kind: str) -> TextItem:
         return Message(self._next_id("msg")) if kind == MESSAGE else Reasoning(self._next_id("rs"))
 
     def call(self, piece: ToolCallDelta) -> Call:
-        return Call(self._next_id("fc"), piece)
+        name = piece.name or ""
+        if name in self._customs:
+            return CustomCall(self._next_id("ctc"), piece, self._namespaces.get(name))
+        return Call(self._next_id("fc"), piece, self._namespaces.get(name))
 
     def event(self, kind: str, members: Fields) -> bytes:
         return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(members))

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
 from serve_app.api.dialects.chat.wire import token_with_alternatives
+from serve_app.api.dialects.responses.tools import text_of
 from serve_app.types import TextLogprob, ToolCallDelta
 
 IN_PROGRESS: Final = "in_progress"
@@ -20,6 +21,7 @@ INCOMPLETE: Final = "incomplete"
 REASONING: Final = "reasoning"
 MESSAGE: Final = "message"
 CALL: Final = "function_call"
+CUSTOM_CALL: Final = "custom_tool_call"
 
 Fields = dict[str, Any]
 Event = tuple[str, Fields]  # its type, and its members but for those of every event
@@ -162,10 +164,12 @@ class Call:
     """A call of a tool."""
 
     delta_type: ClassVar[str] = "response.function_call_arguments.delta"
+    is_told_in_pieces: ClassVar[bool] = True
 
-    def __init__(self, id: str, piece: ToolCallDelta) -> None:
+    def __init__(self, id: str, piece: ToolCallDelta, namespace: str | None = None) -> None:
         """`piece`: the first one of the call. What it has of the arguments is added like the rest."""
         self.id = id
+        self._namespace = {} if namespace is None else {"namespace": namespace}
         self.status = IN_PROGRESS
         self.index = piece.index
         self.call_id, self.name = piece.id or "", piece.name or ""
@@ -196,6 +200,34 @@ class Call:
             "type": CALL,
             "call_id": self.call_id,
             "name": self.name,
+            **self._namespace,
             "arguments": self.arguments,
+            "status": self.status,
+        }
+
+
+class CustomCall(Call):
+    """A call of a custom tool, whose only argument is a text: known once the call is whole."""
+
+    delta_type: ClassVar[str] = "response.custom_tool_call_input.delta"
+    is_told_in_pieces: ClassVar[bool] = False
+
+    @property
+    def input(self) -> str:
+        """The text; of a call that was cut, what is there of it."""
+        return text_of(self.arguments)
+
+    def end(self) -> Iterator[Event]:
+        yield self.delta_type, {**self.place(), "delta": self.input}
+        yield "response.custom_tool_call_input.done", {**self.place(), "input": self.input}
+
+    def fields(self) -> Fields:
+        return {
+            "id": self.id,
+            "type": CUSTOM_CALL,
+            "call_id": self.call_id,
+            "name": self.name,
+            **self._namespace,
+            "input": "" if self.status == IN_PROGRESS else self.input,
             "status": self.status,
         }

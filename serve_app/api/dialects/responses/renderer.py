@@ -89,6 +89,9 @@ class ResponseRenderer:
             events = self._close(COMPLETED)
             item = self._wire.call(piece)
             events += self._add(item)
+        if not item.is_told_in_pieces:
+            item.add(piece.arguments)
+            return events
         return events + (self._more(item, piece.arguments) if piece.arguments else b"")
 
     def _add(self, item: TextItem | Call) -> bytes:

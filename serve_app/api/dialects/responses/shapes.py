@@ -5,7 +5,7 @@ Nothing is checked by these types: the parsers beside them do that, and tell mor
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, NotRequired, TypeAlias
+from typing import Annotated, Any, Final, Literal, NotRequired, TypeAlias
 
 from pydantic import Field, with_config
 from typing_extensions import TypedDict
@@ -19,8 +19,10 @@ from serve_app.api.dialects.chat.shapes import (
     NamedSchema,
     PlainFormat,
     RefusalPart,
+    ToolName,
 )
 from serve_app.api.dialects.fields import words
+from serve_app.api.dialects.responses.tools import UNASKED
 
 SUMMARIES: Final = ("auto", "concise", "detailed")
 VERBOSITIES: Final = ("low", "medium", "high")
@@ -101,7 +103,28 @@ class InputCallOutput(TypedDict):
     output: Content
 
 
-Item: TypeAlias = InputMessage | InputReasoning | InputCall | InputCallOutput
+@with_config(extra="allow")
+class InputCustomCall(TypedDict):
+    """A call of a custom tool in an earlier answer."""
+
+    type: Literal["custom_tool_call"]
+    call_id: Name
+    name: Name
+    input: str
+
+
+@with_config(extra="allow")
+class InputCustomCallOutput(TypedDict):
+    """What a custom tool answered."""
+
+    type: Literal["custom_tool_call_output"]
+    call_id: Name
+    output: Content
+
+
+Item: TypeAlias = (
+    InputMessage | InputReasoning | InputCall | InputCallOutput | InputCustomCall | InputCustomCallOutput
+)
 Input: TypeAlias = str | Annotated[list[Item], Field(min_length=1, max_length=limits.MAX_MESSAGES)]
 
 
@@ -113,10 +136,36 @@ class ResponseTool(Function):
 
 
 @with_config(extra="allow")
+class FreeTool(TypedDict):
+    """A tool that is called with a text."""
+
+    type: Literal["custom"]
+    name: ToolName
+    description: NotRequired[str | None]
+    format: NotRequired[dict[str, Any] | None]
+
+
+@with_config(extra="allow")
+class ToolNamespace(TypedDict):
+    """Tools under one name, which is told with a call of one of them."""
+
+    type: Literal["namespace"]
+    name: Annotated[str, Field(min_length=1)]
+    tools: list[ResponseTool | FreeTool]
+
+
+@with_config(extra="allow")
+class UnaskedTool(TypedDict):
+    """A tool of a server that runs tools; nothing comes of it."""
+
+    type: Annotated[str, words(UNASKED)]
+
+
+@with_config(extra="allow")
 class NamedResponseTool(NamedFunction):
     """The tool that must be called."""
 
-    type: Literal["function"]
+    type: Literal["function", "custom"]
 
 
 @with_config(extra="allow")
@@ -128,7 +177,8 @@ class AllowedTools(TypedDict):
     tools: Annotated[list[NamedResponseTool], Field(min_length=1)]
 
 
-Tools: TypeAlias = Annotated[list[ResponseTool], Field(max_length=limits.MAX_TOOLS)]
+AnyTool: TypeAlias = ResponseTool | FreeTool | ToolNamespace | UnaskedTool
+Tools: TypeAlias = Annotated[list[AnyTool], Field(max_length=limits.MAX_TOOLS)]
 ToolChoice: TypeAlias = Literal["auto", "none", "required"] | NamedResponseTool | AllowedTools
 
 

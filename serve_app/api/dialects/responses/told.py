@@ -8,6 +8,7 @@ from typing import Final
 from serve_app import limits
 from serve_app.api.dialects.chat.messages import MAX_NAME_CHARS
 from serve_app.api.dialects.chat.told import ANSWER, TEMPLATING, THINKING_TOKENS, chat_fields
+from serve_app.api.dialects.responses.tools import UNASKED
 from serve_app.api.edge.told import Told
 
 _TEXTS: Final = f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts"
@@ -20,7 +21,8 @@ FIELDS: Final[Mapping[str, Told]] = {
     ),
     "input.type": Told(
         "any order; an item with a role is a message",
-        accepts="message, reasoning, function_call or function_call_output",
+        accepts="message, reasoning, function_call, function_call_output, custom_tool_call or "
+        "custom_tool_call_output",
     ),
     "input.role": Told(
         "of a message; developer counts as system", accepts="user, assistant, system or developer"
@@ -30,6 +32,7 @@ FIELDS: Final[Mapping[str, Told]] = {
         "of a call, and of its output", accepts=f"a string of 1 to {MAX_NAME_CHARS} characters"
     ),
     "input.arguments": Told("of a call: JSON as the model wrote it", accepts="a string"),
+    "input.input": Told("of a call of a custom tool: its text", accepts="a string"),
     "input.output": Told("what the tool answered", accepts=_TEXTS),
     "instructions": Told("default none; the system's message, before the input"),
     "max_output_tokens": Told("default the model's, else up to the window; more than fits is an error"),
@@ -39,8 +42,9 @@ FIELDS: Final[Mapping[str, Told]] = {
         accepts="a list of OpenAI's words",
     ),
     "tools": Told(
-        "default none; the model may call them",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+        "default none; the model may call them; a custom tool is called with a text, and its `format` is "
+        f"ignored and listed, as are {', '.join(UNASKED)}",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, and namespaces of them",
     ),
     "tool_choice": Told(
         "default auto; required and a name force a call",

@@ -4,17 +4,36 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import pydantic_core
+
 from serve_app.api.dialects.chat.tools import (
     ToolForm,
     ToolOffer,
     not_enforced,
     parse_choice,
-    parse_offered,
+    parse_each,
 )
 from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.limits import MAX_TOOLS
+from serve_app.types import ToolChoice
 
 ALLOWED: Final = "allowed_tools"
+NAMESPACE: Final = "namespace"
+CUSTOM: Final = "custom"
+INPUT: Final = "input"  # the only argument of a custom tool, which is a text
+# Of a server that runs tools. Agents offer them unasked, and a model that may call them need not.
+UNASKED: Final = ("web_search", "web_search_preview", "image_generation", "tool_search")
 _FIELD: Final = "tool_choice"
+_TEXT: Final = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string"}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+
+_MEMBERS: Final = ("name", "description", "parameters", "strict")
+
+_Placed = tuple[Any, str]  # an item, and where it lies
 
 
 def parse_tools(
@@ -23,38 +42,121 @@ def parse_tools(
     """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField.
 
     `subset`: `strict` means OpenAI's. `nested`: a tool, and the one that must be called, may also have its
-    members below `function`, as in chats.
+    members below `function`, as in chats, and none is a custom one.
     """
     listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
     is_nested = nested and listed_as_chats
 
-    def function_of(item: Any, where: str) -> tuple[Any, str]:
-        if isinstance(item, dict) and item.get("type") != "function":
-            if not isinstance(item.get("type"), str):
-                raise InvalidField(f"{where}.type", 'is required and must be "function"')
-            raise UnsupportedField(f"{where}.type", "only function tools are available")
-        if is_nested and isinstance(item, dict) and "function" in item:
+    def function_of(item: Any, where: str) -> _Placed:
+        if not isinstance(item, dict):
+            return item, where
+        kind = item.get("type")
+        if not isinstance(kind, str):
+            raise InvalidField(f"{where}.type", "is required and must be a string")
+        if kind == CUSTOM and not nested:
+            return {**{name: item.get(name) for name in ("name", "description")}, "parameters": _TEXT}, where
+        if kind != "function":
+            custom = "" if nested else " and custom"
+            raise UnsupportedField(
+                f"{where}.type", f"only function{custom} tools, and namespaces of them, are available"
+            )
+        if is_nested and "function" in item:
             return item["function"], f"{where}.function"
         return item, where
 
     def named(value: dict[str, Any]) -> Any:
-        if value.get("type") != "function":
-            raise UnsupportedField(f"{_FIELD}.type", f"only function and {ALLOWED} are available")
+        if value.get("type") not in ("function", CUSTOM):
+            raise UnsupportedField(f"{_FIELD}.type", f"only function, custom and {ALLOWED} are available")
         return value["function"] if nested and "function" in value else value
 
-    listed = offered = parse_offered(tools, "tools", function_of, ToolForm(subset=subset))
+    items, unasked = _flat(tools)
+    listed = offered = parse_each(items, "tools", function_of, ToolForm(subset=subset))
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
         offered, choice = _allowed(choice, listed)
     chosen = parse_choice(choice, _FIELD, offered, named, parallel=parallel)
-    place = "tools.{}.function" if is_nested else "tools.{}"
-    return ToolOffer(offered, chosen, ignored=not_enforced(listed, chosen, place))
+    return ToolOffer(offered, chosen, ignored=(*unasked, *_not_followed(items, listed, chosen, function_of)))
 
 
 def shown(tools: Any) -> list[dict[str, Any]]:
     """Checked tools as a response tells them."""
-    members = ("name", "description", "parameters", "strict")
-    flat = [tool.get("function", tool) for tool in tools or ()]
-    return [{"type": "function", **{name: tool.get(name) for name in members}} for tool in flat]
+    return [_shown(tool) for tool in tools or ()]
+
+
+def namespaces(tools: Any) -> dict[str, str]:
+    """The namespace of each tool that is in one, by the tool's name. `tools` are checked."""
+    return {
+        tool["name"]: group["name"]
+        for group in tools or ()
+        if group.get("type") == NAMESPACE
+        for tool in group["tools"]
+    }
+
+
+def customs(tools: Any) -> frozenset[str]:
+    """The names of the custom tools. `tools` are checked."""
+    return frozenset(item["name"] for item, _ in _flat(tools)[0] if item.get("type") == CUSTOM)
+
+
+def text_of(arguments: str) -> str:
+    """What a custom tool is called with, out of the JSON of a call's arguments; it may have been cut."""
+    try:
+        value = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
+    except ValueError:
+        return ""
+    text = value.get(INPUT) if isinstance(value, dict) else None
+    return text if isinstance(text, str) else ""
+
+
+def _flat(tools: Any) -> tuple[list[_Placed], list[str]]:
+    """The tools, those of namespaces among them, and the places of those that nothing comes of.
+
+    Raises InvalidField.
+    """
+    if tools is None:
+        return [], []
+    if not isinstance(tools, list):
+        raise InvalidField("tools", f"must be a list of up to {MAX_TOOLS} tools")
+    items: list[_Placed] = []
+    unasked: list[str] = []
+    for i, tool in enumerate(tools):
+        where = f"tools.{i}"
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if kind == NAMESPACE:
+            items += _grouped(tool, where)
+        elif isinstance(kind, str) and kind in UNASKED:
+            unasked.append(where)
+        else:
+            items.append((tool, where))
+    return items, unasked
+
+
+def _grouped(group: dict[str, Any], where: str) -> list[_Placed]:
+    name, tools = group.get("name"), group.get("tools")
+    if not isinstance(name, str) or not name:
+        raise InvalidField(f"{where}.name", "is required and must be a string")
+    if not isinstance(tools, list):
+        raise InvalidField(f"{where}.tools", "is required and must be a list of tools")
+    return [(tool, f"{where}.tools.{i}") for i, tool in enumerate(tools)]
+
+
+def _not_followed(
+    items: list[_Placed], listed: tuple[dict[str, Any], ...], choice: ToolChoice, function_of: Any
+) -> list[str]:
+    """What calls are not made to match: keywords of parameters, and formats of custom tools."""
+    formats = [
+        f"{where}.format"
+        for item, where in items
+        if item["type"] == CUSTOM and (item.get("format") or {"type": "text"}) != {"type": "text"}
+    ]
+    places = [function_of(item, where)[1] for item, where in items]
+    return [*formats, *not_enforced(listed, choice, places)]
+
+
+def _shown(tool: dict[str, Any]) -> dict[str, Any]:
+    if tool["type"] != "function":
+        return tool
+    flat = tool.get("function", tool)
+    return {"type": "function", **{name: flat.get(name) for name in _MEMBERS}}
 
 
 def _allowed(

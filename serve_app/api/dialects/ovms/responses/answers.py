@@ -9,7 +9,7 @@ from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.answers import ListedToken
 from serve_app.api.dialects.responses.answers import CallItem, Numbered, ResponseFault, ResponseUsage, Status
-from serve_app.api.dialects.responses.shapes import Metadata, ResponseTool, ToolChoice
+from serve_app.api.dialects.responses.shapes import AnyTool, Metadata, ToolChoice
 
 
 class SaidText(TypedDict):
@@ -76,7 +76,7 @@ class OvmsResponse(TypedDict):
     store: bool
     text: TextFormat
     tool_choice: ToolChoice
-    tools: list[ResponseTool]
+    tools: list[AnyTool]
     truncation: Literal["disabled"]
     metadata: Metadata
     instructions: NotRequired[str]

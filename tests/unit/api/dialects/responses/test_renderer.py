@@ -136,3 +136,55 @@ def test_the_tools_of_allowed_tools_alone_are_offered() -> None:
     shown = json.loads(call.renderer("r1", model_info()).whole([Choice()], USAGE))
     assert [tool["name"] for tool in shown["tools"]] == ["f", "g"]
     assert shown["tool_choice"] == choice
+
+
+NAMED: Any = [
+    {
+        "type": "namespace",
+        "name": "crm",
+        "description": "d",
+        "tools": [{"type": "function", "name": "f0", "parameters": {"type": "object"}}],
+    },
+    {"type": "custom", "name": "f1"},
+]
+CALLS = [
+    *calls(0, "", "{}"),
+    *calls(1, "", '{"input": "+', 'a\\n\\"b', '\\""}'),
+    delta(finish=FinishReason.TOOL_CALLS),
+]
+
+
+def test_a_call_names_its_namespace_and_a_custom_tool_has_a_text() -> None:
+    events = streamed(CALLS, tools=NAMED)
+    output = events[-1].response.model_dump(exclude_unset=True)["output"]
+    assert output == whole(CALLS, tools=NAMED)["output"]
+    function, custom = output
+    assert (function["type"], function["namespace"], function["arguments"]) == ("function_call", "crm", "{}")
+    assert {name: custom[name] for name in custom if name != "id"} == {
+        "type": "custom_tool_call",
+        "call_id": "call_1",
+        "name": "f1",
+        "input": '+a\n"b"',
+        "status": "completed",
+    }
+    kinds = [event.type for event in events]
+    begin = kinds.index("response.output_item.done") + 1
+    assert kinds[begin:] == [
+        "response.output_item.added",
+        "response.custom_tool_call_input.delta",
+        "response.custom_tool_call_input.done",
+        "response.output_item.done",
+        "response.completed",
+    ]
+    assert events[begin].item.input == ""
+    assert events[begin + 1].delta == events[begin + 2].input == custom["input"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [('{"input": "+a', "+a"), ('{"inp', ""), ("", ""), ('{"input": 5}', ""), ("[]", ""), ("}", "")],
+)
+def test_a_custom_tool_whose_call_was_cut_has_what_there_is_of_its_text(arguments: str, text: str) -> None:
+    deltas = [*calls(0, arguments), delta(finish=FinishReason.LENGTH)]
+    (item,) = whole(deltas, tools=[{"type": "custom", "name": "f0"}])["output"]
+    assert (item["type"], item["input"], item["status"]) == ("custom_tool_call", text, "incomplete")
