@@ -16,6 +16,7 @@ NUMBERS = {
     "max_tokens": (1, limits.MAX_TOKENS, BOTH, {}),
     "max_completion_tokens": (1, limits.MAX_TOKENS, (CHAT,), {}),
     "min_tokens": (0, limits.MAX_TOKENS, BOTH, {}),
+    "thinking_token_budget": (0, limits.MAX_TOKENS, (CHAT,), {}),
     "logprobs": (0, limits.MAX_LOGPROBS, (COMPLETIONS,), {}),
     "top_logprobs": (0, limits.MAX_LOGPROBS, (CHAT,), {"logprobs": True}),
     "prompt_logprobs": (0, limits.MAX_LOGPROBS, BOTH, {}),
