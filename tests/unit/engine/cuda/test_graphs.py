@@ -196,7 +196,14 @@ def with_adapters(chosen: list[list[Chunk]], keys: dict[str, str]) -> list[list[
     return chosen
 
 
-@pytest.mark.parametrize(("tokens", "replayed"), [(0, 6), (40, 8)], ids=["decodes", "also prompts"])
+@pytest.mark.parametrize(
+    ("tokens", "replayed"),
+    [
+        pytest.param(0, 6, id="decodes"),
+        # In the interpreter it takes long, and test_steps_with_prompts_have_graphs_too has prompts as well.
+        pytest.param(40, 8, id="also prompts", marks=() if torch.cuda.is_available() else pytest.mark.full),
+    ],
+)
 def test_rows_with_adapters_have_graphs_of_their_own(tokens: int, replayed: int) -> None:
     """Which serve any rows and any adapters, also one that is loaded after they were recorded."""
     keys: list[dict[str, str]] = [{"0": "one", "1": "two", "2": "one"}, {"1": "one"}, {"2": "three"}]

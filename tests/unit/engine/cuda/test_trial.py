@@ -128,7 +128,9 @@ def test_nothing_is_wrong_with_the_kernels(architecture: str, codes: bool) -> No
 
 
 @pytest.mark.parametrize(
-    "dtype", [torch.bfloat16, pytest.param(torch.float16, marks=pytest.mark.full)], ids=str
+    "dtype",
+    [pytest.param(torch.bfloat16, marks=LONG), pytest.param(torch.float16, marks=pytest.mark.full)],
+    ids=str,
 )
 def test_nor_with_those_of_narrow_types(dtype: torch.dtype) -> None:
     assert find_fault(question_of("llama", dtype, rank=20), lambda step: step) is None
