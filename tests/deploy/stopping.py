@@ -59,18 +59,25 @@ async def stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any)
     return count
 
 
-async def until_refused(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> list[int]:
-    """Tokens of long streams, one after the other: some run whenever the server hears that it is to stop."""
-    counts = []
+async def until_refused(client: httpx.AsyncClient, begun: asyncio.Event, *, seed: int) -> list[int]:
+    """Tokens of long streams, one after the other: some run whenever the server hears that it is to stop.
+
+    Streams of one length that begin together would also end together. So a first one, which does not count,
+    is shorter, and of another length for each seed.
+    """
+    fields, first, counts = {"seed": seed}, LONG * (seed + 1) // (STREAMS + 1), []
+    assert await _stream(client, begun, first, **fields) in (first, None)
     while (count := await _stream(client, begun, **fields)) is not None:
         counts.append(count)
     return counts
 
 
-async def _stream(client: httpx.AsyncClient, begun: asyncio.Event, **fields: Any) -> int | None:
-    """Tokens of one long stream that came to its proper end; None if a server that stops refused it."""
+async def _stream(
+    client: httpx.AsyncClient, begun: asyncio.Event, length: int = LONG, **fields: Any
+) -> int | None:
+    """Tokens of one stream that came to its proper end; None if a server that stops refused it."""
     body = {
-        **completion(DEMO, max_tokens=LONG, **fields),
+        **completion(DEMO, max_tokens=length, **fields),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
