@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 import pydantic_core
@@ -114,7 +115,7 @@ def _flat(tools: Any) -> tuple[list[_Placed], list[str]]:
     """
     if tools is None:
         return [], []
-    if not isinstance(tools, list):
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
         raise InvalidField("tools", f"must be a list of up to {MAX_TOOLS} tools")
     items: list[_Placed] = []
     unasked: list[str] = []
@@ -140,7 +141,10 @@ def _grouped(group: dict[str, Any], where: str) -> list[_Placed]:
 
 
 def _not_followed(
-    items: list[_Placed], listed: tuple[dict[str, Any], ...], choice: ToolChoice, function_of: Any
+    items: list[_Placed],
+    listed: tuple[dict[str, Any], ...],
+    choice: ToolChoice,
+    function_of: Callable[[Any, str], _Placed],
 ) -> list[str]:
     """What calls are not made to match: keywords of parameters, and formats of custom tools."""
     formats = [
