@@ -53,7 +53,7 @@ BOUNDS: Final[Bounds] = {
     "tools": (
         [[], [FLAT], [NESTED], None],
         [5, [5], [{"type": "function"}], [FLAT, NESTED], [{"type": "file_search"}],
-         [{**NESTED, "function": 5}]],
+         [{"type": "custom", "name": "f"}], [{**NESTED, "function": 5}]],
     ),
     "tool_choice": (["auto", "none", None], ["required", "any", 5, {"type": "function", "name": "f"}]),
     "parallel_tool_calls": BOOLEAN,
@@ -84,6 +84,9 @@ TOGETHER: Final[dict[str, tuple[dict[str, Any], str | None]]] = {
     "tool_choice-flat": ({"tools": [FLAT], "tool_choice": {"type": "function", "name": "f"}}, None),
     "tool_choice-nested": (
         {"tools": [NESTED], "tool_choice": {"type": "function", "function": {"name": "f"}}}, None,
+    ),
+    "tool_choice-custom": (
+        {"tools": [FLAT], "tool_choice": {"type": "custom", "name": "f"}}, "tool_choice.type",
     ),
     "tool_choice-of-another": (
         {"tools": [FLAT], "tool_choice": {"type": "function", "name": "g"}}, "tool_choice",

@@ -47,6 +47,7 @@ def parse_tools(
     """
     listed_as_chats = isinstance(tools, list) and any(isinstance(t, dict) and "function" in t for t in tools)
     is_nested = nested and listed_as_chats
+    kinds = ("function",) if nested else ("function", CUSTOM)
 
     def function_of(item: Any, where: str) -> _Placed:
         if not isinstance(item, dict):
@@ -54,7 +55,7 @@ def parse_tools(
         kind = item.get("type")
         if not isinstance(kind, str):
             raise InvalidField(f"{where}.type", "is required and must be a string")
-        if kind == CUSTOM and not nested:
+        if kind == CUSTOM and kind in kinds:
             return {**{name: item.get(name) for name in ("name", "description")}, "parameters": _TEXT}, where
         if kind != "function":
             custom = "" if nested else " and custom"
@@ -66,8 +67,9 @@ def parse_tools(
         return item, where
 
     def named(value: dict[str, Any]) -> Any:
-        if value.get("type") not in ("function", CUSTOM):
-            raise UnsupportedField(f"{_FIELD}.type", f"only function, custom and {ALLOWED} are available")
+        if value.get("type") not in kinds:
+            available = f"{', '.join(kinds)} and {ALLOWED}"
+            raise UnsupportedField(f"{_FIELD}.type", f"only {available} are available")
         return value["function"] if nested and "function" in value else value
 
     items, unasked = _flat(tools)
