@@ -174,22 +174,28 @@ class Accounts:
 
 
 def _key_of(authorization: str) -> str:
-    """The key in the header Authorization: behind Bearer, or the password of the user `token`, as in
-    Databricks' examples for curl. Raises Unauthenticated."""
+    """The key in the header Authorization: behind Bearer, or as the password of the user `token`.
+
+    Databricks' examples for curl have it as a password. Raises Unauthenticated.
+    """
     scheme, _, told = authorization.partition(" ")
-    key = told.strip() if len(told) <= 2 * MAX_KEY_CHARS else ""  # base64 makes four characters of three
-    if scheme.lower() == "basic":
-        try:
-            user, _, key = base64.b64decode(key, validate=True).decode().partition(":")
-        except ValueError:
-            user = ""
-        scheme = "bearer" if user == BASIC_USER else ""
-    if scheme.lower() != "bearer" or not 0 < len(key) <= MAX_KEY_CHARS:
+    told = told.strip() if len(told) <= 2 * MAX_KEY_CHARS else ""  # base64 makes four characters of three
+    key = _password(told) if scheme.lower() == "basic" else told
+    if scheme.lower() not in ("basic", "bearer") or not 0 < len(key) <= MAX_KEY_CHARS:
         raise Unauthenticated(
             "the Authorization header must be 'Bearer' and an API key, or 'Basic' with the user "
             f"{BASIC_USER!r} and an API key as password"
         )
     return key
+
+
+def _password(told: str) -> str:
+    """The password behind Basic; empty where the user is another or nothing is told."""
+    try:
+        user, _, password = base64.b64decode(told, validate=True).decode().partition(":")
+    except ValueError:
+        return ""
+    return password if user == BASIC_USER else ""
 
 
 def _not_known_yet() -> Unavailable:

@@ -16,7 +16,7 @@ import msgspec
 from starlette.types import Receive, Send
 from starlette.types import Scope as AsgiScope
 
-from serve_app.api.admission.estimates import BYTES_PER_TOKEN
+from serve_app.api.admission.estimates import BYTES_PER_TOKEN, prompt_tokens
 from serve_app.api.admission.metering import Metered
 from serve_app.api.context import RenderError, context_of
 from serve_app.api.edge.connection import reply
@@ -26,7 +26,7 @@ from serve_app.api.exchange.frame import exchange
 from serve_app.api.services import Services
 from serve_app.endpoints.endpoint import Endpoint, ServedEntity, Task
 from serve_app.errors import ServeError
-from serve_app.types import ModelInfo, Question, Tokens, Usage
+from serve_app.types import ModelInfo, Prompt, Question, TokenizeRequest, Tokens, Usage
 from serve_app.types.question import ReplyT
 
 _JSON: Final = {"content-type": "application/json"}
@@ -53,6 +53,20 @@ class Inquiry(Generic[ReplyT]):
 def count_tokens(replies: Iterable[Tokens]) -> int:
     """How many tokens were told."""
     return sum(len(reply.token_ids) for reply in replies)
+
+
+def length_of(
+    prompt: Prompt, *, model: str, names: Mapping[str, str], answer: Callable[[int], dict[str, Any]]
+) -> Inquiry[Tokens]:
+    """How many tokens the model would read; `answer` tells the number."""
+    return Inquiry(
+        model=model,
+        questions=(TokenizeRequest(id="", prompt=prompt),),
+        answer=lambda _, replies: answer(count_tokens(replies)),
+        estimate=lambda: prompt_tokens(prompt),
+        tokens=count_tokens,
+        names=names,
+    )
 
 
 @dataclass(frozen=True, slots=True)

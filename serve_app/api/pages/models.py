@@ -71,8 +71,8 @@ class Models:
         }
 
 
-def _is_anthropics(scope: Scope) -> bool:
-    """Whether the client is one of Anthropic's; from here on errors are told in its words, too."""
+def _speak_to(scope: Scope) -> bool:
+    """Tell a client of Anthropic's the errors in its words from here on. Returns whether it is one."""
     context = context_of(scope)
     is_named = header(scope, VERSION_HEADER.encode()) is not None and not context.is_forced
     if not is_named and context.family is not Family.ANTHROPIC:
@@ -96,7 +96,7 @@ class ModelList(Models):
     """GET /v1/models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_anthropics = _is_anthropics(scope)
+        is_anthropics = _speak_to(scope)
         entries = []
         for endpoint in filter(self._is_ready, self._services.endpoints(scope)):
             entries.append(self._entry(endpoint))
@@ -113,7 +113,7 @@ class ModelPage(Models):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, or Unavailable while no entity can answer."""
-        is_anthropics, name = _is_anthropics(scope), scope["path_params"]["name"]
+        is_anthropics, name = _speak_to(scope), scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")
         endpoints = self._services.endpoints(scope)

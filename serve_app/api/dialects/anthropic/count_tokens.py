@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from serve_app.api.admission.estimates import prompt_tokens
 from serve_app.api.dialects.anthropic.body import MessageBody
 from serve_app.api.edge.body import parse_body
-from serve_app.api.exchange.ask import Inquiry, count_tokens
-from serve_app.types import ModelInfo, TokenizeRequest, Tokens, ToolMode
+from serve_app.api.exchange.ask import Inquiry, length_of
+from serve_app.types import Tokens
 
 
 def parse_count(raw: bytes) -> Inquiry[Tokens]:
@@ -19,18 +18,10 @@ def parse_count(raw: bytes) -> Inquiry[Tokens]:
     body = parse_body(MessageBody, raw)
     body.check_message()
     body.form()
-    offer = body.offer()
-    is_offered = offer.choice.mode is not ToolMode.NONE
-    question = TokenizeRequest(id="", prompt=body.to_prompt(offer.tools if is_offered else ()))
-    return Inquiry(
-        model=body.endpoint(None),
-        questions=(question,),
-        answer=_count,
-        estimate=lambda: prompt_tokens(question.prompt),
-        tokens=count_tokens,
-        names=body.names,
+    return length_of(
+        body.to_prompt(body.offer().read), model=body.endpoint(None), names=body.names, answer=_told
     )
 
 
-def _count(info: ModelInfo, replies: list[Tokens]) -> dict[str, Any]:
-    return {"input_tokens": count_tokens(replies)}
+def _told(num_tokens: int) -> dict[str, Any]:
+    return {"input_tokens": num_tokens}

@@ -49,6 +49,11 @@ class ToolOffer:
         """What the client calls the fields that a replica may complain about."""
         return {"tools": "functions", "tool_choice": "function_call"} if self.legacy else {}
 
+    @property
+    def read(self) -> tuple[dict[str, Any], ...]:
+        """The tools that the model reads: none where it may call none."""
+        return () if self.choice.mode is ToolMode.NONE else self.tools
+
 
 def parse_offer(
     *, tools: Any, tool_choice: Any, functions: Any, function_call: Any, parallel: bool, subset: bool = False
