@@ -66,6 +66,8 @@ class AnswerReader:
             if request.reasoning and (request.grammar is None or self._is_json):
                 self._thoughts = _thoughts(format, token_ids, tokenizer, request.thinking_tokens)
         self._token_ids = self._markers(tokenizer)
+        if self._thoughts is not None and not self._thoughts.can_be_limited(self._token_ids):
+            self._thoughts = replace(self._thoughts, most=None)
 
     @property
     def marker_ids(self) -> frozenset[int]:
@@ -78,11 +80,9 @@ class AnswerReader:
         The request's own grammar, unless it has to make room for thoughts or for calls.
         """
         calls, thoughts = self._call_rules(), self._thoughts
-        is_limited = thoughts is not None and self._limits(thoughts)
-        if calls is None and (thoughts is None or not (self._is_json or is_limited)):
+        makes_room = thoughts is not None and (self._is_json or thoughts.most is not None)
+        if calls is None and not makes_room:
             return self._grammar
-        if thoughts is not None and not is_limited:
-            thoughts = replace(thoughts, most=None)
         schema = schema_of(self._grammar) if self._grammar is not None and self._is_json else None
         return answer_grammar(self._token_ids, thoughts=thoughts, schema=schema, calls=calls)
 
@@ -104,9 +104,6 @@ class AnswerReader:
             None if thoughts is None else ReasoningParser(thoughts.format, opened=thoughts.opened),
             None if tools is None else ToolParser(tools, names, max_calls=max_calls),
         )
-
-    def _limits(self, thoughts: ThinkingRules) -> bool:
-        return thoughts.most is not None and thoughts.can_be_limited(self._token_ids)
 
     def _offer(self, format: AnswerFormat, request: GenerateRequest) -> None:
         name = request.tool_choice.name

@@ -457,6 +457,22 @@ async def test_a_format_binds_the_text(client: httpx.AsyncClient) -> None:
 
 @module_loop
 @pytest.mark.own_server
+async def test_a_forced_call_of_a_custom_tool_is_its_text(client: httpx.AsyncClient) -> None:
+    """Whole, and in the deltas of a stream."""
+    options = {
+        "tools": [CUSTOM], "tool_choice": {"type": "custom", "name": "patch"},
+        "temperature": 0, "max_output_tokens": 40,
+    }  # fmt: skip
+    whole = (await answer(client, **options)).output[0]
+    assert (whole.type, whole.name) == ("custom_tool_call", "patch")
+    events = await streamed(client, **options)
+    deltas = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
+    assert whole.input
+    assert "".join(deltas) == whole.input == events[-1].response.output[0].input
+
+
+@module_loop
+@pytest.mark.own_server
 async def test_a_forced_call_is_an_item(client: httpx.AsyncClient) -> None:
     parameters = {"type": "object", "properties": {"city": {"enum": ["Oslo"]}}, "required": ["city"]}
     options = {

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from serve_app.api.dialects.anthropic.wire import event
 from serve_app.api.dialects.base import ErrorReply
+from serve_app.api.dialects.chat.wire import named_sse
 from serve_app.api.dialects.error_reply import bounded, headers_of
 from serve_app.errors import PromptTooLong, ServeError
 
@@ -63,7 +63,7 @@ def render_error(error: ServeError) -> ErrorReply:
 
 def broken(error: ServeError) -> bytes:
     """The end of a stream that failed."""
-    return event("error", _body(error))
+    return named_sse("error", _body(error))
 
 
 def _body(error: ServeError) -> bytes:

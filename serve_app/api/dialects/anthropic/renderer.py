@@ -14,9 +14,9 @@ from serve_app.api.dialects.anthropic.output_blocks import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from serve_app.api.dialects.anthropic.wire import Fields, end_fields, event, usage_fields
+from serve_app.api.dialects.anthropic.wire import Fields, end_fields, usage_fields
 from serve_app.api.dialects.base import Choice
-from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.chat.wire import encode, named_sse
 from serve_app.errors import ServeError
 from serve_app.types import FinishReason, ModelInfo, TokenDelta, ToolCallDelta, Usage
 
@@ -137,7 +137,7 @@ class MessageRenderer:
 
 
 def _event(kind: str, **members: Any) -> bytes:
-    return event(kind, encode({"type": kind, **members}))
+    return named_sse(kind, encode({"type": kind, **members}))
 
 
 def _filled(block: Block, text: str) -> Block:

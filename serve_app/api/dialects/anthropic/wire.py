@@ -1,4 +1,4 @@
-"""Pieces of Anthropic's answers: events with a name, usage, and the words for an end."""
+"""Pieces of Anthropic's answers: usage, and the words for an end."""
 
 from __future__ import annotations
 
@@ -23,11 +23,6 @@ _REFUSAL: Final = {
     "category": None,
     "explanation": "a guardrail of the server ended the answer",
 }
-
-
-def event(kind: str, data: bytes) -> bytes:
-    """One server-sent event."""
-    return b"event: %b\ndata: %b\n\n" % (kind.encode(), data)
 
 
 def usage_fields(usage: Usage) -> Fields:

@@ -77,6 +77,11 @@ def sse(payload: bytes) -> bytes:
     return b"data: " + payload + b"\n\n"
 
 
+def named_sse(name: str, payload: bytes) -> bytes:
+    """An event with a name, as Anthropic's messages and OpenAI's responses have them."""
+    return b"event: " + name.encode() + b"\n" + sse(payload)
+
+
 def fingerprint(info: ModelInfo) -> str:
     """Changes when a model, its precision, its device or its replica does."""
     text = f"{info.name}|{info.dtype}|{info.quantization}|{info.device}|{info.created}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from serve_app.api.dialects.chat.wire import encode
+from serve_app.api.dialects.chat.wire import encode, named_sse
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.output_items import (
@@ -45,7 +45,7 @@ class OpenaiWire:
         return Call(self._next_id("fc"), piece, self._namespaces.get(name))
 
     def event(self, kind: str, members: Fields) -> bytes:
-        return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode(members))
+        return named_sse(kind, encode(members))
 
     def response(self, status: str, output: Sequence[Fields], **members: Any) -> Fields:
         return {**self._head, "status": status, "output": output, **members}
