@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 from llguidance import LLMatcher, LLTokenizer
 
+from serve_app.engine.grammar.constraint import Constraint
 from serve_app.json_schema import SPACE
 from serve_app.models.catalogue import demo_folder
 from serve_app.text.answer.grammar import schema_of, serialise
@@ -187,6 +188,17 @@ def test_thoughts_end_after_so_many_tokens(opened: bool) -> None:
             assert matches(grammar, f"{before}{thoughts}{format.close}{said}"), said
         assert matches(grammar, said) is not opened
     assert not matches(grammar, f"{before} a{format.close}Well, {format.open} b{format.close}")
+
+
+@pytest.mark.parametrize("count", range(4))
+def test_thoughts_that_another_engine_began_are_counted_from_their_beginning(count: int) -> None:
+    format = REASONING["think"]
+    grammar = answer_grammar(ids(*format.tokens), thoughts=ThinkingRules(format, opened=True, most=3))
+    begun = backend().encode(" a b a", add_special_tokens=False).ids
+    moved = Constraint.compile(serialise(grammar), tokens()).go_on(begun[:count], forces=False)
+    for length in range(count, 3):
+        assert moved.forced(begun[:length]) == []
+    assert moved.forced(begun)[:1] == [ids(format.close)[format.close]]
 
 
 @pytest.mark.parametrize("opened", [True, False])
