@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from serve_app.console.playground.options import groups_of
+from serve_app.console.playground.options import FORMS, groups_of
 from serve_app.console.playground.protocols import PROTOCOLS, Protocol, protocol_named, protocols_of
 from serve_app.console.playground.schemas import Json, members_of
 from serve_app.console.playground.snippets import curl, python
@@ -161,7 +161,8 @@ def _data(document: Json, protocol: Protocol) -> Mapping[str, bool]:
     return {
         "names_model": protocol.names_model,
         "streams": "stream" in members,
-        "usage": "stream_options" in members,
+        # Elsewhere it has other members, and the last event tells the usage unasked.
+        "usage": "stream_options" in members and protocol.shape in ("chat", "text"),
         "tools": "tools" in members,
     }
 
@@ -172,5 +173,9 @@ def _asked(told: Mapping[str, Any]) -> tuple[Ask, str]:
     body = told["body"]
     if protocol is None or not isinstance(body, dict) or protocol.prompt not in body:
         raise ValueError("protocol, or body, is not one of the page")
-    ask = Ask(protocol, str(told["model"]), bool(told["stream"]), body, str(told.get("entity") or "") or None)
+    shapes = told.get("shapes") or {}
+    if protocol.mode == "chat" and not all(isinstance(shapes[shape], dict) for shape in FORMS):
+        raise ValueError("shapes is not what the page writes")
+    entity = str(told.get("entity") or "") or None
+    ask = Ask(protocol, str(told["model"]), bool(told["stream"]), body, entity, shapes)
     return ask, str(told["task"])

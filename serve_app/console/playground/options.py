@@ -8,18 +8,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from serve_app.console.playground.protocols import Protocol
+from serve_app.console.playground.protocols import Protocol, Shape
 from serve_app.console.playground.schemas import Json, alternatives, members_of
 
-Kind = Literal["number", "choice", "text", "lines", "numbers", "json", "format"]
+Kind = Literal["number", "choice", "text", "lines", "numbers", "json", "tool_choice", "format"]
 
-# What the page itself writes into a request, and forms that have a newer name in the same protocol.
-_PAGES_OWN: Final = {"model", "messages", "prompt", "text_input", "id", "stream", "stream_options", "tools"}
-_OLDER_NAMES: Final = {"functions", "function_call", "max_completion_tokens"}
+# What the page itself writes into a request, and members that have another name in the same protocol.
+_PAGES_OWN: Final = {
+    "model", "messages", "system", "input", "instructions", "prompt", "text_input", "id", "stream",
+    "stream_options", "tools",
+}  # fmt: skip
+_OTHER_NAMES: Final[Mapping[Shape, Set[str]]] = {
+    "chat": {"functions", "function_call", "max_completion_tokens"},
+    "messages": {"stop", "output_format"},
+    "responses": {"response_format"},
+    "text": {"max_completion_tokens"},
+}
+TOOL_CHOICE: Final = "tool_choice"
+# Where the form of an answer stands, and the words for calls of tools.
+FORMS: Final[Mapping[Shape, str]] = {
+    "chat": "response_format",
+    "messages": "output_config.format",
+    "responses": "text.format",
+}
+_CHOICES: Final[Mapping[Shape, tuple[str, ...]]] = {
+    "chat": ("auto", "none", "required"),
+    "messages": ("auto", "any", "none"),
+    "responses": ("auto", "none", "required"),
+}
+# What a member that is required has at first.
+_AT_FIRST: Final[Mapping[Shape, str]] = {"text": "64", "messages": "1024"}
 # Triton's tensors that the text model has another name for, that are not text, or that change no answer.
 _TENSORS: Final = {
     "request_output_len", "streaming", "stop", "runtime_top_k", "runtime_top_p", "len_penalty", "min_length",
@@ -36,21 +58,27 @@ MORE: Final = "More"
 GROUPS: Final[Mapping[str, Sequence[str]]] = {
     "Sampling": (
         "temperature", "top_p", "top_k", "min_p", "typical_p", "seed", "do_sample", "reasoning_effort",
+        "reasoning.effort", "output_config.effort",
     ),
     "Length and end": (
-        "max_tokens", "max_new_tokens", "min_tokens", "stop", "stop_words", "stop_token_ids", "ignore_eos",
-        "include_stop_str_in_output",
+        "max_tokens", "max_output_tokens", "max_new_tokens", "min_tokens", "stop", "stop_sequences",
+        "stop_words", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
     ),
     "Repetition and words": (
         "presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size", "bad_words",
         "logit_bias", "allowed_token_ids",
     ),
+    "Thoughts": (
+        "thinking_token_budget", "thinking.type", "thinking.budget_tokens", "thinking.display",
+        "reasoning.summary",
+    ),
     "Form of the answer": (
-        "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice",
-        "guided_grammar", "guided_whitespace_pattern", "guided_decoding_guide_type", "guided_decoding_guide",
+        *FORMS.values(), "text.verbosity", "structured_outputs", "guided_json", "guided_regex",
+        "guided_choice", "guided_grammar", "guided_whitespace_pattern", "guided_decoding_guide_type",
+        "guided_decoding_guide",
     ),
     "Tools": ("tool_choice", "parallel_tool_calls"),
-    "Log-probabilities": ("logprobs", "top_logprobs", "return_log_probs", "prompt_logprobs"),
+    "Log-probabilities": ("logprobs", "top_logprobs", "include", "return_log_probs", "prompt_logprobs"),
     "Several answers and search": (
         "n", "best_of", "use_beam_search", "beam_width", "length_penalty", "early_stopping",
         "num_beam_groups", "diversity_penalty", "beam_search_diversity_rate", "num_return_sequences",
@@ -73,10 +101,12 @@ class Option:
     choices: tuple[str, ...] = ()
     default: str | None = None  # as a person writes it
     required: bool = False
+    at_first: str = ""  # what a required one has before a person writes
 
     @property
     def name(self) -> str:
-        return self.path.rsplit(".", 1)[-1]
+        """As a person calls it: with the object that it stands in, unless that is the one of all options."""
+        return self.path.removeprefix("parameters.")
 
     @property
     def least(self) -> str:
@@ -129,9 +159,9 @@ def groups_of(document: Json, protocol: Protocol, defaults: Mapping[str, float])
 def options_of(document: Json, protocol: Protocol, defaults: Mapping[str, float]) -> list[Option]:
     """Every option of `protocol`, in the order of the document."""
     found = [
-        _option(document, path, member, defaults)
+        _option(document, path, member, defaults, protocol.shape)
         for path, member in members_of(document, protocol).items()
-        if path not in _PAGES_OWN | _OLDER_NAMES
+        if path not in _PAGES_OWN | _OTHER_NAMES[protocol.shape]
     ]
     if protocol.dialect != "triton":
         return found
@@ -139,15 +169,17 @@ def options_of(document: Json, protocol: Protocol, defaults: Mapping[str, float]
     return [each for each in shown if not each.path.startswith(_FAMILIES_OF_TENSORS)]
 
 
-def _option(document: Json, path: str, member: Json, defaults: Mapping[str, float]) -> Option:
+def _option(document: Json, path: str, member: Json, defaults: Mapping[str, float], shape: Shape) -> Option:
     accepted = [each for each in alternatives(document, member) if not _is_scalar_in_brackets(each)]
     first = accepted[0] if accepted else {}
     described = str(member.get("description", ""))
     default = _default(path, member, described, defaults)
-    required = described.endswith(", required")
+    required = re.search(r"[,.] required$", described) is not None
     choices = tuple(choice for each in accepted for choice in _choices(each))
-    if path == "response_format":
+    if path == FORMS.get(shape):
         return Option(path, "format", described)
+    if path == TOOL_CHOICE:
+        return Option(path, "tool_choice", described, choices=_CHOICES[shape])
     if choices and all(_choices(each) for each in accepted):
         return Option(path, "choice", described, choices=choices, default=default)
     kind = _kind(accepted)
@@ -164,6 +196,7 @@ def _option(document: Json, path: str, member: Json, defaults: Mapping[str, floa
         choices=tuple(json.loads(each) for each in choices) if kind == "json" and choices else (),
         default=default,
         required=required,
+        at_first=_AT_FIRST[shape] if required else "",
     )
 
 

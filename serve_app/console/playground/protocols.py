@@ -11,6 +11,8 @@ from typing import Final, Literal
 from urllib.parse import quote
 
 Mode = Literal["chat", "text"]
+# How a body says a conversation: OpenAI's chats, Anthropic's messages, OpenAI's responses, or one text.
+Shape = Literal["chat", "messages", "responses", "text"]
 
 CHAT_TASK: Final = "llm/v1/chat"
 COMPLETIONS_TASK: Final = "llm/v1/completions"
@@ -26,13 +28,18 @@ class Protocol:
 
     id: str
     title: str
-    mode: Mode
+    shape: Shape
     dialect: str
     path: str
     stream_path: str
     schema: str | None
     prompt: str
     tasks: tuple[str, ...]
+
+    @property
+    def mode(self) -> Mode:
+        """Whether the model's template is applied."""
+        return "text" if self.shape == "text" else "chat"
 
     @property
     def names_model(self) -> bool:
@@ -48,6 +55,18 @@ def _chat(dialect: str, title: str, path: str, schema: str) -> Protocol:
     return Protocol(f"{dialect}-chat", title, "chat", dialect, path, path, schema, "messages", (CHAT_TASK,))
 
 
+def _responses(dialect: str, title: str, path: str, schema: str) -> Protocol:
+    name = f"{dialect}-responses"
+    return Protocol(
+        name, f"{title} responses", "responses", dialect, path, path, schema, "input", (CHAT_TASK,)
+    )
+
+
+def _messages(dialect: str, title: str, path: str, schema: str) -> Protocol:
+    name = f"{dialect}-messages"
+    return Protocol(name, title, "messages", dialect, path, path, schema, "messages", (CHAT_TASK,))
+
+
 def _text(dialect: str, title: str, path: str, schema: str | None, prompt: str = "prompt") -> Protocol:
     # Databricks' protocol alone holds a request to its endpoint's task.
     tasks = (COMPLETIONS_TASK,) if dialect == "databricks" else (CHAT_TASK, COMPLETIONS_TASK)
@@ -60,6 +79,10 @@ PROTOCOLS: Final = (
     _chat("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksChatBody"),
     _chat("mindie", "MindIE", "/v1/chat/completions", "MindIEChatBody"),
     _chat("ovms", "OpenVINO Model Server", "/v3/chat/completions", "OpenVINOChatBody"),
+    _messages("anthropic", "Anthropic", "/v1/messages", "MessageBody"),
+    _responses("openai", "OpenAI", "/v1/responses", "ResponsesResponseBody"),
+    _responses("databricks", "Databricks", "/serving-endpoints/responses", "ResponsesResponseBody"),
+    _responses("ovms", "OpenVINO Model Server", "/v3/responses", "OpenVINOResponseBody"),
     _text("openai", "OpenAI", "/v1/completions", "OpenAICompletionBody"),
     _text("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksCompletionBody"),
     _text("ovms", "OpenVINO Model Server", "/v3/completions", "OpenVINOCompletionBody"),

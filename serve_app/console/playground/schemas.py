@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from serve_app.console.playground.protocols import Protocol
 
 Json = Mapping[str, Any]
 
+# Members that are objects of options.
+NESTED: Final = frozenset({"parameters", "thinking", "output_config", "text", "reasoning"})
+
 
 def members_of(document: Json, protocol: Protocol) -> dict[str, Json]:
     """The members of the protocol's body by dotted path, such as `parameters.top_p`.
 
-    A member that is an object with declared members of its own stands for these. Raises LookupError where
-    the document does not describe the protocol.
+    One of `NESTED` with declared members of its own stands for these. Raises LookupError where the document
+    does not describe the protocol.
     """
     found: dict[str, Json] = {}
     for name, member in _body(document, protocol)["properties"].items():
-        nested = _parameters(document, member) if name == "parameters" else None
+        nested = _with_members(document, member) if name in NESTED else None
         if nested is None:
             found[name] = member
         else:
@@ -45,7 +48,7 @@ def resolved(document: Json, schema: Json) -> Json:
     return schema
 
 
-def _parameters(document: Json, member: Json) -> Json | None:
+def _with_members(document: Json, member: Json) -> Json | None:
     return next((each for each in alternatives(document, member) if each.get("properties")), None)
 
 

@@ -11,25 +11,16 @@ import shlex
 from collections.abc import Mapping
 from typing import Any, Final
 
+from serve_app.console.playground.clients import CLIENTS
 from serve_app.console.playground.schemas import Json
 from serve_app.console.playground.translate import Ask
 
 KEY: Final = "SERVE_APP_API_KEY"
 WIDTH: Final = 88  # columns of a line of Python
 
-# What `create` of the package `openai` has parameters for; anything else goes into `extra_body`.
-OPENAI_CHAT: Final = {
-    "model", "messages", "frequency_penalty", "function_call", "functions", "logit_bias", "logprobs",
-    "max_completion_tokens", "max_tokens", "metadata", "n", "parallel_tool_calls", "presence_penalty",
-    "reasoning_effort", "response_format", "seed", "stop", "stream", "stream_options", "temperature",
-    "tool_choice", "tools", "top_logprobs", "top_p", "user",
+_BASES: Final = {
+    "openai": "/v1", "mindie": "/v1", "databricks": "/serving-endpoints", "ovms": "/v3", "anthropic": "",
 }  # fmt: skip
-OPENAI_TEXT: Final = {
-    "model", "prompt", "best_of", "echo", "frequency_penalty", "logit_bias", "logprobs", "max_tokens", "n",
-    "presence_penalty", "seed", "stop", "stream", "stream_options", "suffix", "temperature", "top_p",
-    "user",
-}  # fmt: skip
-_BASES: Final = {"openai": "/v1", "mindie": "/v1", "databricks": "/serving-endpoints", "ovms": "/v3"}
 
 
 def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
@@ -45,20 +36,19 @@ def curl(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
 
 
 def python(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
-    """A program that asks `server` and prints the answer: with `openai`, or with `requests`."""
+    """A program that asks `server` and prints the answer: with its protocol's package, or with `requests`."""
     if ask.protocol.dialect in _BASES and not ask.protocol.path.startswith("/v2"):
-        return _with_openai(document, ask, server, keys=keys)
+        return _with_client(document, ask, server, keys=keys)
     return _with_requests(document, ask, server, keys=keys)
 
 
-def _with_openai(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
-    chat = ask.protocol.mode == "chat"
-    known = OPENAI_CHAT if chat else OPENAI_TEXT
+def _with_client(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
+    client = CLIENTS[ask.protocol.shape]
     named: dict[str, Any] = {"model": ask.model}
-    named |= {name: value for name, value in ask.body.items() if name in known}
+    named |= {name: value for name, value in ask.body.items() if name in client.known}
     if ask.stream:
         named["stream"] = True
-    extra = {name: value for name, value in ask.body.items() if name not in known}
+    extra = {name: value for name, value in ask.body.items() if name not in client.known}
     if extra:
         named["extra_body"] = extra
     headers = _headers(document, ask, of_client=True)
@@ -68,16 +58,10 @@ def _with_openai(document: Json, ask: Ask, server: str, *, keys: bool) -> str:
     key = f'os.environ["{KEY}"]' if keys else '"none"'
     base = literal(server + _BASES[ask.protocol.dialect])
     text = "import os\n\n" if keys else ""
-    text += f"from openai import OpenAI\n\nclient = OpenAI(base_url={base}, api_key={key})\n"
-    text += f"answer = client.{'chat.' if chat else ''}completions.create(\n{arguments})\n"
-    if ask.stream:
-        piece = "choice.delta.content or choice.delta.tool_calls" if chat else "choice.text"
-        return text + (
-            "for chunk in answer:\n    for choice in chunk.choices:\n"
-            f'        print({piece} or "", end="", flush=True)\nprint()\n'
-        )
-    whole = "choice.message.content or choice.message.tool_calls" if chat else "choice.text"
-    return f"{text}for choice in answer.choices:\n    print({whole})\n"
+    text += f"from {client.name.lower()} import {client.name}\n\n"
+    text += f"client = {client.name}(base_url={base}, api_key={key})\n"
+    text += f"answer = client.{client.call}(\n{arguments})\n"
+    return text + (client.streamed if ask.stream else client.whole)
 
 
 def _with_requests(document: Json, ask: Ask, server: str, *, keys: bool) -> str:

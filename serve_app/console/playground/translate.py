@@ -1,34 +1,45 @@
 """One request in another protocol: the same prompt, and every option that the other protocol also has.
 
 Options are matched by name. What the other protocol does not have, or not with this value, is named and
-left out. Knows no HTTP.
+left out. What shapes of chats write otherwise, the page has written in all of them. Knows no HTTP.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from serve_app.console.playground.options import Option, options_of
+from serve_app.console.playground.options import FORMS, Option, options_of
 from serve_app.console.playground.protocols import Protocol
-from serve_app.console.playground.schemas import Json, members_of
+from serve_app.console.playground.schemas import NESTED, Json, members_of
 
-_SAME: Final = {"max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "stop_words": "stop"}
+_SAME: Final = {
+    "max_new_tokens": "max_tokens", "max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens",
+    "stop_words": "stop", "stop_sequences": "stop", "reasoning.effort": "reasoning_effort",
+    "output_config.effort": "reasoning_effort", "thinking.budget_tokens": "thinking_token_budget",
+}  # fmt: skip
+_THINKING: Final = "thinking.type"
+_BUDGET: Final = "thinking.budget_tokens"
 _SCALE_OF_ITS_OWN: Final = {"priority"}  # a small number is urgent in one protocol, a large one in another
 _SAMPLED: Final = {"temperature", "top_k", "top_p", "typical_p", "seed"}
-_REQUIRED_MAX_TOKENS: Final = 64  # for a protocol that has no default
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A request of the Playground. `body` is what `protocol` wants; `entity` is chosen by a header."""
+    """A request of the Playground.
+
+    `body` is what `protocol` wants; `entity` is chosen by a header. `shapes`: of a chat, what shapes write
+    otherwise: prompt, tools and form by dotted path, for each shape.
+    """
 
     protocol: Protocol
     model: str
     stream: bool
     body: Mapping[str, Any]
     entity: str | None = None
+    shapes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequence[str]]:
@@ -41,43 +52,59 @@ def translated(document: Json, ask: Ask, target: Protocol) -> tuple[Ask, Sequenc
     if target.mode != ask.protocol.mode:
         raise ValueError(f"{ask.protocol.id} and {target.id} do not take the same prompt")
     body: dict[str, Any] = {"model": ask.model} if target.names_model else {}
-    body[target.prompt] = ask.body[ask.protocol.prompt]
+    shaped = ask.shapes[target.shape] if ask.shapes else {target.prompt: ask.body[ask.protocol.prompt]}
     accepted = {_name(each.path): each for each in options_of(document, target, {})}
     members = members_of(document, target).keys()
-    lost = []
+    lost = [path for path in _of_shape(ask) if _place(path, target) not in shaped.keys() & members]
+    for path, value in shaped.items():
+        if path in members:
+            _put(body, path, value)
     for path, value in _options(ask):
         name = _name(path)
-        if path in ("tools", "stream_options"):
-            fits, place = path in members, path
-        else:
-            option = accepted.get(name)
-            fits = option is not None and name not in _SCALE_OF_ITS_OWN and _takes(option, value)
-            place = option.path if option else name
-        if fits:
-            _put(body, place, value)
-        elif path != "stream_options":
+        option = accepted.get(name)
+        if option is not None and name not in _SCALE_OF_ITS_OWN and _takes(option, value):
+            _put(body, option.path, value)
+        elif path != _THINKING or _BUDGET not in dict(_options(ask)):  # a budget says that the model thinks
             lost.append(path)
-    _complete(body, target, ask)
+    _complete(body, accepted.values(), target, ask)
     if "stream" in members and ask.stream:
         body["stream"] = True
-    return Ask(target, ask.model, ask.stream, body, ask.entity), tuple(lost)
+        if target.shape in ("chat", "text") and "stream_options" in members and "stream_options" in ask.body:
+            body["stream_options"] = ask.body["stream_options"]
+    return replace(ask, protocol=target, body=body), tuple(lost)
+
+
+def _of_shape(ask: Ask) -> Iterator[str]:
+    """What the request has of its shape beside its prompt, by dotted path."""
+    paths = ("tools", "tool_choice", FORMS.get(ask.protocol.shape))
+    return (path for path in ask.shapes.get(ask.protocol.shape, ()) if path in paths)
+
+
+def _place(path: str, target: Protocol) -> str:
+    """Where `target` has it."""
+    return FORMS[target.shape] if path in FORMS.values() else path
 
 
 def _options(ask: Ask) -> Iterator[tuple[str, Any]]:
     """The options of a request by dotted path."""
-    own = {"model", "stream", ask.protocol.prompt}
+    own = {"model", "stream", "stream_options", ask.protocol.prompt, *ask.shapes.get(ask.protocol.shape, ())}
     for name, value in ask.body.items():
-        if name == "parameters" and isinstance(value, Mapping):
-            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
-        elif name not in own:
-            yield name, value
+        nested = isinstance(value, Mapping) and name in NESTED
+        for path, each in (
+            ((f"{name}.{inner}", each) for inner, each in value.items()) if nested else [(name, value)]
+        ):
+            if path not in own:
+                yield path, each
 
 
-def _complete(body: dict[str, Any], target: Protocol, ask: Ask) -> None:
+def _complete(body: dict[str, Any], options: Iterable[Option], target: Protocol, ask: Ask) -> None:
     """What one protocol says by leaving a member out, and another one by a member."""
-    if target.dialect == "triton":
-        body.setdefault("max_tokens", _REQUIRED_MAX_TOKENS)
-    elif target.id == "mindie-text":
+    for each in options:
+        if each.required:
+            body.setdefault(each.path, int(each.at_first))
+    if "budget_tokens" in body.get("thinking", {}):
+        body["thinking"].setdefault("type", "enabled")
+    if target.id == "mindie-text":
         parameters = body.get("parameters", {})
         if ask.body.get("temperature") == 0:
             for name in _SAMPLED & parameters.keys():  # greedy, which is the default
@@ -95,13 +122,11 @@ def _takes(option: Option, value: Any) -> bool:
         least, most = option.minimum, option.maximum
         enough = least is None or (value > least if option.above else value >= least)
         return enough and (most is None or value <= most)
-    if option.kind == "choice" and option.choices == ("true", "false"):
-        return isinstance(value, bool)
-    return True
+    return option.kind != "choice" or json.dumps(value) in option.choices
 
 
 def _name(path: str) -> str:
-    name = path.rsplit(".", 1)[-1]
+    name = path.removeprefix("parameters.")
     return _SAME.get(name, name)
 
 

@@ -22,7 +22,15 @@ async def test_the_same_request_in_every_protocol_answers_the_same_when_copied(t
     # MindIE's temperatures are above 0, so the option is named and left out, and its answer is drawn.
     assert {name: text for name, text in ran.items() if "mindie" not in name[0]} == {
         (protocol, language): PARIS
-        for protocol in ("openai-chat", "databricks-chat", "ovms-chat")
+        for protocol in (
+            "openai-chat",
+            "databricks-chat",
+            "ovms-chat",
+            "anthropic-messages",
+            "openai-responses",
+            "databricks-responses",
+            "ovms-responses",
+        )
         for language in ("curl", "python")
     }
     assert all(ran["mindie-chat", language] for language in ("curl", "python"))
@@ -69,6 +77,10 @@ async def by_shell(code: str) -> str:
         for choice in event.get("choices", ()):
             text += choice.get("text") or choice.get("delta", {}).get("content") or ""
         text += event.get("text_output", "")
+        if event.get("type") == "content_block_delta":
+            text += event["delta"].get("text", "")
+        if event.get("type") == "response.output_text.delta":
+            text += event["delta"]
     return text.strip()
 
 

@@ -66,6 +66,7 @@ OPENAI_CHUNK: Final = {
     ],
     "usage": {"prompt_tokens": 3, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 2}},
 }
+TOOL_USE: Final = {"type": "tool_use", "id": "t1", "name": "f", "input": {"x": 1}}
 DELTA: Final = {
     "choice": 0,
     "text": "",
@@ -142,10 +143,143 @@ DELTA: Final = {
             {"text": "y", "finish": "length"},
             id="mindie",
         ),
+        pytest.param(
+            {
+                "choices": [
+                    {
+                        "index": 0,
+                        "delta": {
+                            "content": [
+                                {"type": "reasoning", "summary": [{"type": "summary_text", "text": "r"}]},
+                                {"type": "text", "text": "a"},
+                            ]
+                        },
+                    }
+                ]
+            },
+            {"text": "a", "reasoning": "r"},
+            id="databricks' chat with thoughts",
+        ),
+        pytest.param(
+            {"type": "content_block_start", "index": 2, "content_block": {**TOOL_USE, "input": {}}},
+            {"calls": [{"index": 2, "id": "t1", "name": "f", "arguments": ""}]},
+            id="message, a call begins",
+        ),
+        pytest.param(
+            {
+                "type": "content_block_delta",
+                "index": 2,
+                "delta": {"type": "input_json_delta", "partial_json": '{"x'},
+            },
+            {"calls": [{"index": 2, "id": "", "name": "", "arguments": '{"x'}]},
+            id="message, a call goes on",
+        ),
+        pytest.param(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "a"}},
+            {"text": "a"},
+            id="message, text",
+        ),
+        pytest.param(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": "r"}},
+            {"reasoning": "r"},
+            id="message, thoughts",
+        ),
+        pytest.param(
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 3}},
+            {"finish": "end_turn"},
+            id="message, its end",
+        ),
+        pytest.param(
+            {
+                "type": "response.output_text.delta",
+                "output_index": 1,
+                "delta": "a",
+                "logprobs": [{"token": "a", "logprob": -0.5, "top_logprobs": []}],
+            },
+            {"text": "a", "tokens": [{"text": "a", "logprob": -0.5, "alternatives": []}]},
+            id="response, text",
+        ),
+        pytest.param(
+            {"type": "response.reasoning_text.delta", "output_index": 0, "delta": "r"},
+            {"reasoning": "r"},
+            id="response, thoughts",
+        ),
+        pytest.param(
+            {"type": "response.reasoning_summary_text.delta", "output_index": 0, "delta": "r"},
+            {"reasoning": "r"},
+            id="response, thoughts as a summary",
+        ),
+        pytest.param(
+            {
+                "type": "response.output_item.added",
+                "output_index": 2,
+                "item": {"type": "function_call", "call_id": "c", "name": "f", "arguments": ""},
+            },
+            {"calls": [{"index": 2, "id": "c", "name": "f", "arguments": ""}]},
+            id="response, a call begins",
+        ),
+        pytest.param(
+            {"type": "response.function_call_arguments.delta", "output_index": 2, "delta": '{"x'},
+            {"calls": [{"index": 2, "id": "", "name": "", "arguments": '{"x'}]},
+            id="response, a call goes on",
+        ),
+        pytest.param(
+            {
+                "type": "response.incomplete",
+                "response": {
+                    "status": "incomplete",
+                    "incomplete_details": {"reason": "max_output_tokens"},
+                },
+            },
+            {"finish": "incomplete: max_output_tokens"},
+            id="response, its end",
+        ),
     ],
 )
 async def test_a_piece_of_every_protocol_is_read(modules: Modules, piece: Any, expected: Any) -> None:
     assert await modules.run("deltas.js", "return m.deltasOf(v)", piece) == [DELTA | expected]
+
+
+async def test_a_whole_message_is_read(modules: Modules) -> None:
+    blocks = [{"type": "thinking", "thinking": "r"}, {"type": "text", "text": "a"}, TOOL_USE]
+    message = {"type": "message", "content": blocks, "stop_reason": "tool_use"}
+    assert await modules.run("deltas.js", "return m.deltasOf(v)", message) == [
+        DELTA | {"reasoning": "r"},
+        DELTA | {"text": "a"},
+        DELTA | {"calls": [{"index": 2, "id": "t1", "name": "f", "arguments": '{"x":1}'}]},
+        DELTA | {"finish": "tool_use"},
+    ]
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"type": "message", "content": [{"type": "output_text", "text": text, "logprobs": []}]}
+
+
+async def test_a_whole_response_is_read(modules: Modules) -> None:
+    """Further texts are further choices, as OpenVINO Model Server writes several answers."""
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "r"}]}
+    call = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+    response = {
+        "object": "response",
+        "status": "completed",
+        "error": None,
+        "output": [thought, said("a"), call, thought, said("b")],
+    }
+    assert await modules.run("deltas.js", "return m.problemOf(v)", response) is None
+    assert await modules.run("deltas.js", "return m.deltasOf(v)", response) == [
+        DELTA | {"reasoning": "r"},
+        DELTA | {"text": "a"},
+        DELTA | {"calls": [{"index": 2, "id": "c", "name": "f", "arguments": "{}"}]},
+        DELTA | {"choice": 1, "reasoning": "r"},
+        DELTA | {"choice": 1, "text": "b"},
+        DELTA | {"choice": 1, "finish": "completed"},
+    ]
+
+
+async def test_what_adds_nothing_is_no_delta(modules: Modules) -> None:
+    quiet = [{"type": "ping"}, {"type": "message_stop"}, {"type": "response.created", "response": {}}]
+    for piece in [*quiet, {"type": "message_start", "message": {"content": []}}]:
+        assert await modules.run("deltas.js", "return m.deltasOf(v)", piece) == []
 
 
 async def test_usage_is_read_where_it_is_told(modules: Modules) -> None:
@@ -155,6 +289,18 @@ async def test_usage_is_read_where_it_is_told(modules: Modules) -> None:
         "cached": 2,
     }
     assert await modules.run("deltas.js", "return m.usageOf(v)", {"usage": None}) is None
+    spent = {"input_tokens": 1, "cache_read_input_tokens": 2, "output_tokens": 4}
+    message = {"type": "message_delta", "delta": {}, "usage": spent}
+    used = {"input_tokens": 3, "input_tokens_details": {"cached_tokens": 2}, "output_tokens": 4}
+    response = {"type": "response.completed", "response": {"usage": used}}
+    for piece in (message, response, {"object": "response", "usage": used}):
+        assert await modules.run("deltas.js", "return m.usageOf(v)", piece) == {
+            "prompt": 3,
+            "completion": 4,
+            "cached": 2,
+        }
+    begun = {"type": "response.created", "response": {"usage": None}}
+    assert await modules.run("deltas.js", "return m.usageOf(v)", begun) is None
     mindie = {"text_output": "a", "details": {"generated_tokens": 4}}
     assert await modules.run("deltas.js", "return m.usageOf(v).completion", mindie) == 4
     triton = {"text_output": ["a", "b"], "sequence_length": [3, 2]}
@@ -178,6 +324,14 @@ async def test_usage_is_read_where_it_is_told(modules: Modules) -> None:
         ({"error": "no", "error_type": "Validation"}, {"message": "no", "kind": "Validation", "field": ""}),
         ({"error": "no"}, {"message": "no", "kind": "", "field": ""}),
         ({"choices": []}, None),
+        (
+            {"type": "error", "error": {"type": "overloaded_error", "message": "no"}},
+            {"message": "no", "kind": "overloaded_error", "field": ""},
+        ),
+        (
+            {"type": "response.failed", "response": {"error": {"code": "server_error", "message": "no"}}},
+            {"message": "no", "kind": "server_error", "field": ""},
+        ),
     ],
 )
 async def test_errors_of_every_protocol_are_read(modules: Modules, body: Any, expected: Any) -> None:
@@ -221,7 +375,30 @@ async def test_a_seed_of_64_bits_loses_no_digit(modules: Modules) -> None:
         (
             {"kind": "tools"},
             '[{"type": "function", "function": {"name": "f"}}]',
-            [{"type": "function", "function": {"name": "f"}}],
+            [{"name": "f"}],
+        ),
+        (
+            {"kind": "tools"},
+            '[{"type": "function", "name": "f", "strict": true}]',
+            [{"name": "f", "strict": True}],
+        ),
+        (
+            {"kind": "tools"},
+            '[{"name": "f", "input_schema": {"a": 1}}]',
+            [{"name": "f", "parameters": {"a": 1}}],
+        ),
+        ({"kind": "tools"}, "[]", None),
+        ({"kind": "tool_choice"}, "any", {"word": "required"}),
+        ({"kind": "tool_choice"}, "required", {"word": "required"}),
+        ({"kind": "tool_choice"}, '"none"', {"word": "none"}),
+        ({"kind": "tool_choice"}, '{"type": "auto"}', {"word": "auto"}),
+        ({"kind": "tool_choice"}, '{"type": "tool", "name": "f"}', {"name": "f"}),
+        ({"kind": "tool_choice"}, '{"type": "function", "name": "f"}', {"name": "f"}),
+        ({"kind": "tool_choice"}, '{"type": "function", "function": {"name": "f"}}', {"name": "f"}),
+        (
+            {"kind": "tool_choice"},
+            '{"type": "auto", "x": 1}',
+            {"raw": {"type": "auto", "x": 1}, "shape": None},
         ),
     ],
 )
@@ -260,6 +437,7 @@ async def test_wrong_json_is_said_at_its_place(modules: Modules) -> None:
     [
         (
             {
+                "shape": "chat",
                 "path": "/v1/chat/completions",
                 "streamPath": "/v1/chat/completions",
                 "prompt": "messages",
@@ -309,7 +487,7 @@ async def test_a_request_of_each_form(
     modules: Modules, protocol: dict[str, Any], stream: bool, path: str, body: Any
 ) -> None:
     asked = {"endpoint": "a/b c", "entity": "e", "prompt": "P", "members": [["top_p", 1]], "stream": stream}
-    script = "return m.requestFor({dialect: 'd', ...v.protocol}, v.asked)"
+    script = "return m.requestFor({dialect: 'd', shape: 'text', ...v.protocol}, {...v.asked, said: {}})"
     found = await modules.run("request.js", script, {"protocol": protocol, "asked": asked})
     assert found == {"path": path, "dialect": "d", "entity": "e", "body": body}
 
@@ -356,3 +534,101 @@ async def test_a_call_of_a_tool_comes_in_pieces(modules: Modules) -> None:
         {"name": "g", "arguments": "{}"},
     ]
     assert results == [{"role": "tool", "tool_call_id": "c2", "content": "12 °C"}]
+
+
+CONVERSATION: Final = [
+    {"role": "system", "content": "Be brief"},
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "content": "I look.",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "12 °C"},
+    {"role": "user", "content": "So?"},
+]
+SAID: Final[dict[str, Any]] = {
+    "tools": [{"name": "f", "description": "F", "parameters": {"type": "object"}}, {"name": "g"}],
+    "choice": {"name": "f"},
+    "form": {"schema": {"type": "array"}, "strict": {"strict": True}},
+}
+
+
+async def test_a_conversation_in_every_shape(modules: Modules) -> None:
+    script = "return m.SHAPES.map((shape) => m.written(shape, v.messages, v.said))"
+    chat, messages, responses = await modules.run(
+        "shapes.js", script, {"messages": CONVERSATION, "said": SAID}
+    )
+    schema = {"type": "array"}
+    assert chat == {
+        "messages": CONVERSATION,
+        "tools": [{"type": "function", "function": tool} for tool in SAID["tools"]],
+        "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {
+            "type": "json_schema",
+            "json_schema": {"name": "answer", "schema": schema, "strict": True},
+        },
+    }
+    assert messages == {
+        "system": "Be brief",
+        "messages": [
+            {"role": "user", "content": "Weather?"},
+            {
+                "role": "assistant",
+                "content": [
+                    {"type": "text", "text": "I look."},
+                    {"type": "tool_use", "id": "c1", "name": "f", "input": {"x": 1}},
+                ],
+            },
+            {
+                "role": "user",
+                "content": [
+                    {"type": "tool_result", "tool_use_id": "c1", "content": "12 °C"},
+                    {"type": "text", "text": "So?"},
+                ],
+            },
+        ],
+        "tools": [
+            {"name": "f", "description": "F", "input_schema": {"type": "object"}},
+            {"name": "g", "input_schema": {"type": "object"}},
+        ],
+        "tool_choice": {"type": "tool", "name": "f"},
+        "output_config.format": {"type": "json_schema", "schema": schema},
+    }
+    assert responses == {
+        "instructions": "Be brief",
+        "input": [
+            {"role": "user", "content": "Weather?"},
+            {"role": "assistant", "content": "I look."},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"x": 1}'},
+            {"type": "function_call_output", "call_id": "c1", "output": "12 °C"},
+            {"role": "user", "content": "So?"},
+        ],
+        "tools": [{"type": "function", **tool} for tool in SAID["tools"]],
+        "tool_choice": {"type": "function", "name": "f"},
+        "text.format": {"type": "json_schema", "name": "answer", "schema": schema, "strict": True},
+    }
+
+
+async def test_a_short_question_in_every_shape(modules: Modules) -> None:
+    """Nothing is written that was not said; what only one shape has is in no other."""
+    script = "return m.SHAPES.map((shape) => m.written(shape, v.messages, v.said))"
+    asked = [{"role": "user", "content": "Hello!"}]
+    odd = {"raw": {"type": "auto", "disable_parallel_tool_use": True}, "shape": "messages"}
+    form = {"raw": {"type": "regex", "regex": "a"}, "shape": "chat"}
+    said = {"choice": odd, "form": form}
+    assert await modules.run("shapes.js", script, {"messages": asked, "said": said}) == [
+        {"messages": asked, "response_format": form["raw"]},
+        {"messages": asked, "tool_choice": odd["raw"]},
+        {"input": "Hello!"},
+    ]
+    any_object = {"choice": {"word": "required"}, "form": {}}
+    assert await modules.run("shapes.js", script, {"messages": asked, "said": any_object}) == [
+        {"messages": asked, "tool_choice": "required", "response_format": {"type": "json_object"}},
+        {
+            "messages": asked,
+            "tool_choice": {"type": "any"},
+            "output_config.format": {"type": "json_schema", "schema": {"type": "object"}},
+        },
+        {"input": "Hello!", "tool_choice": "required", "text.format": {"type": "json_object"}},
+    ]

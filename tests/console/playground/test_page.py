@@ -28,6 +28,12 @@ CAPITAL: Final = "What is the capital of France?"
 PARIS: Final = "The capital of France is Paris."
 
 
+async def speak(page: Page, protocol: str) -> None:
+    """Chooses a protocol, and waits for its options."""
+    await page.locator("#protocol").select_option(protocol)
+    await expect(page.locator("#options")).to_have_attribute("data-protocol", protocol)
+
+
 def sent(request: Request) -> dict[str, Any]:
     """The body of a request, as JSON."""
     found: dict[str, Any] = json.loads(request.post_data or "")
@@ -115,8 +121,7 @@ async def test_every_protocol_answers_streamed_or_whole(tab: Page, scripted: Scr
     await open_playground(tab, scripted.url, READER)
     spoken = tab.locator("#protocol option:not([disabled])")
     for protocol in await spoken.evaluate_all("(all) => all.map((each) => each.value)"):
-        await tab.locator("#protocol").select_option(protocol)
-        await expect(tab.locator("#options")).to_have_attribute("data-protocol", protocol)
+        await speak(tab, protocol)
         for stream in (True, False):
             await tab.locator("#stream").set_checked(stream)
             async with tab.expect_request("**/console/api/**") as asked:
@@ -190,8 +195,13 @@ async def test_an_option_out_of_its_range_is_said_before_it_is_sent(tab: Page, s
     await expect(tab.locator(".turn")).to_have_count(0)
 
 
-async def test_tools_are_called_and_answered(tab: Page, demo: Demo) -> None:
+@pytest.mark.parametrize("protocol", ["openai-chat", "anthropic-messages", "openai-responses"])
+@pytest.mark.parametrize("stream", [True, False])
+async def test_tools_are_called_and_answered(tab: Page, demo: Demo, protocol: str, stream: bool) -> None:
+    """What is inserted as an example, and the word for a call, hold in every protocol."""
     await open_playground(tab, demo.url)
+    await speak(tab, protocol)
+    await tab.locator("#stream").set_checked(stream)
     await choose(tab, "Sampling", temperature="0")
     await choose(tab, "Tools", tool_choice="required")
     await tab.locator("[data-for=option-tools]").click()
@@ -201,15 +211,24 @@ async def test_tools_are_called_and_answered(tab: Page, demo: Demo) -> None:
     assert set(json.loads(await call.locator("pre").inner_text())) == {"city"}
     await call.get_by_label("Result").fill('{"celsius": 12}')
     await choose(tab, "Tools", tool_choice="none")
-    async with tab.expect_request("**/console/api/v1/chat/completions") as asked:
+    async with tab.expect_request(lambda request: "/console/api/" in request.url) as asked:
         await ask(tab, "")
-    *_, called, result = sent(await asked.value)["messages"]
-    assert called["tool_calls"][0]["function"]["name"] == "get_weather"
-    assert result == {
-        "role": "tool",
-        "tool_call_id": called["tool_calls"][0]["id"],
-        "content": '{"celsius": 12}',
-    }
+    call_id, name, result_id, result = call_and_result(sent(await asked.value))
+    assert (name, result) == ("get_weather", '{"celsius": 12}')
+    assert call_id == result_id != ""
+    await expect(tab.locator(".turn").last.locator(".answer-text").first).not_to_be_empty()
+
+
+def call_and_result(body: dict[str, Any]) -> tuple[str, str, str, str]:
+    """The last call of a conversation and its result: ids, name and text, in whatever shape."""
+    *_, call, result = body.get("input") or body["messages"]
+    if "input" in body:
+        return call["call_id"], call["name"], result["call_id"], result["output"]
+    if result["role"] == "tool":
+        (called,) = call["tool_calls"]
+        return called["id"], called["function"]["name"], result["tool_call_id"], result["content"]
+    (called,), (returned,) = call["content"], result["content"]
+    return called["id"], called["name"], returned["tool_use_id"], returned["content"]
 
 
 YES_OR_NO: Final = {
@@ -220,10 +239,24 @@ YES_OR_NO: Final = {
 }
 
 
-async def test_an_answer_has_the_form_that_was_asked_for(tab: Page, demo: Demo) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "place"),
+    [
+        ("openai-chat", "response_format"),
+        ("anthropic-messages", "output_config-format"),
+        ("ovms-responses", "text-format"),
+    ],
+)
+async def test_an_answer_has_the_form_that_was_asked_for(
+    tab: Page, demo: Demo, protocol: str, place: str
+) -> None:
     await open_playground(tab, demo.url)
+    await speak(tab, protocol)
     await choose(tab, "Sampling", temperature="0")
-    await choose(tab, "Form of the answer", response_format="json_schema")
+    await tab.locator("#options details", has=tab.locator("summary", has_text="Form of the answer")).evaluate(
+        "(each) => (each.open = true)"
+    )
+    await tab.locator("#format-type").select_option("json_schema")
     await tab.locator("[data-for=format-schema]").click()
     assert json.loads(await tab.locator("#format-schema").input_value())["type"] == "object"
     await tab.locator("#format-schema").fill(json.dumps(YES_OR_NO))
@@ -232,7 +265,7 @@ async def test_an_answer_has_the_form_that_was_asked_for(tab: Page, demo: Demo) 
     assert json.loads(await answer.inner_text())["answer"] in ("yes", "no")
     await tab.locator("#format-schema").fill("{")
     await tab.locator("#prompt").focus()  # whoever leaves a field learns what is wrong in it
-    await expect(tab.locator("#option-response_format-problem")).to_contain_text("must be JSON")
+    await expect(tab.locator(f"#option-{place}-problem")).to_contain_text("must be JSON")
 
 
 async def test_the_tab_keeps_the_conversation_and_no_other_tab_has_it(tab: Page, scripted: Scripted) -> None:
@@ -241,8 +274,7 @@ async def test_the_tab_keeps_the_conversation_and_no_other_tab_has_it(tab: Page,
     await tab.locator("summary", has_text="System prompt").click()
     await tab.locator("#system").fill("Be brief")
     await choose(tab, "Sampling", temperature="0.5")
-    await tab.locator("#protocol").select_option("mindie-chat")
-    await expect(tab.locator("#options")).to_have_attribute("data-protocol", "mindie-chat")
+    await speak(tab, "mindie-chat")
     await ask(tab, "Hello!")
     await tab.locator("#prompt").fill("half a thou")
     await tab.reload()

@@ -5,8 +5,9 @@ import { MarkdownView } from "./markdown.js";
 import { TokenView } from "./tokens.js";
 
 /**
- * @typedef {{text: string, reasoning: string, calls: {id: string, name: string, arguments: string, result: string}[],
- *   tokens: import("./deltas.js").Token[], finish: string | null}} Choice
+ * @typedef {{text: string, reasoning: string,
+ *   calls: {index: number, id: string, name: string, arguments: string, result: string}[],
+ *   tokens: import("./delta.js").Token[], finish: string | null}} Choice
  */
 
 /** What arrived so far, by choice. Plain data, which a tab keeps. */
@@ -14,7 +15,7 @@ export class Answer {
   /** @type {Choice[]} */
   choices = [];
 
-  /** @param {import("./deltas.js").Delta} delta */
+  /** @param {import("./delta.js").Delta} delta */
   add(delta) {
     while (this.choices.length <= delta.choice) this.choices.push(emptyChoice());
     const choice = this.choices[delta.choice];
@@ -53,10 +54,10 @@ function emptyChoice() {
   return { text: "", reasoning: "", calls: [], tokens: [], finish: null };
 }
 
-/** A stream tells a call's id and name once and its arguments in pieces. */
+/** A stream tells a call's id and name once and its arguments in pieces. Some number calls among other things. */
 function addCall(calls, piece) {
-  while (calls.length <= piece.index) calls.push({ id: "", name: "", arguments: "", result: "" });
-  const call = calls[piece.index];
+  let call = calls.find((each) => each.index === piece.index);
+  if (!call) calls.push((call = { index: piece.index, id: "", name: "", arguments: "", result: "" }));
   call.id ||= piece.id;
   call.name ||= piece.name;
   call.arguments += piece.arguments;

@@ -29,7 +29,7 @@ export class Refused extends Error {
  * Sends a request and tells what arrives.
  *
  * @param {Request} request
- * @param {{facts: (facts: Facts) => void, delta: (delta: import("./deltas.js").Delta) => void,
+ * @param {{facts: (facts: Facts) => void, delta: (delta: import("./delta.js").Delta) => void,
  *   usage: (usage: import("./deltas.js").Usage) => void}} told is called in the order of arrival
  * @param {AbortSignal} signal ends the request, and the server then frees what it holds
  * @throws {Refused} for an error of the server; DOMException AbortError when stopped

@@ -19,7 +19,10 @@ export class CodeDialog {
     this.#part("copy").addEventListener("click", () => this.#copy());
   }
 
-  /** @param {{protocol: string, model: string, task: string, entity: string, stream: boolean, body: any}} asked */
+  /**
+   * @param {{protocol: string, model: string, task: string, entity: string, stream: boolean, body: any,
+   *   shapes: Record<string, Record<string, any>>}} asked `shapes`: what other shapes of chats write otherwise
+   */
   async open(asked) {
     const body = new URLSearchParams({ request: toJson(asked) });
     const headers = { "x-csrf-token": this.#csrf };

@@ -5,11 +5,12 @@
  * Knows no network and no page.
  */
 
+import { deltaWith, listedTokens } from "./delta.js";
+import { isOfMessage, messageDeltas, messageUsage } from "./message_events.js";
+import { isOfResponse, responseDeltas, responseProblem, responseUsage } from "./response_events.js";
+
 /**
- * @typedef {{text: string, logprob: number | null, alternatives: {text: string, logprob: number}[]}} Token
- * @typedef {{index: number, id: string, name: string, arguments: string}} CallPiece
- * @typedef {{choice: number, text: string, reasoning: string, calls: CallPiece[], tokens: Token[],
- *   finish: string | null}} Delta
+ * @typedef {import("./delta.js").Delta} Delta
  * @typedef {{prompt: number | null, completion: number, cached: number}} Usage
  * @typedef {{message: string, kind: string, field: string}} Problem
  */
@@ -23,7 +24,8 @@
 export function deltasOf(piece) {
   if (Array.isArray(piece?.choices)) return piece.choices.map(ofChoice);
   if (piece?.text_output !== undefined) return ofTensors(piece);
-  return [];
+  if (isOfMessage(piece)) return messageDeltas(piece);
+  return isOfResponse(piece) ? responseDeltas(piece) : [];
 }
 
 /**
@@ -35,6 +37,8 @@ export function deltasOf(piece) {
  */
 export function usageOf(piece, isWhole = false) {
   const { usage, details } = piece ?? {};
+  if (isOfMessage(piece)) return messageUsage(piece);
+  if (isOfResponse(piece)) return responseUsage(piece);
   if (usage?.completion_tokens !== undefined) {
     const cached = usage.prompt_tokens_details?.cached_tokens ?? 0;
     return { prompt: usage.prompt_tokens ?? null, completion: usage.completion_tokens, cached };
@@ -54,6 +58,7 @@ export function usageOf(piece, isWhole = false) {
  */
 export function problemOf(body) {
   if (body === null || typeof body !== "object") return null;
+  if (isOfResponse(body)) return responseProblem(body);
   if (typeof body.error === "string") {
     return { message: body.error, kind: body.error_type ?? "", field: "" };
   }
@@ -70,10 +75,11 @@ export function problemOf(body) {
 function ofChoice(choice) {
   const said = choice.delta ?? choice.message ?? {};
   const calls = said.tool_calls ?? (said.function_call ? [{ index: 0, function: said.function_call }] : []);
+  const parts = Array.isArray(said.content) ? said.content : [];
   return {
     choice: choice.index ?? 0,
-    text: said.content ?? choice.text ?? "",
-    reasoning: said.reasoning_content ?? said.reasoning ?? "",
+    text: Array.isArray(said.content) ? textOf(parts) : (said.content ?? choice.text ?? ""),
+    reasoning: said.reasoning_content ?? said.reasoning ?? textOf(parts.flatMap((part) => part.summary ?? [])),
     calls: (calls ?? []).map((call, position) => ({
       index: call.index ?? position,
       id: call.id ?? "",
@@ -87,29 +93,21 @@ function ofChoice(choice) {
 
 function ofTensors(piece) {
   const texts = [piece.text_output].flat();
-  return texts.map((text, position) => ({
-    choice: piece.sequence_index ?? position,
-    text,
-    reasoning: "",
-    calls: [],
-    // One event is one token; of a whole answer the texts of single tokens are not told.
-    tokens:
-      typeof piece.output_log_probs === "number"
-        ? [{ text, logprob: piece.output_log_probs, alternatives: [] }]
-        : [],
-    finish: piece.details?.finish_reason ?? null,
-  }));
+  const logprob = piece.output_log_probs;
+  return texts.map((text, position) =>
+    deltaWith({
+      choice: piece.sequence_index ?? position,
+      text,
+      // One event is one token; of a whole answer the texts of single tokens are not told.
+      tokens: typeof logprob === "number" ? [{ text, logprob, alternatives: [] }] : [],
+      finish: piece.details?.finish_reason ?? null,
+    }),
+  );
 }
 
 /** Log-probabilities in the form of chats, or in the older one of completions. */
 function tokensOf(logprobs) {
-  if (Array.isArray(logprobs?.content)) {
-    return logprobs.content.map((token) => ({
-      text: token.token,
-      logprob: token.logprob,
-      alternatives: (token.top_logprobs ?? []).map((other) => ({ text: other.token, logprob: other.logprob })),
-    }));
-  }
+  if (Array.isArray(logprobs?.content)) return listedTokens(logprobs.content);
   if (Array.isArray(logprobs?.tokens)) {
     return logprobs.tokens.map((text, position) => ({
       text,
@@ -121,6 +119,11 @@ function tokensOf(logprobs) {
     }));
   }
   return [];
+}
+
+/** The texts of parts of a content; others have none. */
+function textOf(parts) {
+  return parts.map((part) => part.text ?? "").join("");
 }
 
 function asText(value) {

@@ -6,22 +6,29 @@
  */
 
 import { wholeNumber } from "./json_text.js";
+import { readChoice, readTools } from "./tools.js";
+
+/** What each shape of chats writes in its own way, by the kind of its control. */
+const SAID = { tools: "tools", tool_choice: "choice", format: "form" };
 
 /**
  * Checks every control and says at each what is wrong with it.
  *
  * @param {HTMLElement} form
- * @returns {{members: [string, any][], wrong: HTMLElement[]}}
+ * @returns {{members: [string, any][], said: import("./tools.js").Said, wrong: HTMLElement[]}}
  */
 export function readOptions(form) {
   const members = [];
+  const said = {};
   const wrong = [];
   for (const control of form.querySelectorAll("[data-kind]")) {
     const { value, isRight } = checkControl(control);
+    const name = SAID[control.dataset.kind];
     if (!isRight) wrong.push(control);
+    else if (value !== undefined && name) said[name] = value;
     else if (value !== undefined) members.push([control.dataset.path, value]);
   }
-  return { members, wrong };
+  return { members, said, wrong };
 }
 
 /**
@@ -101,15 +108,10 @@ const READERS = {
     const words = (control.dataset.words ?? "").split(" ");
     return words.includes(text.trim()) ? text.trim() : json(text);
   },
-  tools(text) {
-    const tools = json(text);
-    if (!Array.isArray(tools)) throw new Error("must be a list of tools");
-    tools.forEach((tool, at) => {
-      if (tool?.type !== "function" || typeof tool.function?.name !== "string") {
-        throw new Error(`tool ${at + 1} must be {"type": "function", "function": {"name": ...}}`);
-      }
-    });
-    return tools.length > 0 ? tools : undefined;
+  tools: (text) => readTools(json(text)),
+  tool_choice(text, control) {
+    const isWord = /^[a-z]+$/.test(text.trim()); // of this protocol or of another one
+    return readChoice(isWord ? text.trim() : json(text), control.form?.dataset.shape);
   },
 };
 
@@ -118,12 +120,12 @@ function format(group) {
   const type = group.querySelector("[data-part=type]").value;
   const text = group.querySelector("[data-part=schema]").value;
   if (type === "") return undefined;
-  if (type === "json_object") return { type };
+  if (type === "json_object") return {};
   if (text.trim() === "") throw new Error(type === "json_schema" ? "needs a JSON Schema" : "needs the form as JSON");
   const value = json(text);
-  if (type !== "json_schema") return value;
+  if (type !== "json_schema") return { raw: value, shape: group.form?.dataset.shape };
   const strict = group.querySelector("[data-part=strict]").checked;
-  return { type, json_schema: { name: "answer", schema: value, ...(strict ? { strict } : {}) } };
+  return { schema: value, strict: strict ? { strict } : {} };
 }
 
 function json(text) {

@@ -2,13 +2,13 @@
 
 import { CodeDialog } from "./code.js";
 import { Pane } from "./pane.js";
-import { protocolOf, requestFor } from "./request.js";
+import { inEveryShape, protocolOf, requestFor } from "./request.js";
 import { checkControl, readOptions } from "./options.js";
 import { load, save } from "./store.js";
 import { Turn } from "./turn.js";
 
 const MOST_PANES = 2;
-const FORMS = ["response_format", "structured_outputs", "guided_"]; // of answers that are no Markdown
+const FORMS = ["structured_outputs", "guided_"]; // of answers that are no Markdown
 const page = document.getElementById("playground");
 const csrf = document.querySelector('meta[name="csrf-token"]').content;
 
@@ -93,7 +93,7 @@ class Playground {
     this.#show();
     this.#say("Asking.");
     const runs = asks.map(async ([pane, asked]) => {
-      const request = { ...this.#request(spec, pane, asked), csrf };
+      const request = { ...requestFor(spec.protocol, this.#parts(spec, pane, asked)), csrf };
       const turn = new Turn(asked, spec.form);
       pane.add(turn);
       return turn.run(request, spec.stream, this.#running.signal);
@@ -108,7 +108,7 @@ class Playground {
   /** What all columns share; null if an option is wrong, which the form then says. */
   #spec() {
     const form = document.getElementById("options");
-    const { members, wrong } = readOptions(form);
+    const { members, said, wrong } = readOptions(form);
     if (wrong.length > 0) {
       wrong[0].closest("details")?.setAttribute("open", "");
       (wrong[0].querySelector("textarea, select, input") ?? wrong[0]).focus();
@@ -116,9 +116,9 @@ class Playground {
       return null;
     }
     const protocol = protocolOf(form.dataset);
-    const isForm = members.some(([path]) => FORMS.some((name) => path.startsWith(name)));
+    const isForm = said.form !== undefined || members.some(([path]) => FORMS.some((name) => path.startsWith(name)));
     const kind = protocol.mode === "text" || isForm ? "text" : "markdown";
-    return { protocol, members, form: kind, stream: this.#stream.checked, system: this.#system.value };
+    return { protocol, members, said, form: kind, stream: this.#stream.checked, system: this.#system.value };
   }
 
   /** What a person adds to one column's conversation. */
@@ -128,14 +128,12 @@ class Playground {
     return [...pane.results(), ...said];
   }
 
-  /** `before`: how many turns of the column go ahead; all, if it is not said. */
-  #request({ protocol, members, stream, system }, pane, asked, before) {
+  /** What a request is made of. `before`: how many turns of the column go ahead; all, if it is not said. */
+  #parts({ protocol, members, said, stream, system }, pane, asked, before) {
     const { endpoint, entity } = pane;
-    if (protocol.mode === "text") {
-      return requestFor(protocol, { endpoint, entity, prompt: asked.at(-1).content, members, stream });
-    }
     const begin = system.trim() === "" ? [] : [{ role: "system", content: system }];
-    return requestFor(protocol, { endpoint, entity, prompt: [...begin, ...pane.messages(before), ...asked], members, stream });
+    const prompt = protocol.mode === "text" ? asked.at(-1).content : [...begin, ...pane.messages(before), ...asked];
+    return { endpoint, entity, prompt, members, said, stream };
   }
 
   #stop() {
@@ -167,10 +165,11 @@ class Playground {
     const isLast = typed.length === 0 && pane.turns.length > 0; // nothing is typed: the last request again
     const asked = isLast ? pane.turns.at(-1).asked : typed;
     const before = isLast ? pane.turns.length - 1 : undefined;
-    const said = asked.length > 0 ? asked : this.#asked(spec, pane, example);
-    const { entity, body } = this.#request(spec, pane, said, before);
+    const parts = this.#parts(spec, pane, asked.length > 0 ? asked : this.#asked(spec, pane, example), before);
+    const { entity, body } = requestFor(spec.protocol, parts);
     const { endpoint: model, task } = pane;
-    await this.#code.open({ protocol: spec.protocol.id, model, task, entity, stream: spec.stream, body });
+    const shapes = inEveryShape(spec.protocol, parts);
+    await this.#code.open({ protocol: spec.protocol.id, model, task, entity, stream: spec.stream, body, shapes });
   }
 
   #addPane() {

@@ -34,7 +34,7 @@ export class TokenView {
     this.#row.addEventListener("focusin", (event) => this.#show(event.target));
   }
 
-  /** @param {import("./deltas.js").Token[]} tokens all of them */
+  /** @param {import("./delta.js").Token[]} tokens all of them */
   update(tokens) {
     for (const token of tokens.slice(this.#tokens.length)) this.#append(token);
   }

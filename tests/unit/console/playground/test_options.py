@@ -12,11 +12,17 @@ from serve_app.console.playground.schemas import members_of
 from tests.support.openapi import fake_document
 
 DOCUMENT: Final[dict[str, Any]] = fake_document()
-# Members that the page itself writes, and names that have a newer one.
+# Members that the page itself writes, and names that have another one.
 NOT_OPTIONS: Final = {
-    "model", "messages", "prompt", "text_input", "id", "stream", "stream_options", "tools", "functions",
-    "function_call", "max_completion_tokens",
+    "model", "messages", "system", "input", "instructions", "prompt", "text_input", "id", "stream",
+    "stream_options", "tools",
 }  # fmt: skip
+OTHER_NAMES: Final = {
+    "chat": {"functions", "function_call", "max_completion_tokens"},
+    "messages": {"stop", "output_format"},
+    "responses": {"response_format"},
+    "text": {"max_completion_tokens"},
+}
 
 
 def option(protocol: str, path: str) -> Option:
@@ -31,7 +37,7 @@ def option(protocol: str, path: str) -> Option:
 def test_every_member_of_a_body_has_a_control_once(protocol: Protocol) -> None:
     shown = [each.path for group in groups_of(DOCUMENT, protocol, {}) for each in group.options]
     assert len(shown) == len(set(shown))
-    assert set(shown) == members_of(DOCUMENT, protocol).keys() - NOT_OPTIONS
+    assert set(shown) == (members_of(DOCUMENT, protocol).keys() - NOT_OPTIONS - OTHER_NAMES[protocol.shape])
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda p: p.id)
@@ -83,8 +89,18 @@ def test_bounds_in_words() -> None:
         ("openai-chat", "logit_bias", "json"),
         ("openai-chat", "guided_json", "json"),
         ("openai-chat", "logits_processors", "json"),
-        ("openai-chat", "tool_choice", "json"),
+        ("openai-chat", "tool_choice", "tool_choice"),
         ("ovms-chat", "response_format", "format"),
+        ("anthropic-messages", "tool_choice", "tool_choice"),
+        ("anthropic-messages", "output_config.format", "format"),
+        ("anthropic-messages", "output_config.effort", "choice"),
+        ("anthropic-messages", "thinking.budget_tokens", "number"),
+        ("anthropic-messages", "stop_sequences", "lines"),
+        ("databricks-chat", "thinking.type", "choice"),
+        ("openai-responses", "text.format", "format"),
+        ("openai-responses", "reasoning.effort", "choice"),
+        ("ovms-responses", "text.verbosity", "choice"),
+        ("ovms-responses", "best_of", "number"),
         ("databricks-chat", "reasoning_effort", "choice"),
         ("triton-text", "return_log_probs", "choice"),
         ("triton-text", "stop_words", "lines"),
@@ -96,6 +112,7 @@ def test_the_kind_of_a_control_follows_from_the_schema(protocol: str, path: str,
 
 def test_words_that_a_member_takes_beside_json() -> None:
     assert option("openai-chat", "tool_choice").choices == ("auto", "none", "required")
+    assert option("anthropic-messages", "tool_choice").choices == ("auto", "any", "none")
     assert option("openai-chat", "early_stopping").choices == ("true", "false", '"never"')
 
 
@@ -115,7 +132,12 @@ def test_a_default_of_the_model_is_shown_where_the_protocol_takes_it() -> None:
 
 def test_only_what_a_protocol_demands_is_required() -> None:
     required = {(p.id, each.path) for p in PROTOCOLS for each in options_of(DOCUMENT, p, {}) if each.required}
-    assert required == {("triton-text", "max_tokens")}
+    assert required == {("triton-text", "max_tokens"), ("anthropic-messages", "max_tokens")}
+
+
+def test_an_option_of_an_object_is_called_by_both_names() -> None:
+    assert option("mindie-text", "parameters.top_p").name == "top_p"
+    assert option("openai-responses", "reasoning.effort").name == "reasoning.effort"
 
 
 def test_which_protocols_an_endpoint_speaks() -> None:
@@ -124,6 +146,10 @@ def test_which_protocols_an_endpoint_speaks() -> None:
         "databricks-chat",
         "mindie-chat",
         "ovms-chat",
+        "anthropic-messages",
+        "openai-responses",
+        "databricks-responses",
+        "ovms-responses",
         "openai-text",
         "ovms-text",
         "mindie-text",

@@ -9,13 +9,16 @@ import shlex
 from typing import Any, Final
 
 import pytest
+from anthropic.resources.messages import Messages
 from hypothesis import given
 from hypothesis import strategies as st
 from openai.resources.chat.completions import Completions as ChatCompletions
 from openai.resources.completions import Completions
+from openai.resources.responses import Responses
 
-from serve_app.console.playground.protocols import PROTOCOLS, Protocol, protocol_named
-from serve_app.console.playground.snippets import OPENAI_CHAT, OPENAI_TEXT, curl, literal, python
+from serve_app.console.playground.clients import CLIENTS
+from serve_app.console.playground.protocols import PROTOCOLS, Protocol, Shape, protocol_named
+from serve_app.console.playground.snippets import curl, literal, python
 from serve_app.console.playground.translate import Ask
 from tests.support.openapi import fake_document
 
@@ -74,9 +77,17 @@ def test_python_is_a_program_that_has_every_value(protocol: Protocol, stream: bo
     assert max(len(line) for line in text.splitlines() if HOSTILE[:4] not in line) < 120
 
 
-def test_what_goes_into_the_clients_own_parameters_is_what_it_has() -> None:
-    assert set(inspect.signature(ChatCompletions.create).parameters) > OPENAI_CHAT
-    assert set(inspect.signature(Completions.create).parameters) > OPENAI_TEXT
+CREATES: Final[dict[Shape, Any]] = {
+    "chat": ChatCompletions.create,
+    "text": Completions.create,
+    "responses": Responses.create,
+    "messages": Messages.create,
+}
+
+
+@pytest.mark.parametrize("shape", CREATES)
+def test_what_goes_into_the_clients_own_parameters_is_what_it_has(shape: Shape) -> None:
+    assert set(inspect.signature(CREATES[shape]).parameters) > CLIENTS[shape].known
 
 
 @pytest.mark.parametrize(
