@@ -75,6 +75,7 @@ def load(config: ModelConfig, progress: Progress) -> LoadedReplica:
         sampling_defaults=generation_defaults(folder, config),
         has_chat_template=encoder.template is not None,
         has_fim=encoder.fim is not None,
+        limits_thoughts=encoder.answers.limits_thoughts(tokenizer),
         dtype=str(model.dtype).removeprefix("torch."),
         quantization=config.quantization,
         device=str(model.device),

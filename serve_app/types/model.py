@@ -23,6 +23,7 @@ class ModelInfo:
     sampling_defaults: SamplingDefaults = NO_DEFAULTS
     has_chat_template: bool
     has_fim: bool
+    limits_thoughts: bool = True  # whether a budget can end them, should it think
     dtype: str
     quantization: str = "none"  # of the weights of linear layers: none, int8 or int4
     device: str

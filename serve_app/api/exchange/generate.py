@@ -35,6 +35,7 @@ IGNORED_FIELDS: Final = "x-ignored-fields"
 MAX_IGNORED_NAMES: Final = 20  # listed in that header
 _SAFE_NAME: Final = re.compile(r"[A-Za-z0-9_$-]{1,64}")  # each part of a name with dots
 _MAX_NAME_CHARS: Final = 256
+_BUDGET: Final = "thinking_tokens"  # as replicas call a budget of thoughts
 
 
 class GenerateRoute:
@@ -101,7 +102,8 @@ class GenerateExchange(Exchange[Call]):
         return call.renderer(self._context.id, replace(info, name=entity.name))
 
     def _headers(self, call: Call) -> dict[str, str]:
-        return answer_headers(call.ignored, self._dialect.stream_type if call.stream else "application/json")
+        stream_type = self._dialect.stream_type if call.stream else "application/json"
+        return answer_headers(self._context.ignored, stream_type)
 
 
 def _ignore(entity: ServedEntity, info: ModelInfo) -> None:
@@ -130,6 +132,7 @@ async def under_way(
     async with services.meter.admit(endpoint, lambda: most_used(endpoint, requests), context) as metered:
 
         def to(each: ServedEntity, info: ModelInfo) -> list[GenerateRequest]:
+            context.ignored = _ignored_by(info, call)
             asked(each, info)
             record = replace(metered.record, entity=each.name) if call.stream else None
             return [replace(call.fit(request, info), model=each.app, record=record) for request in requests]
@@ -164,6 +167,14 @@ async def under_way(
             raise
         finally:
             services.metrics.tokens(context.endpoint, context.entity, metered.usage)
+
+
+def _ignored_by(info: ModelInfo, call: Call) -> tuple[str, ...]:
+    """Fields of which nothing comes, some of them only with this model."""
+    has_budget = any(request.thinking_tokens is not None for request in call.requests)
+    if not has_budget or info.limits_thoughts:
+        return call.ignored
+    return (*call.ignored, call.names.get(_BUDGET, _BUDGET))
 
 
 def _complete(

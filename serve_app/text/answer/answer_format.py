@@ -39,6 +39,10 @@ class AnswerFormat:
         space = COMPACT if compact_json else SPACE
         return cls(find_tool_format(tools, tokenizer), find_reasoning_format(reasoning, tokenizer), space)
 
+    def limits_thoughts(self, tokenizer: Tokenizer) -> bool:
+        """Whether a budget can end the model's thoughts, which it does by the token behind them."""
+        return self.reasoning is None or tokenizer.token_id(self.reasoning.close) is not None
+
 
 class AnswerReader:
     """What the answers to one request look like: makes their grammar and their parsers."""

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +24,7 @@ from serve_app.errors import (
     ServeError,
     Unavailable,
 )
-from tests.support.fakes_backend import WORDS, FakeBackend
+from tests.support.fakes_backend import WORDS, FakeBackend, model_info
 from tests.support.gateway import (
     CHAT,
     COMPLETIONS,
@@ -306,6 +308,31 @@ async def test_unknown_fields_are_listed_sanitised_and_bounded():
         assert answer.headers["x-ignored-fields"] == "logprob_start, ?, ?"
         many = await g.chat(**{f"f{i}": 1 for i in range(500)})
         assert many.headers["x-ignored-fields"].endswith(", f19, ...")
+
+
+SAID = [{"role": "user", "content": "Hi"}]
+BUDGET = {"type": "enabled", "budget_tokens": 9}
+BUDGETS: dict[str, tuple[dict[str, Any], str]] = {
+    CHAT: ({"messages": SAID, "thinking_token_budget": 9}, "thinking_token_budget"),
+    "/v1/responses": ({"input": "Hi", "thinking_token_budget": 9}, "thinking_token_budget"),
+    "/v1/messages": ({"messages": SAID, "max_tokens": 9, "thinking": BUDGET}, "thinking.budget_tokens"),
+    "/serving-endpoints/demo/invocations": ({"messages": SAID, "thinking": BUDGET}, "thinking.budget_tokens"),
+}
+
+
+@pytest.mark.parametrize("path", BUDGETS)
+@pytest.mark.parametrize(("stream", "alive_s"), [(False, 0), (True, 0), (True, 1)])
+async def test_a_budget_that_ends_no_thoughts_is_listed_by_the_clients_name(path, stream, alive_s):
+    body, name = BUDGETS[path]
+    model = {} if "invocations" in path else {"model": "demo"}
+    for limits_thoughts, listed in ((True, None), (False, name)):
+        backend = FakeBackend(infos=[replace(model_info(), limits_thoughts=limits_thoughts)])
+        async with gateway(backend, sse_keepalive_s=alive_s) as g:
+            answer = await g.post(path, {**model, **body, "stream": stream})
+            assert answer.status_code == 200, answer.text
+            assert answer.headers.get("x-ignored-fields") == listed
+            without = {name: value for name, value in body.items() if not name.startswith("thinking")}
+            assert "x-ignored-fields" not in (await g.post(path, {**model, **without})).headers
 
 
 @pytest.mark.parametrize("name", ["X-Request-Disconnect-Disabled", "x-request-timeout-seconds"])

@@ -135,7 +135,7 @@ ANSWER: Final[Mapping[str, Told]] = {
 
 THINKING_TOKENS: Final = (
     "default none; after so many tokens of thoughts the model has to answer, where the marks around its "
-    "thoughts are tokens"
+    "thoughts are tokens; elsewhere ignored and listed"
 )
 # Of `TemplatingFields`.
 TEMPLATING: Final[Mapping[str, Told]] = {

@@ -95,6 +95,15 @@ def test_calls_in_thoughts_are_none_and_those_after_them_are(folder: Path) -> No
     assert (off.reasoning, off.text) == ("", "HmHi")
 
 
+@pytest.mark.parametrize(("reasoning", "limits"), [("none", True), ("think", True), ("magistral", False)])
+def test_a_budget_ends_thoughts_whose_end_is_a_token(folder: Path, reasoning: str, limits: bool) -> None:
+    tokenizer = Tokenizer.load(folder, chat_template=LLAMA3)
+    format = AnswerFormat.find(tokenizer, tools="none", reasoning=reasoning, compact_json=False)
+    assert format.limits_thoughts(tokenizer) is limits
+    mine, _ = reader(folder, asked(thinking_tokens=3), end="[THINK]<think>", reasoning=reasoning)
+    assert (mine.grammar() is not None) is (limits and reasoning != "none")
+
+
 def grammar(found: tuple[AnswerReader, Tokenizer]) -> str | None:
     made = found[0].grammar()
     return None if made is None else made.text
