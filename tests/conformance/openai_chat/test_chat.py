@@ -242,6 +242,54 @@ async def test_masks_that_exclude_every_token_are_an_error_of_their_fields(clien
     assert "no_repeat_ngram" in error_of(found)["message"]
 
 
+PATTERN = '[+-]"[a-c]{2}"\\n'
+CUSTOM = {
+    "type": "custom",
+    "custom": {
+        "name": "p",
+        "format": {"type": "grammar", "grammar": {"syntax": "regex", "definition": PATTERN}},
+    },
+}
+
+
+@module_loop
+@pytest.mark.own_server
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "custom", "custom": {"name": "p"}},
+        {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [CUSTOM]}},
+    ],
+    ids=["required", "named", "among"],
+)
+async def test_a_forced_call_of_a_custom_tool_is_a_text_of_its_form(
+    client: httpx.AsyncClient, choice: Any
+) -> None:
+    """Whole, and in a stream."""
+    fields = {"tools": [CUSTOM], "tool_choice": choice, "seed": 1, "max_tokens": 60}
+    found = await ROUTE.ask(client, **fields)
+    assert "x-ignored-fields" not in found.headers
+    (call,) = found.json()["choices"][0]["message"]["tool_calls"]
+    assert (call["type"], call["custom"]["name"]) == ("custom", "p")
+    assert re.fullmatch(PATTERN, call["custom"]["input"])
+    streamed = events((await ROUTE.ask(client, stream=True, **fields)).text)
+    pieces = [piece for event in streamed for piece in event["choices"][0]["delta"].get("tool_calls", ())]
+    assert "".join(piece["custom"]["input"] for piece in pieces) == call["custom"]["input"]
+
+
+@module_loop
+@pytest.mark.own_server
+async def test_a_form_that_is_no_regular_expression_is_an_error_of_the_tools(
+    client: httpx.AsyncClient,
+) -> None:
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "(a"}}
+    tools = [{"type": "custom", "custom": {"name": "p", "format": form}}]
+    found = await ROUTE.ask(client, tools=tools, tool_choice="required")
+    assert found.status_code == 400
+    assert error_of(found)["param"] == "tools"
+
+
 @pytest.mark.parametrize("path", [CHAT, "/openai" + CHAT])
 @pytest.mark.parametrize("setting", ["openai", "mindie"])
 async def test_the_route_is_openais_by_setting_or_prefix(path: str, setting: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import httpx
@@ -34,6 +35,7 @@ SCHEMA = {"type": "json_schema", "name": "a", "schema": {"type": "object"}}
 USER = {"role": "user", "content": "x"}
 PART = {"type": "input_text", "text": "a"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
+LARK = {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}
 CUSTOM_CALL = {"type": "custom_tool_call", "call_id": "c1", "name": "patch", "input": "+a"}
 CALL_OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "5"}
 
@@ -314,7 +316,7 @@ async def test_what_nothing_comes_of_is_listed() -> None:
     fields = {
         "store": True, "max_tool_calls": 3, "service_tier": "flex", "text": {"verbosity": "high"},
         "include": ["reasoning.encrypted_content"], "nonsense": 1, "background": False,
-        "tools": [TOOL, {"type": "web_search"}, {**CUSTOM, "format": {"type": "grammar"}}],
+        "tools": [TOOL, {"type": "web_search"}, {**CUSTOM, "format": LARK}],
     }  # fmt: skip
     async with gateway(FakeBackend()) as g:
         found = await g.post(ROUTE.path, ROUTE.body(model="demo", **fields))
@@ -469,6 +471,18 @@ async def test_a_forced_call_of_a_custom_tool_is_its_text(client: httpx.AsyncCli
     deltas = [e.delta for e in events if e.type == "response.custom_tool_call_input.delta"]
     assert whole.input
     assert "".join(deltas) == whole.input == events[-1].response.output[0].input
+
+
+@module_loop
+@pytest.mark.own_server
+async def test_a_forced_text_matches_a_regular_expression(client: httpx.AsyncClient) -> None:
+    form = {"type": "grammar", "syntax": "regex", "definition": '[+-]"[a-c]{2}"\\n'}
+    reply = await ROUTE.ask(
+        client, tools=[{**CUSTOM, "format": form}], tool_choice="required", seed=1, max_output_tokens=60
+    )
+    assert "x-ignored-fields" not in reply.headers
+    (call,) = reply.json()["output"]
+    assert re.fullmatch(form["definition"], call["input"])
 
 
 @module_loop

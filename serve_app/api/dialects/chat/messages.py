@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import pydantic_core
 
+from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT
 from serve_app.api.edge.body import check_finite
 from serve_app.errors import InvalidBody, InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
@@ -22,13 +23,16 @@ _OF_ALL: Final = ("role", "content", "tool_calls", "tool_call_id")  # keys of ev
 _REASONING: Final = ("reasoning_content", "reasoning")
 
 
-def parse_messages(value: Any) -> tuple[dict[str, Any], ...]:
-    """Checked and flattened messages. Raises InvalidField or UnsupportedField."""
+def parse_messages(value: Any, *, customs: bool = False) -> tuple[dict[str, Any], ...]:
+    """Checked and flattened messages. `customs`: earlier calls may be of custom tools.
+
+    Raises InvalidField or UnsupportedField.
+    """
     if value is None:
         raise InvalidField("messages", "is required")
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_MESSAGES:
         raise InvalidField("messages", f"must be a list of 1 to {MAX_MESSAGES} messages")
-    return tuple(_message(item, f"messages.{i}") for i, item in enumerate(value))
+    return tuple(_message(item, f"messages.{i}", customs=customs) for i, item in enumerate(value))
 
 
 def known(message: dict[str, Any]) -> dict[str, Any]:
@@ -44,7 +48,7 @@ def known(message: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _message(value: Any, where: str) -> dict[str, Any]:
+def _message(value: Any, where: str, *, customs: bool) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise _invalid(where, "must be an object")
     role = value.get("role")
@@ -68,7 +72,7 @@ def _message(value: Any, where: str) -> dict[str, Any]:
                 message["reasoning_content"] = parse_string(value[field], f"{where}.{field}")
                 break
         if calls:
-            message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls")
+            message["tool_calls"] = _tool_calls(calls, f"{where}.tool_calls", customs=customs)
         elif legacy_call is not None:
             message["tool_calls"] = [_legacy_call(legacy_call, f"{where}.function_call")]
         elif content is None:
@@ -119,15 +123,19 @@ def parse_content(value: Any, where: str, kinds: Collection[str] = ("text",)) ->
     return "\n".join(texts)
 
 
-def _tool_calls(value: Any, where: str) -> list[dict[str, Any]]:
+def _tool_calls(value: Any, where: str, *, customs: bool) -> list[dict[str, Any]]:
     if not isinstance(value, list) or len(value) > MAX_TOOL_CALLS:
         raise _invalid(where, f"must be a list of up to {MAX_TOOL_CALLS} tool calls")
     calls: list[dict[str, Any]] = []
     for i, call in enumerate(value):
         at = f"{where}.{i}"
-        if not isinstance(call, dict) or call.get("type", "function") != "function":
-            raise _invalid(at, "must be a call of type function")
-        checked = parse_call(call.get("function"), f"{at}.function")
+        kind = call.get("type", "function") if isinstance(call, dict) else None
+        if customs and kind == CUSTOM:
+            checked = custom_call(call.get(CUSTOM), f"{at}.{CUSTOM}")
+        elif kind == "function":
+            checked = parse_call(call.get("function"), f"{at}.function")
+        else:
+            raise _invalid(at, f"must be a call of type function{' or custom' if customs else ''}")
         if call.get("id") is not None:
             checked["id"] = parse_name(call["id"], f"{at}.id")
         calls.append(checked)
@@ -141,6 +149,15 @@ def parse_call(function: Any, where: str) -> dict[str, Any]:
     arguments = parse_string(function.get("arguments"), f"{where}.arguments")
     name = parse_name(function.get("name"), f"{where}.name")
     return {"type": "function", "function": {"name": name, "arguments": _arguments(arguments)}}
+
+
+def custom_call(tool: Any, where: str) -> dict[str, Any]:
+    """An earlier call of a custom tool, of its `name` and `input`. Raises InvalidField."""
+    if not isinstance(tool, dict):
+        raise _invalid(where, "must be an object")
+    text = parse_string(tool.get(INPUT), f"{where}.{INPUT}")
+    name = parse_name(tool.get("name"), f"{where}.name")
+    return {"type": "function", "function": {"name": name, "arguments": {INPUT: text}}}
 
 
 def _arguments(text: str) -> dict[str, Any] | str:

@@ -9,15 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 
+from serve_app.api.dialects.chat import custom_tools
+from serve_app.api.dialects.chat.custom_tools import CUSTOM
 from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode
 
+FUNCTION: Final = "function"
+ALLOWED: Final = "allowed_tools"
 MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
@@ -42,7 +47,8 @@ class ToolOffer:
     tools: tuple[dict[str, Any], ...]
     choice: ToolChoice
     legacy: bool = False  # offered as functions: an answer has one `function_call`
-    ignored: tuple[str, ...] = ()  # keywords of parameters that a call must match, and may not
+    customs: frozenset[str] = frozenset()  # those that are called with a text
+    ignored: tuple[str, ...] = ()  # keywords of parameters, and formats, that a call must match, and may not
 
     @property
     def names(self) -> dict[str, str]:
@@ -56,9 +62,16 @@ class ToolOffer:
 
 
 def parse_offer(
-    *, tools: Any, tool_choice: Any, functions: Any, function_call: Any, parallel: bool, subset: bool = False
+    *,
+    tools: Any,
+    tool_choice: Any,
+    functions: Any,
+    function_call: Any,
+    parallel: bool,
+    subset: bool = False,
+    is_openai: bool = False,
 ) -> ToolOffer:
-    """What a body offers in either form, but not in both; `subset`: `strict` means OpenAI's.
+    """What a body offers in either form, but not in both. `subset` and `is_openai`: see `parse_tools`.
 
     Raises InvalidField or UnsupportedField.
     """
@@ -70,18 +83,65 @@ def parse_offer(
         raise _invalid("tool_choice", "goes with tools; functions have function_call")
     if functions or (function_call is not None and not tools):
         return parse_functions(functions, function_call, subset=subset)
-    return parse_tools(tools, tool_choice, parallel=parallel, subset=subset)
+    return parse_tools(tools, tool_choice, parallel=parallel, subset=subset, is_openai=is_openai)
 
 
 def parse_tools(
-    tools: Any, choice: Any, *, parallel: bool, max_tools: int = MAX_TOOLS, subset: bool = False
+    tools: Any,
+    choice: Any,
+    *,
+    parallel: bool,
+    max_tools: int = MAX_TOOLS,
+    subset: bool = False,
+    is_openai: bool = False,
 ) -> ToolOffer:
-    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField."""
+    """What `tools` and `tool_choice` say. Raises InvalidField or UnsupportedField.
+
+    `subset`: `strict` means OpenAI's. `is_openai`: there are custom tools, and choices among some tools.
+    """
     form = ToolForm(max_tools=max_tools, subset=subset)
-    offered = parse_offered(tools, "tools", _function_of_tool, form)
-    chosen = parse_choice(choice, "tool_choice", offered, _named_tool, parallel=parallel)
-    places = [f"tools.{i}.function" for i in range(len(offered))]
-    return ToolOffer(offered, chosen, ignored=not_enforced(offered, chosen, places))
+    kinds = (FUNCTION, CUSTOM) if is_openai else (FUNCTION,)
+    listed = offered = parse_offered(tools, "tools", partial(_function_of_tool, kinds), form)
+    if is_openai and isinstance(choice, dict) and choice.get("type") == ALLOWED:
+        among = choice.get(ALLOWED)
+        offered, choice = allowed_of(among, f"tool_choice.{ALLOWED}", listed, partial(_named_in, kinds))
+    chosen = parse_choice(choice, "tool_choice", offered, partial(_named_tool, kinds), parallel=parallel)
+    given = list(tools or ())
+    places = [f"tools.{i}.{tool['type']}" for i, tool in enumerate(given)]
+    formats = [
+        f"{place}.format"
+        for tool, place in zip(given, places, strict=True)
+        if tool["type"] == CUSTOM and not custom_tools.is_followed(tool[CUSTOM], chosen)
+    ]
+    return ToolOffer(
+        offered,
+        chosen,
+        customs=frozenset(tool[CUSTOM]["name"] for tool in given if tool["type"] == CUSTOM),
+        ignored=(*formats, *not_enforced(listed, chosen, places)),
+    )
+
+
+def allowed_of(
+    value: Any, field: str, offered: tuple[dict[str, Any], ...], named: Callable[[dict[str, Any]], Any]
+) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Those of the tools that may be called, and whether one must be: auto or required.
+
+    `named`: the member of an item that has a tool's name. Raises InvalidField.
+    """
+    if not isinstance(value, dict):
+        raise _invalid(field, "is required and must be an object")
+    mode, listed = value.get("mode"), value.get("tools")
+    if mode not in ("auto", "required"):
+        raise _invalid(f"{field}.mode", "must be auto or required")
+    if not isinstance(listed, list) or not listed:
+        raise _invalid(f"{field}.tools", "must be a list of at least one tool")
+    found = [named(each) for each in listed if isinstance(each, dict)]
+    given = [each.get("name") for each in found if isinstance(each, dict)]
+    names = {name for name in given if isinstance(name, str)}
+    known = {tool["function"]["name"] for tool in offered}
+    if len(names) < len(listed) or not names <= known:
+        raise _invalid(f"{field}.tools", "must name tools of this request, each once")
+    return tuple(tool for tool in offered if tool["function"]["name"] in names), str(mode)
 
 
 def parse_functions(functions: Any, call: Any, *, subset: bool) -> ToolOffer:
@@ -155,15 +215,16 @@ def parse_each(
     return tuple(offered)
 
 
-def _function_of_tool(item: Any, where: str) -> tuple[Any, str]:
+def _function_of_tool(kinds: Sequence[str], item: Any, where: str) -> tuple[Any, str]:
     if not isinstance(item, dict):
         raise _invalid(where, "must be an object")
     kind = item.get("type")
     if not isinstance(kind, str):
-        raise _invalid(f"{where}.type", 'is required and must be "function"')
-    if kind != "function":
-        raise UnsupportedField(f"{where}.type", "only function tools are available")
-    return item.get("function"), f"{where}.function"
+        raise _invalid(f"{where}.type", f"is required and must be {' or '.join(map(_quoted, kinds))}")
+    if kind not in kinds:
+        raise UnsupportedField(f"{where}.type", f"only {' and '.join(kinds)} tools are available")
+    tool, at = item.get(kind), f"{where}.{kind}"
+    return (custom_tools.function_of(tool, at) if kind == CUSTOM and isinstance(tool, dict) else tool), at
 
 
 def _function(function: dict[str, Any], where: str, form: ToolForm) -> dict[str, Any]:
@@ -231,10 +292,22 @@ def parse_choice(
     return ToolChoice(mode=ToolMode.NAMED, name=name, parallel=False)
 
 
-def _named_tool(value: dict[str, Any]) -> Any:
-    if value.get("type") != "function":
-        raise UnsupportedField("tool_choice.type", "only function is available")
-    return value.get("function")
+def _named_tool(kinds: Sequence[str], value: dict[str, Any]) -> Any:
+    kind = str(value.get("type"))
+    if kind not in kinds:
+        available = f"{', '.join(kinds)} and {ALLOWED} are" if len(kinds) > 1 else f"{kinds[0]} is"
+        raise UnsupportedField("tool_choice.type", f"only {available} available")
+    return value.get(kind)
+
+
+def _named_in(kinds: Sequence[str], value: dict[str, Any]) -> Any:
+    """The member of one of the allowed tools that has its name; None: it is no tool."""
+    kind = str(value.get("type"))
+    return value.get(kind) if kind in kinds else None
+
+
+def _quoted(word: str) -> str:
+    return f'"{word}"'
 
 
 def _invalid(where: str, what: str) -> InvalidField:

@@ -7,8 +7,9 @@ encodes only what changes. Knows neither bodies nor sockets.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from serve_app.api.dialects.base import ToolCall
+from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT, HeldCalls, text_of
 from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
@@ -51,6 +53,22 @@ def function_fields(call: ToolCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments}
 
 
+def custom_call_fields(call: ToolCall) -> dict[str, Any]:
+    """A call of a custom tool in a whole message."""
+    return {"id": call.id, "type": CUSTOM, CUSTOM: {"name": call.name, INPUT: text_of(call.arguments)}}
+
+
+def custom_call_begin(piece: ToolCallDelta) -> bytes:
+    """The members of a delta with which a call of a custom tool begins; its text follows as a whole."""
+    head = {"index": piece.index, "id": piece.id, "type": CUSTOM, CUSTOM: {"name": piece.name, INPUT: ""}}
+    return b'"tool_calls":' + encode([head])
+
+
+def custom_call_text(index: int, text: str) -> bytes:
+    """The members of a delta that carry the text of a call of a custom tool."""
+    return b'"tool_calls":' + encode([{"index": index, CUSTOM: {INPUT: text}}])
+
+
 def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
     """The members of a delta that carry a piece of a call; `legacy`: as `function_call`."""
     function = {"arguments": piece.arguments}
@@ -62,15 +80,35 @@ def tool_call_delta(piece: ToolCallDelta, *, legacy: bool) -> bytes:
     return b'"tool_calls":' + encode([{"index": piece.index, **head, "function": function}])
 
 
-def delta_members(delta: TokenDelta, *, legacy: bool, always: bool) -> list[bytes]:
-    """What a delta brings, a chunk each; `always`: at least one. `legacy` as for `tool_call_delta`."""
+def delta_members(
+    delta: TokenDelta, *, legacy: bool, always: bool, customs: HeldCalls | None = None
+) -> list[bytes]:
+    """What a delta brings, a chunk each; `always`: at least one. `legacy` as for `tool_call_delta`.
+
+    `customs`: the calls of custom tools so far; None: there are no such tools.
+    """
     members: list[bytes] = []
     if delta.reasoning:
         members.append(b'"reasoning_content":' + encode(delta.reasoning))
     if delta.text:
         members.append(b'"content":' + encode(delta.text))
-    members += [tool_call_delta(piece, legacy=legacy) for piece in delta.tool_calls]
+    if customs is None:
+        members += [tool_call_delta(piece, legacy=legacy) for piece in delta.tool_calls]
+    else:
+        members += _with_customs(delta, customs)
     return members or ([b'"content":""'] if always else [])
+
+
+def _with_customs(delta: TokenDelta, customs: HeldCalls) -> Iterator[bytes]:
+    """Pieces of calls; the text of a custom tool comes when its call is whole."""
+    for piece in delta.tool_calls:
+        yield from itertools.starmap(custom_call_text, customs.ended(delta.index, but=piece.index))
+        if not customs.takes(delta.index, piece):
+            yield tool_call_delta(piece, legacy=False)
+        elif piece.name is not None:
+            yield custom_call_begin(piece)
+    if delta.finish is not None:
+        yield from itertools.starmap(custom_call_text, customs.ended(delta.index))
 
 
 def sse(payload: bytes) -> bytes:

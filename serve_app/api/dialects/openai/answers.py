@@ -62,6 +62,37 @@ class ChatLogprobs(Logprobs):
     refusal: None
 
 
+class TextCall(TypedDict):
+    """A custom tool, and the text it is called with."""
+
+    name: str
+    input: str
+
+
+class CustomToolCall(TypedDict):
+    """A call of a custom tool."""
+
+    id: str
+    type: Literal["custom"]
+    custom: TextCall
+
+
+class TextPiece(TypedDict):
+    """A piece of such a call: its name with an empty text, then the whole text."""
+
+    name: NotRequired[str]
+    input: str
+
+
+class CustomToolCallPiece(TypedDict):
+    """A call of a custom tool in a stream; id and type come with the first piece."""
+
+    index: int
+    id: NotRequired[str]
+    type: NotRequired[Literal["custom"]]
+    custom: TextPiece
+
+
 class Message(TypedDict):
     """What the assistant says."""
 
@@ -69,7 +100,7 @@ class Message(TypedDict):
     content: str | None
     refusal: None
     reasoning_content: NotRequired[str]
-    tool_calls: NotRequired[list[ToolCall]]
+    tool_calls: NotRequired[list[ToolCall | CustomToolCall]]
     function_call: NotRequired[FunctionCall]
 
 
@@ -99,7 +130,7 @@ class ChatDelta(TypedDict, total=False):
     role: Literal["assistant"]
     content: str
     reasoning_content: str
-    tool_calls: list[ToolCallPiece]
+    tool_calls: list[ToolCallPiece | CustomToolCallPiece]
     function_call: FunctionPiece
 
 

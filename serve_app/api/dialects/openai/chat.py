@@ -9,11 +9,13 @@ from typing import Annotated, Any, ClassVar, Final
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
+from serve_app.api.dialects.chat.custom_tools import HeldCalls
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
 from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
+from serve_app.api.dialects.openai import shapes as own_shapes
 from serve_app.api.dialects.openai import told
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
@@ -57,13 +59,13 @@ class ChatBody(SharedFields, TemplatingFields):
         *TemplatingFields.free_form,
     )
 
-    messages: Annotated[Any, Described(shapes.Messages)] = None
+    messages: Annotated[Any, Described(own_shapes.Messages)] = None
     max_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     max_completion_tokens: Annotated[int | None, Integer(1, limits.MAX_TOKENS)] = None
     logprobs: Annotated[bool | None, Boolean] = None
     top_logprobs: Annotated[int | None, Integer(0, limits.MAX_LOGPROBS)] = None
-    tools: Annotated[Any, Described(shapes.Tools)] = None
-    tool_choice: Annotated[Any, Described(shapes.ToolChoice)] = None
+    tools: Annotated[Any, Described(own_shapes.Tools)] = None
+    tool_choice: Annotated[Any, Described(own_shapes.ToolChoice)] = None
     parallel_tool_calls: Annotated[bool | None, Boolean] = None
     functions: Annotated[Any, Described(shapes.Functions)] = None
     function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
@@ -87,6 +89,7 @@ class ChatBody(SharedFields, TemplatingFields):
             function_call=self.function_call,
             parallel=self.parallel_tool_calls is not False,
             subset=True,
+            is_openai=True,
         )
 
     def templating(self) -> Templating:
@@ -124,7 +127,9 @@ class ChatDialect:
             id="",
             model=model,
             prompt=Prompt(
-                messages=parse_messages(body.messages), tools=offer.tools, templating=body.templating()
+                messages=parse_messages(body.messages, customs=True),
+                tools=offer.tools,
+                templating=body.templating(),
             ),
             tool_choice=offer.choice,
             sampling=body.sampling(body.token_limit),
@@ -147,6 +152,7 @@ class ChatDialect:
                 ChatRenderer,
                 body=body.without(*_NOT_ANSWERED),
                 legacy=offer.legacy,
+                customs=offer.customs,
             ),
             names={"prompt": "messages", **offer.names, **body.names},
         )
@@ -158,12 +164,21 @@ class ChatDialect:
 class ChatRenderer:
     """Writes chat completions and their chunks."""
 
-    def __init__(self, id: str, info: ModelInfo, body: ChatBody, legacy: bool = False) -> None:
-        """`legacy`: a call is sent as the deprecated `function_call`."""
+    def __init__(
+        self,
+        id: str,
+        info: ModelInfo,
+        body: ChatBody,
+        legacy: bool = False,
+        customs: frozenset[str] = frozenset(),
+    ) -> None:
+        """`legacy`: a call is sent as the deprecated `function_call`. `customs`: tools called with a text."""
         kind = "chat.completion.chunk" if body.stream else "chat.completion"
         self._head = wire.Head(kind, f"chatcmpl-{id}", info)
         self._body = body
         self._legacy = legacy
+        self._customs = customs
+        self._held = HeldCalls(customs) if customs else None
         self._open: dict[int, bytes] = {}  # a choice's chunks up to their delta's content
         self._end = wire.chunk_end(include_usage=body.include_usage)
         self._plain = _PLAIN + self._end
@@ -190,7 +205,8 @@ class ChatRenderer:
             listed = wire.encode(self._logprobs(logprobs)) if logprobs else b"null"
             member = b',"token_ids":' + wire.encode(ids) if ids else b""
             tail = b'},"logprobs":' + listed + b',"finish_reason":null' + member + end
-        for content in wire.delta_members(delta, legacy=self._legacy, always=tail is not plain):
+        members = wire.delta_members(delta, legacy=self._legacy, always=tail is not plain, customs=self._held)
+        for content in members:
             events += opening + content + tail
             tail = plain  # what belongs to the whole step is sent once
         if delta.finish is not None:
@@ -241,7 +257,10 @@ class ChatRenderer:
         if choice.calls and self._legacy:
             message["function_call"] = wire.function_fields(choice.calls[0])
         elif choice.calls:
-            message["tool_calls"] = [wire.tool_call_fields(call) for call in choice.calls]
+            message["tool_calls"] = [
+                wire.custom_call_fields(call) if call.name in self._customs else wire.tool_call_fields(call)
+                for call in choice.calls
+            ]
         return message
 
     def _logprobs(self, tokens: Iterable[TextLogprob]) -> dict[str, Any]:

@@ -100,7 +100,7 @@ CHAT: Final[Mapping[str, Told]] = {
         accepts=f"a string or a list of up to {limits.MAX_CONTENT_PARTS} text parts",
     ),
     "messages.tool_calls": Told(
-        "earlier calls, given to the template",
+        "earlier calls, of custom tools too, given to the template",
         accepts=f"a list of up to {MAX_TOOL_CALLS} calls; of an assistant",
     ),
     "messages.tool_call_id": Told(
@@ -111,11 +111,16 @@ CHAT: Final[Mapping[str, Told]] = {
     "top_logprobs": Told("alternatives a token", accepts="; above 0 needs `logprobs: true`", default=0),
     "tools": Told(
         "default none; the model may call them",
-        accepts=f"a list of up to {limits.MAX_TOOLS} function tools",
+        accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools",
+    ),
+    "tools.custom.format": Told(
+        "default text; forced calls match a regular expression; with calls that are not forced, or in Lark's "
+        "notation, it is ignored and listed",
+        accepts="an object: `type` is text or grammar; then `grammar` has `syntax` and `definition`",
     ),
     "tool_choice": Told(
         "default auto; required and a name force a call",
-        accepts="none, auto, required or an object that names a tool",
+        accepts="none, auto, required, an object that names a tool, or allowed_tools",
     ),
     "reasoning_effort": Told(
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"

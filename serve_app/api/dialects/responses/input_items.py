@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from serve_app.api.dialects.chat.messages import (
     MAX_TOOL_CALLS,
+    custom_call,
     parse_call,
     parse_content,
     parse_name,
     parse_string,
 )
-from serve_app.api.dialects.responses.tools import INPUT
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_CONTENT_PARTS, MAX_MESSAGES
 
@@ -127,13 +127,8 @@ def _add(conversation: _Conversation, item: Any, where: str) -> None:
         call = parse_call(item, where)
         conversation.call({**call, "id": parse_name(item.get("call_id"), f"{where}.call_id")}, where)
     elif kind == "custom_tool_call":
-        text = parse_string(item.get("input"), f"{where}.input")
-        function = {
-            "name": parse_name(item.get("name"), f"{where}.name"),
-            "arguments": {INPUT: text},
-        }
-        call_id = parse_name(item.get("call_id"), f"{where}.call_id")
-        conversation.call({"type": "function", "function": function, "id": call_id}, where)
+        call = custom_call(item, where)
+        conversation.call({**call, "id": parse_name(item.get("call_id"), f"{where}.call_id")}, where)
     elif kind in ("function_call_output", "custom_tool_call_output"):
         call_id = parse_name(item.get("call_id"), f"{where}.call_id")
         conversation.answer(call_id, _text(item.get("output"), f"{where}.output"))

@@ -9,8 +9,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Final, Protocol
 
+from serve_app.api.dialects.chat.custom_tools import text_of
 from serve_app.api.dialects.chat.wire import token_with_alternatives
-from serve_app.api.dialects.responses.tools import text_of
 from serve_app.types import TextLogprob, ToolCallDelta
 
 IN_PROGRESS: Final = "in_progress"

@@ -42,8 +42,9 @@ FIELDS: Final[Mapping[str, Told]] = {
         accepts="a list of OpenAI's words",
     ),
     "tools": Told(
-        "default none; the model may call them; a custom tool is called with a text, and its `format` is "
-        f"ignored and listed, as are {', '.join(UNASKED)}",
+        "default none; the model may call them; a custom tool is called with a text; forced calls match its "
+        "`format` if it is a regular expression, else the format is ignored and listed, as are "
+        f"{', '.join(UNASKED)}",
         accepts=f"a list of up to {limits.MAX_TOOLS} function and custom tools, and namespaces of them",
     ),
     "tool_choice": Told(

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-import pydantic_core
-
+from serve_app.api.dialects.chat import custom_tools
+from serve_app.api.dialects.chat.custom_tools import CUSTOM
 from serve_app.api.dialects.chat.tools import (
+    ALLOWED,
     ToolForm,
     ToolOffer,
+    allowed_of,
     not_enforced,
     parse_choice,
     parse_each,
@@ -18,20 +20,10 @@ from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.limits import MAX_TOOLS
 from serve_app.types import ToolChoice
 
-ALLOWED: Final = "allowed_tools"
 NAMESPACE: Final = "namespace"
-CUSTOM: Final = "custom"
-INPUT: Final = "input"  # the only argument of a custom tool, which is a text
 # Of a server that runs tools. Agents offer them unasked, and a model that may call them need not.
 UNASKED: Final = ("web_search", "web_search_preview", "image_generation", "tool_search")
 _FIELD: Final = "tool_choice"
-_TEXT: Final = {
-    "type": "object",
-    "properties": {INPUT: {"type": "string"}},
-    "required": [INPUT],
-    "additionalProperties": False,
-}
-
 _MEMBERS: Final = ("name", "description", "parameters", "strict")
 
 _Placed = tuple[Any, str]  # an item, and where it lies
@@ -56,7 +48,7 @@ def parse_tools(
         if not isinstance(kind, str):
             raise InvalidField(f"{where}.type", "is required and must be a string")
         if kind == CUSTOM and kind in kinds:
-            return {**{name: item.get(name) for name in ("name", "description")}, "parameters": _TEXT}, where
+            return custom_tools.function_of(item, where), where
         if kind != "function":
             custom = "" if nested else " and custom"
             raise UnsupportedField(
@@ -75,7 +67,7 @@ def parse_tools(
     items, unasked = _flat(tools)
     listed = offered = parse_each(items, "tools", function_of, ToolForm(subset=subset))
     if isinstance(choice, dict) and choice.get("type") == ALLOWED:
-        offered, choice = _allowed(choice, listed)
+        offered, choice = allowed_of(choice, _FIELD, listed, lambda each: each)
     chosen = parse_choice(choice, _FIELD, offered, named, parallel=parallel)
     return ToolOffer(offered, chosen, ignored=(*unasked, *_not_followed(items, listed, chosen, function_of)))
 
@@ -98,16 +90,6 @@ def namespaces(tools: Any) -> dict[str, str]:
 def customs(tools: Any) -> frozenset[str]:
     """The names of the custom tools. `tools` are checked."""
     return frozenset(item["name"] for item, _ in _flat(tools)[0] if item.get("type") == CUSTOM)
-
-
-def text_of(arguments: str) -> str:
-    """What a custom tool is called with, out of the JSON of a call's arguments; it may have been cut."""
-    try:
-        value = pydantic_core.from_json(arguments, allow_partial="trailing-strings")
-    except ValueError:
-        return ""
-    text = value.get(INPUT) if isinstance(value, dict) else None
-    return text if isinstance(text, str) else ""
 
 
 def _flat(tools: Any) -> tuple[list[_Placed], list[str]]:
@@ -152,7 +134,7 @@ def _not_followed(
     formats = [
         f"{where}.format"
         for item, where in items
-        if item["type"] == CUSTOM and (item.get("format") or {"type": "text"}) != {"type": "text"}
+        if item["type"] == CUSTOM and not custom_tools.is_followed(item, choice)
     ]
     places = [function_of(item, where)[1] for item, where in items]
     return [*formats, *not_enforced(listed, choice, places)]
@@ -163,20 +145,3 @@ def _shown(tool: dict[str, Any]) -> dict[str, Any]:
         return tool
     flat = tool.get("function", tool)
     return {"type": "function", **{name: flat.get(name) for name in _MEMBERS}}
-
-
-def _allowed(
-    value: dict[str, Any], offered: tuple[dict[str, Any], ...]
-) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Those of the tools that may be called, and whether one must be."""
-    mode, listed = value.get("mode"), value.get("tools")
-    if mode not in ("auto", "required"):
-        raise InvalidField(f"{_FIELD}.mode", "must be auto or required")
-    if not isinstance(listed, list) or not listed:
-        raise InvalidField(f"{_FIELD}.tools", "must be a list of at least one tool")
-    given = [each.get("name") for each in listed if isinstance(each, dict)]
-    names = {name for name in given if isinstance(name, str)}
-    known = {tool["function"]["name"] for tool in offered}
-    if len(names) < len(listed) or not names <= known:
-        raise InvalidField(f"{_FIELD}.tools", "must name tools of this request, each once")
-    return tuple(tool for tool in offered if tool["function"]["name"] in names), str(mode)

@@ -123,12 +123,124 @@ def test_bad_tools_name_their_place(fields, param):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"tools": [{"type": "custom", "custom": {"name": "f"}}]},
-        {"tools": [tool()], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}},
+        {"tools": [{"type": "web_search"}]},
+        {"tools": [tool()], "tool_choice": {"type": "web_search"}},
     ],
 )
 def test_other_kinds_are_unsupported(fields):
     assert isinstance(refused(**fields), UnsupportedField)
+
+
+LARK = {"type": "grammar", "grammar": {"syntax": "lark", "definition": "start: /a+/"}}
+REGEX = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+|b"}}
+
+
+def custom(name="p", **fields):
+    return {"type": "custom", "custom": {"name": name, **fields}}
+
+
+def test_a_custom_tool_is_a_function_of_a_text_to_the_model():
+    call = parse(tools=[custom(description="Patches.", format={"type": "text"}), custom("q", format=REGEX)])
+    one, other = (each["function"] for each in call.requests[0].prompt.tools)
+    text = {"type": "object", "required": ["input"], "additionalProperties": False}
+    assert one == {
+        "name": "p",
+        "description": "Patches.",
+        "parameters": {**text, "properties": {"input": {"type": "string"}}},
+    }
+    assert other == {
+        "name": "q",
+        "parameters": {**text, "properties": {"input": {"type": "string", "pattern": "^(?:a+|b)$"}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "ignored"),
+    [
+        (None, ("tools.0.custom.format", "tools.1.custom.format")),
+        ("none", ("tools.0.custom.format", "tools.1.custom.format")),
+        ("required", ("tools.0.custom.format",)),
+        ({"type": "custom", "custom": {"name": "q"}}, ("tools.0.custom.format",)),
+    ],
+)
+def test_a_format_that_calls_need_not_match_is_listed(choice, ignored):
+    call = parse(tools=[custom(format=LARK), custom("q", format=REGEX)], tool_choice=choice)
+    assert call.ignored == ignored
+
+
+@pytest.mark.parametrize(
+    ("among", "left", "mode"),
+    [
+        ({"mode": "auto", "tools": [tool("f")]}, ["f"], ToolMode.AUTO),
+        ({"mode": "required", "tools": [custom(), tool("g")]}, ["g", "p"], ToolMode.REQUIRED),
+    ],
+)
+def test_a_choice_among_some_of_the_tools(among, left, mode):
+    found = request(
+        tools=[tool(), tool("g"), custom()],
+        tool_choice={"type": "allowed_tools", "allowed_tools": among},
+    )
+    assert [each["function"]["name"] for each in found.prompt.tools] == left
+    assert found.tool_choice == ToolChoice(mode=mode)
+
+
+AMONG = "tool_choice.allowed_tools"
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"tools": [{"type": "custom"}]}, "tools.0.custom"),
+        ({"tools": [custom("a b")]}, "tools.0.custom.name"),
+        ({"tools": [custom("f"), tool("f")]}, "tools.1.function.name"),
+        ({"tools": [custom(description=1)]}, "tools.0.custom.description"),
+        ({"tools": [custom(format=1)]}, "tools.0.custom.format.type"),
+        ({"tools": [custom(format={"type": "xml"})]}, "tools.0.custom.format.type"),
+        ({"tools": [custom(format={"type": "grammar"})]}, "tools.0.custom.format.syntax"),
+        (
+            {"tools": [custom(format={"type": "grammar", "grammar": {"syntax": "gbnf"}})]},
+            "tools.0.custom.format.grammar.syntax",
+        ),
+        (
+            {"tools": [custom(format={"type": "grammar", "grammar": {"syntax": "regex", "definition": ""}})]},
+            "tools.0.custom.format.grammar.definition",
+        ),
+        ({"tools": [custom()], "tool_choice": {"type": "custom"}}, "tool_choice"),
+        ({"tools": [custom()], "tool_choice": {"type": "custom", "custom": {"name": "q"}}}, "tool_choice"),
+        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools"}}, AMONG),
+        ({"tools": [tool()], "tool_choice": {"type": "allowed_tools", "allowed_tools": {}}}, f"{AMONG}.mode"),
+        (
+            {
+                "tools": [tool()],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [tool("g")]},
+                },
+            },
+            f"{AMONG}.tools",
+        ),
+    ],
+)
+def test_bad_custom_tools_name_their_place(fields, param):
+    assert refused(**fields).param == param
+
+
+def test_earlier_calls_of_custom_tools_are_read():
+    called = {"id": "c1", "type": "custom", "custom": {"name": "p", "input": "+a"}}
+    found = request(
+        messages=[{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [called]}]
+    )
+    assert found.prompt.messages is not None
+    assert found.prompt.messages[1]["tool_calls"] == [
+        {"type": "function", "function": {"name": "p", "arguments": {"input": "+a"}}, "id": "c1"}
+    ]
+    for wrong, param in (
+        ({**called, "custom": 1}, "messages.1.tool_calls.0.custom"),
+        ({**called, "custom": {"name": "p"}}, "messages.1.tool_calls.0.custom.input"),
+        ({**called, "type": "x"}, "messages.1.tool_calls.0"),
+    ):
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [wrong]}]
+        assert refused(messages=messages).param == param
 
 
 def test_a_schema_may_refer_to_itself_and_have_a_property_of_any_name():
@@ -264,6 +376,47 @@ def test_a_whole_answer_holds_them():
     assert whole(DELTAS[2:])["message"]["content"] is None
     silent = whole([TokenDelta(request_id="abc", index=0, finish=FinishReason.EOS)])
     assert silent["message"] == {"role": "assistant", "content": "", "refusal": None}
+
+
+PATCH = [
+    TokenDelta(
+        request_id="abc",
+        index=0,
+        tool_calls=(ToolCallDelta(index=0, id="c0", name="p", arguments='{"in'),),
+    ),
+    TokenDelta(request_id="abc", index=0, tool_calls=(ToolCallDelta(index=0, arguments='put": "+a\\n'),)),
+    TokenDelta(
+        request_id="abc",
+        index=0,
+        tool_calls=(
+            ToolCallDelta(index=0, arguments='"}'),
+            ToolCallDelta(index=1, id="c1", name="f", arguments="{}"),
+            ToolCallDelta(index=2, id="c2", name="p", arguments='{"input": "b'),
+        ),
+    ),
+    TokenDelta(request_id="abc", index=0, finish=FinishReason.LENGTH),
+]
+
+
+def test_the_text_of_a_custom_tool_is_sent_when_its_call_is_whole():
+    """Of a call that was cut, what is there of it."""
+    sent = streamed(PATCH, tools=[tool(), custom()])
+    assert [(choice.get("tool_calls"), finish) for choice, _, finish in sent[1:]] == [
+        ([{"index": 0, "id": "c0", "type": "custom", "custom": {"name": "p", "input": ""}}], None),
+        ([{"index": 0, "custom": {"input": "+a\n"}}], None),
+        (
+            [{"index": 1, "id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}],
+            None,
+        ),
+        ([{"index": 2, "id": "c2", "type": "custom", "custom": {"name": "p", "input": ""}}], None),
+        ([{"index": 2, "custom": {"input": "b"}}], None),
+        (None, "length"),
+    ]
+    assert whole(PATCH, tools=[tool(), custom()])["message"]["tool_calls"] == [
+        {"id": "c0", "type": "custom", "custom": {"name": "p", "input": "+a\n"}},
+        {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+        {"id": "c2", "type": "custom", "custom": {"name": "p", "input": "b"}},
+    ]
 
 
 def test_functions_are_answered_in_their_own_form():
