@@ -6,7 +6,7 @@ from collections.abc import Iterable, Set
 from dataclasses import dataclass
 
 from serve_app.engine.sequence import Sequence
-from serve_app.types import FinishReason, SamplingParams
+from serve_app.types import FinishReason, LoopRule, SamplingParams
 
 Finish = FinishReason | None  # None: the sequence goes on
 
@@ -31,6 +31,9 @@ class EndRule:
             stop[-1] == token and sequence.output_ends_with(stop[:-1]) for stop in sampling.stop_sequences
         ):
             return FinishReason.STOP
+        loop = sampling.loop if num_output >= sampling.min_tokens else None
+        if loop is not None and ends_in_loop(sequence.token_ids, token, num_output, loop):
+            return FinishReason.REPETITION
         if sampling.max_tokens is not None and num_output >= sampling.max_tokens:
             return FinishReason.LENGTH
         if num_output >= room:
@@ -60,3 +63,23 @@ class EndRule:
         """All tokens that end a sequence by themselves, or as the last one of a stop sequence."""
         last = (stop[-1] for stop in sampling.stop_sequences)
         return {*sampling.stop_token_ids, *last, *(() if sampling.ignore_eos else self.eos_token_ids)}
+
+
+def ends_in_loop(before: list[int], token: int, num_output: int, rule: LoopRule) -> bool:
+    """Whether an output ends with a pattern as often in a row as `rule` allows at most.
+
+    `before`: the prompt and the output without `token`, its last one; `num_output`: tokens of the output.
+    """
+    end = len(before)
+    start = end - min(rule.most, num_output // rule.count)
+    while True:
+        # The pattern has one token at its end, so it can only be as long as that token is away.
+        try:
+            start = before.index(token, start, end - rule.least + 1)
+        except ValueError:
+            return False
+        size = end - start
+        repeats = before[end - (rule.count - 1) * size + 1 : end]
+        if repeats == before[end - rule.count * size + 1 : end - size]:
+            return True
+        start += 1

@@ -14,6 +14,7 @@ class FinishReason(StrEnum):
 
     EOS = "eos"  # the model's end-of-sequence token
     STOP = "stop"  # a stop string or stop token of the client
+    REPETITION = "repetition"  # the output repeats itself, and the client has set a rule for that
     LENGTH = "length"  # max_tokens reached
     CONTEXT = "context"  # the context window is full
     ABORT = "abort"  # cancelled, by the client or by us

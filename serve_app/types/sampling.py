@@ -16,6 +16,15 @@ class ProcessorCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LoopRule:
+    """An output ends that ends with the same tokens, `least` to `most` of them, `count` times in a row."""
+
+    least: int = 1
+    most: int  # >= least
+    count: int  # >= 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the next token of a sequence is chosen, and when the sequence ends.
 
@@ -46,6 +55,7 @@ class SamplingParams:
     stop_sequences: tuple[tuple[int, ...], ...] = ()  # an output that ends with one ends; its tokens stay
     ignore_eos: bool = False  # EOS does not end the sequence (it is not masked)
     no_repeat_ngram: int = 0  # no sequence of this many tokens twice, the prompt included; 0 is off
+    loop: LoopRule | None = None  # ends an output that repeats itself; None: none does
     watermark: bool = False  # green-list bias before the draw
     processors: tuple[ProcessorCall, ...] = ()  # named logits processors, in order
 

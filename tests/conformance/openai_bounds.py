@@ -53,6 +53,10 @@ SHARED: Final[Bounds] = {  # of chats and completions
     "stream_options": ([None], [{}, {"include_usage": True}, 5]),
     "return_token_ids": BOOLEAN,
     "return_tokens_as_token_ids": BOOLEAN,
+    "repetition_detection": (
+        [{}, {"max_pattern_size": 0}, {"max_pattern_size": 2, "min_count": 2},
+         {"max_pattern_size": 1024, "min_pattern_size": 1024, "min_count": 1024}, None],
+        [5, []]),
     "response_format": ([{"type": "text"}, {"type": "json_object"}, None], [{"type": "xml"}, {}, 5]),
     "guided_regex": (["[a-z]+", None], ["", 5]),
     "guided_choice": ([["a", "b"], None], [[], [""], "a", 5]),
@@ -62,6 +66,17 @@ SHARED: Final[Bounds] = {  # of chats and completions
     "structured_outputs": ([{"choice": ["a"]}, {}, None], [{"regex": "a", "choice": ["a"]}, 5]),
 }  # fmt: skip
 
+LOOPS: Final[list[tuple[dict[str, Any], str]]] = [  # `repetition_detection` -> its member at fault
+    ({"max_pattern_size": 2}, "min_count"),
+    ({"max_pattern_size": 2, "min_count": 1}, "min_count"),
+    ({"max_pattern_size": 2, "min_count": 1025}, "min_count"),
+    ({"max_pattern_size": 1025, "min_count": 2}, "max_pattern_size"),
+    ({"max_pattern_size": -1}, "max_pattern_size"),
+    ({"max_pattern_size": "1", "min_count": 2}, "max_pattern_size"),
+    ({"max_pattern_size": 1, "min_pattern_size": 2, "min_count": 2}, "min_pattern_size"),
+    ({"min_pattern_size": 1}, "min_pattern_size"),
+]
+
 # Fields beside each other -> the field that is complained of, if one is.
 TOGETHER: Final[dict[str, tuple[dict[str, Any], str | None]]] = {
     "best_of=n": ({"n": 2, "best_of": 2}, None),
@@ -70,6 +85,10 @@ TOGETHER: Final[dict[str, tuple[dict[str, Any], str | None]]] = {
     "best_of-above-n-in-a-stream": ({"n": 1, "best_of": 2, "stream": True}, "best_of"),
     "best_of=n-in-a-stream": ({"n": 2, "best_of": 2, "stream": True}, None),
     "use_beam_search": ({"use_beam_search": True, "best_of": 4, "n": 2}, None),
+    "repetition_detection-in-a-search": (
+        {"use_beam_search": True, "n": 2, "repetition_detection": {"max_pattern_size": 1, "min_count": 2}},
+        "repetition_detection",
+    ),
     "use_beam_search-of-one": ({"use_beam_search": True}, "n"),
     "use_beam_search-of-n": ({"use_beam_search": True, "n": 2}, None),
     "num_beam_groups": ({"use_beam_search": True, "best_of": 4, "num_beam_groups": 2}, None),

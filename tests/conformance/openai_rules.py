@@ -17,7 +17,7 @@ from serve_app.errors import GenerationFailed
 from serve_app.types import FinishReason
 from tests.conformance import conftest
 from tests.conformance.fields import accepted, by_name, refused
-from tests.conformance.openai_bounds import DEFAULTS, ENDS, SHARED, TOGETHER, VARIED
+from tests.conformance.openai_bounds import DEFAULTS, ENDS, LOOPS, SHARED, TOGETHER, VARIED
 from tests.conformance.openai_errors import INVALID, error_of
 from tests.support.fakes_backend import FakeBackend
 from tests.support.gateway import events, gateway
@@ -105,6 +105,28 @@ class SharedRules:
         assert error["type"] == INVALID
         assert error["param"] == field
         assert field in error["message"]
+
+    @module_loop
+    @pytest.mark.parametrize(("value", "member"), LOOPS)
+    async def test_what_is_no_rule_of_loops_is_refused_by_name(
+        self, client: httpx.AsyncClient, value: Any, member: str
+    ) -> None:
+        found = await self.route.ask(client, repetition_detection=value)
+        assert found.status_code == 400
+        assert error_of(found)["param"] == "repetition_detection"
+        assert member in error_of(found)["message"]
+
+    @module_loop
+    @pytest.mark.own_server
+    @pytest.mark.parametrize("stream", [True, False])
+    async def test_an_answer_that_repeats_itself_ends(self, client: httpx.AsyncClient, stream: bool) -> None:
+        fields = {"allowed_token_ids": [300], "max_tokens": 30, "stream": stream}
+        rule = {"max_pattern_size": 2, "min_count": 4}
+        counted = {"stream_options": {"include_usage": True}} if stream else {}
+        found = await self.route.ask(client, repetition_detection=rule, **fields, **counted)
+        chunks = events(found.text) if stream else [found.json()]
+        ends = [c["finish_reason"] for chunk in chunks for c in chunk["choices"] if c["finish_reason"]]
+        assert (ends, chunks[-1]["usage"]["completion_tokens"]) == (["repetition"], 4)
 
     @module_loop
     @pytest.mark.parametrize(("fields", "complaint"), TOGETHER.values(), ids=TOGETHER.keys())

@@ -65,8 +65,8 @@ GROUPS: Final[Mapping[str, Sequence[str]]] = {
         "stop_words", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
     ),
     "Repetition and words": (
-        "presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size", "bad_words",
-        "logit_bias", "allowed_token_ids",
+        "presence_penalty", "frequency_penalty", "repetition_penalty", "no_repeat_ngram_size",
+        "repetition_detection", "bad_words", "logit_bias", "allowed_token_ids",
     ),
     "Thoughts": (
         "thinking_token_budget", "thinking.type", "thinking.budget_tokens", "thinking.display",

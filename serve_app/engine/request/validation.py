@@ -143,6 +143,10 @@ def _sampling(sampling: SamplingParams, vocab_size: int) -> None:
     if sampling.penalize_prompt and not sampling.repetition_sees_prompt:
         raise InvalidField("penalize_prompt", "needs repetition_sees_prompt.", joint=" ")
     _between("no_repeat_ngram", sampling.no_repeat_ngram, 0, limits.MAX_NO_REPEAT_NGRAM)
+    if (loop := sampling.loop) is not None:
+        _between("repetition_detection.most", loop.most, 1, limits.MAX_LOOP_TOKENS)
+        _between("repetition_detection.least", loop.least, 1, loop.most)
+        _between("repetition_detection.count", loop.count, 2, limits.MAX_LOOP_COUNT)
     _tokens("logit_bias", (token for token, _ in sampling.logit_bias), vocab_size)
     if not all(math.isfinite(bias) for _, bias in sampling.logit_bias):
         raise InvalidField("logit_bias", "values must be finite numbers.", joint=" ")

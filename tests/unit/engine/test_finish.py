@@ -6,13 +6,15 @@ from itertools import pairwise
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from serve_app.engine.finish import EndRule
+from serve_app.engine.finish import EndRule, ends_in_loop
 from serve_app.engine.sampling.sampler import Sampler
 from serve_app.engine.sequence import Sequence
 from serve_app.errors import InvalidField
-from serve_app.limits import MAX_STOP_SEQUENCE_TOKENS, MAX_STOP_SEQUENCES
-from serve_app.types import Beam, FinishReason, SamplingParams
+from serve_app.limits import MAX_LOOP_COUNT, MAX_LOOP_TOKENS, MAX_STOP_SEQUENCE_TOKENS, MAX_STOP_SEQUENCES
+from serve_app.types import Beam, FinishReason, LoopRule, SamplingParams
 from tests.support.fakes import greedy_tokens
 from tests.unit.engine.test_engine import Bench
 
@@ -83,6 +85,81 @@ def test_beams_end_with_stop_sequences() -> None:
     assert tuple(free[1:3]) not in list(pairwise(held[:-1]))
     if bench.ends["held", 0].finish is FinishReason.STOP:
         assert held[-2:] == free[1:3]
+
+
+@pytest.mark.parametrize(
+    ("output", "token", "rule", "ends"),
+    [
+        ([5, 5], 5, LoopRule(most=1, count=3), True),
+        ([5], 5, LoopRule(most=1, count=3), False),  # the prompt's last token is 5, and does not count
+        ([5, 6, 5, 6, 5], 6, LoopRule(most=2, count=3), True),
+        ([5, 6, 5, 6, 5], 6, LoopRule(most=1, count=3), False),
+        ([5, 6, 5, 6, 5], 7, LoopRule(most=2, count=3), False),
+        ([9, 5, 6, 6, 5, 6], 6, LoopRule(most=3, count=2), True),
+        ([5, 5, 5], 5, LoopRule(least=2, most=2, count=2), True),  # two of two
+        ([6, 5, 5], 5, LoopRule(least=2, most=2, count=2), False),
+        ([5, 5, 5, 5], 5, LoopRule(least=3, most=9, count=2), False),
+    ],
+)
+def test_an_output_that_repeats_itself_ends(
+    output: list[int], token: int, rule: LoopRule, ends: bool
+) -> None:
+    reason = EndRule(frozenset()).reason(line([7, 5], output, loop=rule), token, room=100)
+    assert reason is (FinishReason.REPETITION if ends else None)
+    later = line([7, 5], output, loop=rule, min_tokens=len(output) + 2)
+    assert EndRule(frozenset()).reason(later, token, room=100) is None
+
+
+@given(
+    st.lists(st.integers(0, 2), min_size=1, max_size=24),
+    st.integers(0, 8),
+    st.integers(1, 4),
+    st.integers(0, 4),
+    st.integers(2, 5),
+)
+def test_loops_are_those_that_a_reader_sees(
+    ids: list[int], prompt_len: int, least: int, more: int, count: int
+) -> None:
+    prompt_len = min(prompt_len, len(ids) - 1)
+    output, rule = ids[prompt_len:], LoopRule(least=least, most=least + more, count=count)
+    seen = any(
+        len(output) >= size * count and output[-size * count :] == output[-size:] * count
+        for size in range(rule.least, rule.most + 1)
+    )
+    assert ends_in_loop(ids[:-1], ids[-1], len(output), rule) is seen
+
+
+@pytest.mark.parametrize("drafted", [0, 4])
+def test_a_loop_ends_a_request_at_its_token(drafted: int) -> None:
+    """Also where a draft brings several tokens at once."""
+    bench = Bench(settings={"ngram_draft": drafted})
+    rule = LoopRule(most=3, count=5)
+    bench.add("a", PROMPT, allowed_token_ids=(9,), max_tokens=30, loop=rule)
+    bench.add("b", PROMPT, allowed_token_ids=(9,), max_tokens=30, loop=rule, min_tokens=8)
+    bench.add("c", PROMPT, max_tokens=30, loop=LoopRule(most=3, count=100))
+    bench.drain()
+    assert {name: len(bench.tokens[name, 0]) for name in "abc"} == {"a": 5, "b": 8, "c": 30}
+    assert [bench.ends[name, 0].finish for name in "abc"] == [
+        FinishReason.REPETITION,
+        FinishReason.REPETITION,
+        FinishReason.LENGTH,
+    ]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        LoopRule(most=0, count=2),
+        LoopRule(most=MAX_LOOP_TOKENS + 1, count=2),
+        LoopRule(least=3, most=2, count=2),
+        LoopRule(least=0, most=2, count=2),
+        LoopRule(most=2, count=1),
+        LoopRule(most=2, count=MAX_LOOP_COUNT + 1),
+    ],
+)
+def test_bad_rules_of_loops_are_refused(rule: LoopRule) -> None:
+    with pytest.raises(InvalidField, match="repetition_detection"):
+        Bench().add("a", PROMPT, loop=rule)
 
 
 @pytest.mark.parametrize("minimum", [0, 3])

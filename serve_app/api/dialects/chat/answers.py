@@ -9,10 +9,11 @@ from typing import Annotated, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
-from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS
+from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS, REPETITION
 from serve_app.api.dialects.fields import words
 
-FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if each != CONTENT_FILTER)]
+_OF_OPENAI = (CONTENT_FILTER, REPETITION)
+FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if each not in _OF_OPENAI)]
 LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOOL_CALLS))]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
+from serve_app.api.dialects.chat.loops import FIELD as LOOPS
+from serve_app.api.dialects.chat.loops import RepetitionDetection
 from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMAR_FIELDS
 from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form, parse_form
@@ -133,7 +136,7 @@ class AnswerFields(WireModel):
 class SharedFields(AnswerFields, BeamFields):
     """Everything but the prompt, its length and log-probabilities. None: absent."""
 
-    free_form: ClassVar[tuple[str, ...]] = ("stream_options",)
+    free_form: ClassVar[tuple[str, ...]] = ("stream_options", LOOPS)
     fields_beside: ClassVar[Mapping[str, Any]] = GUIDES
 
     n: Annotated[int | None, Integer(1, limits.MAX_N)] = None
@@ -142,6 +145,7 @@ class SharedFields(AnswerFields, BeamFields):
     stream_options: UsageOptions | None = None
     return_token_ids: Annotated[bool | None, Boolean] = None
     return_tokens_as_token_ids: Annotated[bool | None, Boolean] = None
+    repetition_detection: RepetitionDetection | None = None
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""
@@ -155,6 +159,14 @@ class SharedFields(AnswerFields, BeamFields):
             raise InvalidField("prompt_logprobs", "cannot be streamed")
         if self.stream_options is not None and not self.stream:
             raise InvalidField("stream_options", "only allowed when stream is true")
+
+    def sampling(self, max_tokens: int | None) -> SamplingParams:
+        """As `AnswerFields.sampling`, with the end of answers that repeat themselves. Raises InvalidField."""
+        sampling = super().sampling(max_tokens)
+        loop = None if self.repetition_detection is None else self.repetition_detection.rule()
+        if loop is not None and self.use_beam_search:
+            raise InvalidField(LOOPS, "must not be given beside use_beam_search")
+        return sampling if loop is None else replace(sampling, loop=loop)
 
     def _check_fields_of_chats(self) -> None:
         extra = self.__pydantic_extra__ or {}

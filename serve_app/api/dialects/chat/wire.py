@@ -28,6 +28,7 @@ _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
 
 CONTENT_FILTER: Final = "content_filter"  # of OpenAI's protocol alone: others end with an error
+REPETITION: Final = "repetition"  # the same: vLLM's word, for its field `repetition_detection`
 FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
     {
         FinishReason.EOS: "stop",
@@ -37,6 +38,7 @@ FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
         FinishReason.ABORT: "stop",
         FinishReason.TOOL_CALLS: "tool_calls",
         FinishReason.FILTERED: CONTENT_FILTER,
+        FinishReason.REPETITION: REPETITION,
     }
 )
 

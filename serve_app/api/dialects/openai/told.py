@@ -47,6 +47,16 @@ SHARED: Final[Mapping[str, Told]] = {
     "stream_options.continuous_usage_stats": Told(
         "beside `include_usage`: every chunk has the usage so far", default=False
     ),
+    "repetition_detection": Told(
+        "default none; an answer that repeats itself ends, with the finish reason repetition",
+        accepts="an object; see its members; not beside `use_beam_search`",
+    ),
+    "repetition_detection.max_pattern_size": Told("tokens of a pattern at most; 0 is off", default=0),
+    "repetition_detection.min_pattern_size": Told("tokens of a pattern at least; 0 counts as 1", default=0),
+    "repetition_detection.min_count": Told(
+        "so often in a row a pattern ends the answer",
+        accepts="; at least 2 where `max_pattern_size` is not 0",
+    ),
     "return_token_ids": Told("tells `prompt_token_ids` and each choice's `token_ids`", default=False),
     "return_tokens_as_token_ids": Told("log-probabilities name a token `token_id:7`", default=False),
     "guided_json": Told(

@@ -1,0 +1,32 @@
+"""Answers that repeat themselves end, by vLLM's field `repetition_detection`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from serve_app import limits
+from serve_app.api.dialects.fields import Integer
+from serve_app.api.edge.body import WireModel
+from serve_app.errors import InvalidField
+from serve_app.types import LoopRule
+
+FIELD: Final = "repetition_detection"
+
+
+class RepetitionDetection(WireModel):
+    """The pattern that may not be repeated, and how often. None: absent; a longest pattern of 0: off."""
+
+    max_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = None
+    min_pattern_size: Annotated[int | None, Integer(0, limits.MAX_LOOP_TOKENS)] = None
+    min_count: Annotated[int | None, Integer(0, limits.MAX_LOOP_COUNT)] = None
+
+    def rule(self) -> LoopRule | None:
+        """None: nothing is looked for. Raises InvalidField."""
+        most, least, count = self.max_pattern_size or 0, self.min_pattern_size or 0, self.min_count or 0
+        if least > most:
+            raise InvalidField(FIELD, "min_pattern_size must be at most max_pattern_size")
+        if not most:
+            return None
+        if count < 2:
+            raise InvalidField(FIELD, "min_count must be at least 2 beside max_pattern_size")
+        return LoopRule(least=max(least, 1), most=most, count=count)
