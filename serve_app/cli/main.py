@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from serve_app.cli.batch.command import batch
 from serve_app.cli.chat import chat
 from serve_app.cli.deploy import deploy
 from serve_app.cli.endpoints.group import endpoints
@@ -22,7 +23,19 @@ def cli() -> None:
     """Serve models on your own machines, and look after the server."""
 
 
-for _command in (serve, deploy, validate, health, endpoints, chat, keys, usage, live, measure_throughput):
+for _command in (
+    serve,
+    deploy,
+    validate,
+    health,
+    endpoints,
+    chat,
+    batch,
+    keys,
+    usage,
+    live,
+    measure_throughput,
+):
     cli.add_command(_command)
 
 

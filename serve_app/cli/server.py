@@ -26,9 +26,10 @@ MAX_ERROR_CHARS: Final = 1_000  # of a page that is no error of ours
 # Whatever the server speaks below /v1 by its settings. Other servers do not look at it.
 OPENAI: Final = {"X-API-Dialect": "openai"}
 
-Result = TypeVar("Result")
+# Of answers to a question that may be answered a little later.
+PASSING: Final = frozenset({408, 429, 502, 503, 504, 529})  # 529: Anthropic's word for a full queue
 
-_PASSING: Final = frozenset({408, 429, 502, 503, 504})
+Result = TypeVar("Result")
 
 
 class ServerError(click.ClickException):
@@ -42,7 +43,7 @@ class ServerError(click.ClickException):
     @property
     def may_pass(self) -> bool:
         """Whether the same question may be answered a little later."""
-        return self.status is None or self.status in _PASSING
+        return self.status is None or self.status in PASSING
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Server:
             if isinstance(body, dict):
                 return body
             raise ServerError(f"{self.url}{path} does not answer as serve-app does; check --url")
-        raise self._refusal(response)
+        raise refusal(response)
 
     @contextmanager
     def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Iterator[str]]:
@@ -91,16 +92,28 @@ class Server:
         ):
             if not source.response.is_success:
                 source.response.read()
-                raise self._refusal(source.response)
+                raise refusal(source.response)
             yield (event.data for event in source.iter_sse() if event.data)
 
+    def many(self, connections: int) -> httpx.AsyncClient:
+        """A client for so many requests at once, in any protocol. Each answer may take its time."""
+        limits = httpx.Limits(max_connections=connections, max_keepalive_connections=connections)
+        return httpx.AsyncClient(limits=limits, headers=self._key, **self._options(None))
+
     def _client(self, read_timeout_s: float | None) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.url,
-            headers=OPENAI | ({} if self.key is None else {"Authorization": f"Bearer {self.key}"}),
-            timeout=httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
-            trust_env=not _is_loopback(httpx.URL(self.url).host),  # no proxy between this machine and itself
-        )
+        return httpx.Client(headers=OPENAI | self._key, **self._options(read_timeout_s))
+
+    @property
+    def _key(self) -> dict[str, str]:
+        return {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
+
+    def _options(self, read_timeout_s: float | None) -> dict[str, Any]:
+        return {
+            "base_url": self.url,
+            "timeout": httpx.Timeout(CONNECT_TIMEOUT_S, read=read_timeout_s),
+            # No proxy stands between this machine and itself.
+            "trust_env": not _is_loopback(httpx.URL(self.url).host),
+        }
 
     @contextmanager
     def _reached(self) -> Iterator[None]:
@@ -118,15 +131,17 @@ class Server:
         except httpx.HTTPError as error:
             raise ServerError(f"the connection to {self.url} broke: {error}") from error
 
-    def _refusal(self, response: httpx.Response) -> ServerError:
-        message = _message_of(response) or response.text[:MAX_ERROR_CHARS].strip() or response.reason_phrase
-        hints = {
-            401: "; give a key with --key or SERVE_APP_KEY (`serve-app keys new NAME` makes one)",
-            429: _retry_hint(response),
-            503: _retry_hint(response),
-        }
-        hint = hints.get(response.status_code, "")
-        return ServerError(f"{printable(message)} (HTTP {response.status_code}){hint}", response.status_code)
+
+def refusal(response: httpx.Response) -> ServerError:
+    """Why the server refused, and what to do."""
+    message = _message_of(response) or response.text[:MAX_ERROR_CHARS].strip() or response.reason_phrase
+    hints = {
+        401: "; give a key with --key or SERVE_APP_KEY (`serve-app keys new NAME` makes one)",
+        429: _retry_hint(response),
+        503: _retry_hint(response),
+    }
+    hint = hints.get(response.status_code, "")
+    return ServerError(f"{printable(message)} (HTTP {response.status_code}){hint}", response.status_code)
 
 
 def server_options(command: Callable[..., Result]) -> Callable[..., Result]:

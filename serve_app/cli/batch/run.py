@@ -1,0 +1,118 @@
+"""Asks a server for all answers of a batch: so many at a time, again where it is busy."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+import httpx
+
+from serve_app.cli.batch.lines import Answers, Line
+from serve_app.cli.server import OPENAI, PASSING, Server, ServerError, refusal
+
+FIRST_PAUSE_S: Final = 0.5
+LAST_PAUSE_S: Final = 30.0
+# What a batch of OpenAI's asks; other protocols may share the path.
+_OF_OPENAI: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
+_NOBODY_MAY: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
+
+
+@dataclass(slots=True)
+class Progress:
+    """How a batch stands, in this run."""
+
+    answered: int = 0  # refusals among them
+    refused: int = 0
+    tokens: int = 0  # of outputs, where an answer tells them
+
+
+class Batch:
+    """One run of a batch."""
+
+    def __init__(self, server: Server, answers: Answers, progress: Progress, patience_s: float) -> None:
+        """`patience_s`: without any answer for so long, the server is given up."""
+        self._server = server
+        self._answers = answers
+        self._progress = progress
+        self._patience_s = patience_s
+        self._last = 0.0  # when the server last answered, or when the run began; the event loop's time
+
+    async def run(self, lines: Iterator[Line], at_once: int) -> None:
+        """Ask for all lines that have no answer yet, `at_once` of them at a time.
+
+        Raises LineError, OSError, and ServerError for a server that is away or a key that may ask nothing.
+        """
+        self._last = asyncio.get_running_loop().time()
+        async with self._server.many(at_once) as client:
+            workers = [asyncio.create_task(self._work(client, lines)) for _ in range(at_once)]
+            try:
+                await asyncio.gather(*workers)
+            finally:
+                for worker in workers:
+                    worker.cancel()
+                await asyncio.gather(*workers, return_exceptions=True)
+
+    async def _work(self, client: httpx.AsyncClient, lines: Iterator[Line]) -> None:
+        for line in lines:  # shared by all workers: each takes the next line
+            if line.custom_id in self._answers.done:
+                continue
+            response = await self._answer(client, line)
+            if response.status_code in _NOBODY_MAY:
+                raise refusal(response)
+            body, progress = _body(response), self._progress
+            self._answers.add(
+                line.custom_id, response.status_code, response.headers.get("x-request-id", ""), body
+            )
+            progress.answered += 1
+            progress.refused += not response.is_success
+            progress.tokens += _tokens(body)
+
+    async def _answer(self, client: httpx.AsyncClient, line: Line) -> httpx.Response:
+        """The first answer that will not pass by itself. Raises ServerError."""
+        loop, pause = asyncio.get_running_loop(), FIRST_PAUSE_S
+        while True:
+            response = await _ask(client, line)
+            if response is not None and response.status_code not in PASSING:
+                self._last = loop.time()
+                return response
+            wait = _wait(response, pause)
+            if loop.time() + wait > self._last + self._patience_s:
+                if response is not None:
+                    raise refusal(response)
+                raise ServerError(f"{self._server.url} does not answer any more")
+            await asyncio.sleep(wait)
+            pause = min(2 * pause, LAST_PAUSE_S)
+
+
+async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
+    """None: the server is away, or the connection broke."""
+    headers = OPENAI if line.url in _OF_OPENAI else {}
+    try:
+        return await client.post(line.url, json=line.body, headers=headers)
+    except httpx.TransportError:
+        return None
+
+
+def _wait(response: httpx.Response | None, pause: float) -> float:
+    """The server's word on when to come back, or a pause; never at the same moment as all others."""
+    told = "" if response is None else response.headers.get("retry-after", "")
+    return random.uniform(1.0, 1.5) * (float(told) if told.isdigit() else pause)
+
+
+def _body(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return response.text
+
+
+def _tokens(body: Any) -> int:
+    usage = body.get("usage") if isinstance(body, dict) else None
+    if not isinstance(usage, dict):
+        return 0
+    count = usage.get("completion_tokens", usage.get("output_tokens", 0))
+    return count if isinstance(count, int) else 0
