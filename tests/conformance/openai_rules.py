@@ -116,6 +116,34 @@ class SharedRules:
         assert error_of(found)["param"] == "repetition_detection"
         assert member in error_of(found)["message"]
 
+    @pytest.mark.parametrize("stream", [True, False])
+    @pytest.mark.parametrize(
+        ("finish", "stop", "told"),
+        [
+            (FinishReason.STOP, '"\n', '"\n'),
+            (FinishReason.STOP, 0, 0),
+            (FinishReason.STOP, None, None),  # a sequence of tokens
+            (FinishReason.EOS, None, None),
+            (FinishReason.REPETITION, None, "repetition_detected"),
+        ],
+    )
+    async def test_what_stopped_an_answer_is_told(
+        self, finish: FinishReason, stop: str | int | None, told: str | int | None, stream: bool
+    ) -> None:
+        async with gateway(FakeBackend(finish=finish, stop=stop)) as g:
+            found = await g.post(self.route.path, self.route.body(model="demo", stream=stream))
+        choice = (events(found.text) if stream else [found.json()])[-1]["choices"][0]
+        assert choice.get("stop_reason") == told
+        assert ("stop_reason" in choice) is (told is not None)
+
+    @module_loop
+    @pytest.mark.own_server
+    async def test_a_stop_token_is_told(self, client: httpx.AsyncClient) -> None:
+        (choice,) = (
+            await self.route.answer(client, allowed_token_ids=[300], stop_token_ids=[300], max_tokens=9)
+        )["choices"]
+        assert (choice["finish_reason"], choice["stop_reason"]) == ("stop", 300)
+
     @module_loop
     @pytest.mark.own_server
     @pytest.mark.parametrize("stream", [True, False])
@@ -183,7 +211,7 @@ class SharedRules:
             await g.check()
 
     @pytest.mark.parametrize("stream", [True, False])
-    @pytest.mark.parametrize(("reason", "word"), ENDS)
+    @pytest.mark.parametrize(("reason", "word"), [*ENDS, (FinishReason.REPETITION, "repetition")])
     async def test_the_words_for_an_end(self, reason: FinishReason, word: str, stream: bool) -> None:
         async with gateway(FakeBackend(finish=reason)) as g:
             found = await g.post(self.route.path, self.route.body(model="demo", stream=stream))

@@ -104,6 +104,7 @@ class FakeBackend:
     pauses: dict[int, float] = field(default_factory=dict)  # words delivered -> seconds it waits then
     burst: bool = False  # all words in one list
     finish: FinishReason = FinishReason.LENGTH
+    stop: str | int | None = None  # what matched, beside `finish`
     usage: Usage | None = None  # told with every delta, instead of what was delivered
     progress: Usage | None = None  # told before everything else
     requests: list[GenerateRequest] = field(default_factory=list)
@@ -248,6 +249,7 @@ class FakeBackend:
                     prompt_text="".join(prompt) if k == 0 and request.echo else None,
                     prompt_logprobs=prompt_logprobs,
                     finish=self.finish if last else None,
+                    stop=self.stop if last else None,
                     usage=self.usage
                     or Usage(
                         prompt_tokens=PROMPT_TOKENS,
@@ -272,6 +274,7 @@ def _merge(deltas: list[TokenDelta]) -> TokenDelta:
         prompt_text=first.prompt_text,
         prompt_logprobs=first.prompt_logprobs,
         finish=last.finish,
+        stop=last.stop,
         usage=last.usage,
         timing=first.timing,
     )

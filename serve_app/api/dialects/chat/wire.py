@@ -43,6 +43,7 @@ FINISH: Final[Mapping[FinishReason, str]] = MappingProxyType(
 )
 
 
+_REPEATED: Final = "repetition_detected"  # in the place of what stopped an answer, as vLLM has it
 LEGACY_TOOL_CALLS: Final = "function_call"  # how an answer to `functions` ends that calls one
 
 
@@ -53,6 +54,19 @@ def tool_call_fields(call: ToolCall) -> dict[str, Any]:
 
 def function_fields(call: ToolCall) -> dict[str, str]:
     return {"name": call.name, "arguments": call.arguments}
+
+
+def stop_fields(finish: FinishReason | None, stop: str | int | None) -> dict[str, str | int]:
+    """vLLM's member of a choice: which stop string or token of the client ended it; else nothing."""
+    if finish is FinishReason.REPETITION:
+        return {"stop_reason": _REPEATED}
+    return {} if finish is not FinishReason.STOP or stop is None else {"stop_reason": stop}
+
+
+def stop_member(finish: FinishReason | None, stop: str | int | None) -> bytes:
+    """The same behind other members."""
+    fields = stop_fields(finish, stop)
+    return b"," + encode(fields)[1:-1] if fields else b""
 
 
 def custom_call_fields(call: ToolCall) -> dict[str, Any]:

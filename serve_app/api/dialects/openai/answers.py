@@ -111,6 +111,7 @@ class ChatChoice(TypedDict):
     message: Message
     logprobs: ChatLogprobs | None
     finish_reason: LegacyFinishWord | None
+    stop_reason: NotRequired[str | int]
     token_ids: NotRequired[list[int]]
 
 
@@ -141,6 +142,7 @@ class ChatChunkChoice(TypedDict):
     delta: ChatDelta
     logprobs: ChatLogprobs | None
     finish_reason: LegacyFinishWord | None
+    stop_reason: NotRequired[str | int]
     token_ids: NotRequired[list[int]]
 
 
@@ -160,6 +162,7 @@ class CompletionChunkChoice(TypedDict):
     text: str
     logprobs: LegacyLogprobs | None
     finish_reason: LegacyFinishWord | None
+    stop_reason: NotRequired[str | int]
     prompt_token_ids: NotRequired[list[int] | None]
     token_ids: NotRequired[list[int]]
 

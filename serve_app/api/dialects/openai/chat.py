@@ -211,7 +211,8 @@ class ChatRenderer:
             tail = plain  # what belongs to the whole step is sent once
         if delta.finish is not None:
             reason = self._finish(delta.finish).encode()
-            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + end
+            stop = wire.stop_member(delta.finish, delta.stop)
+            events += opening + b'},"logprobs":null,"finish_reason":"' + reason + b'"' + stop + end
         return events
 
     def _finish(self, finish: FinishReason) -> str:
@@ -244,6 +245,7 @@ class ChatRenderer:
             "message": self._message(choice),
             "logprobs": self._logprobs(choice.logprobs) if self._body.logprobs else None,
             "finish_reason": self._finish(choice.finish) if choice.finish else None,
+            **wire.stop_fields(choice.finish, choice.stop),
         }
         if self._body.return_token_ids:
             fields["token_ids"] = choice.token_ids

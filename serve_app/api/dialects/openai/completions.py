@@ -123,12 +123,13 @@ class CompletionRenderer:
         if not text and not ids and logprobs is None and delta.finish is None:
             return b""
         reason = b"null" if delta.finish is None else b'"%b"' % wire.FINISH[delta.finish].encode()
-        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b' % (
+        return b'%b%d,"text":%b,"logprobs":%b,"finish_reason":%b%b%b%b' % (
             self._open,
             index,
             wire.encode(text),
             b"null" if logprobs is None else wire.encode(logprobs),
             reason,
+            wire.stop_member(delta.finish, delta.stop),
             ids,
             self._end if not self._body.continuous_usage else self._end_with(prompt, delta.usage),
         )
@@ -178,6 +179,7 @@ class CompletionRenderer:
             "text": (choice.prompt_text or "") + choice.text,
             "logprobs": logprobs,
             "finish_reason": wire.FINISH[choice.finish] if choice.finish else None,
+            **wire.stop_fields(choice.finish, choice.stop),
         }
         if self._body.prompt_logprobs is not None:
             fields["prompt_logprobs"] = wire.prompt_entries(choice.prompt_logprobs or ())
