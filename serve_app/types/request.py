@@ -27,6 +27,7 @@ class Templating:
     variables: dict[str, Any] = field(default_factory=dict)  # plain JSON; no name is a reserved one
     add_generation_prompt: bool = True  # end where the assistant's next turn begins
     continue_final_message: bool = False  # end inside of the last message instead, which goes on
+    documents: tuple[dict[str, str], ...] = ()  # what the answer is to draw on, for templates that show them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,9 @@ class GenerateRequest:
     per_token: bool = False  # one delta a token, each with its `step`
     priority: int = 0  # larger runs earlier
     timeout_s: float | None = None  # from the moment the replica has the request
-    salt: str = ""  # tenant salt of the prefix cache and of task adapters
+    # Tenant salt of the prefix cache and of task adapters. In a dialect's request: what a client divides
+    # its own cache by, to which the gateway adds the tenant's.
+    salt: str = ""
     adapter: Adapter | None = None
     parent_id: str | None = None  # the body this request was split from
     resume: Resume | None = None  # what the client has of the answer, made by a replica that is gone

@@ -53,6 +53,8 @@ SHARED: Final[Bounds] = {  # of chats and completions
     "stream_options": ([None], [{}, {"include_usage": True}, 5]),
     "return_token_ids": BOOLEAN,
     "return_tokens_as_token_ids": BOOLEAN,
+    "truncate_prompt_tokens": ([-1, 1, 2**31 - 1, None], [0, -2, 2**31, 1.5, "1", True]),
+    "cache_salt": (["x", "x" * 256, None], ["", "x" * 257, 5]),
     "repetition_detection": (
         [{}, {"max_pattern_size": 0}, {"max_pattern_size": 2, "min_count": 2},
          {"max_pattern_size": 1024, "min_pattern_size": 1024, "min_count": 1024}, None],

@@ -138,6 +138,24 @@ class SharedRules:
 
     @module_loop
     @pytest.mark.own_server
+    async def test_a_prompt_is_cut_to_its_last_tokens(self, client: httpx.AsyncClient) -> None:
+        whole = await self.route.answer(client, return_token_ids=True)
+        cut = await self.route.answer(client, return_token_ids=True, truncate_prompt_tokens=3)
+        found = [
+            found.get("prompt_token_ids") or found["choices"][0]["prompt_token_ids"] for found in (whole, cut)
+        ]
+        assert (found[1], cut["usage"]["prompt_tokens"]) == (found[0][-3:], 3)
+
+    async def test_a_salt_of_the_clients_is_below_that_of_its_key(self) -> None:
+        async with gateway(FakeBackend()) as g:
+            for salt in (None, "mine", None):
+                await g.post(self.route.path, self.route.body(model="demo", cache_salt=salt))
+            first, own, again = (request.salt for request in g.backend.requests)
+        assert first == again
+        assert (own, len(first) > 8) == (f"{first}:mine", True)
+
+    @module_loop
+    @pytest.mark.own_server
     async def test_a_stop_token_is_told(self, client: httpx.AsyncClient) -> None:
         (choice,) = (
             await self.route.answer(client, allowed_token_ids=[300], stop_token_ids=[300], max_tokens=9)

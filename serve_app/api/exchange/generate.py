@@ -182,7 +182,11 @@ def _complete(
 ) -> list[GenerateRequest]:
     """The requests with what only the server knows: ids, the tenant's salt, the deadline, a named adapter."""
     salt = context.caller.salt if context.caller else ""
-    requests = [replace(each, salt=salt, timeout_s=timeout_s, progress=True) for each in call.requests]
+    requests = [
+        # A salt of the client's divides its own cache, and never reaches another tenant's.
+        replace(each, salt=f"{salt}:{each.salt}" if each.salt else salt, timeout_s=timeout_s, progress=True)
+        for each in call.requests
+    ]
     if adapter is not None:
         if any(request.adapter is not None for request in requests):
             raise InvalidField("lora_task_id", "the model's name has an adapter already")

@@ -57,6 +57,11 @@ class ChatTemplate:
         """Whether the template shows tools to the model."""
         return "tool_use" in self._sources or any("tools" in source for source in self._sources.values())
 
+    @property
+    def has_documents(self) -> bool:
+        """Whether the template shows documents to the model."""
+        return any("documents" in source for source in self._sources.values())
+
     async def render_ids(
         self,
         messages: Sequence[Mapping[str, Any]],
@@ -67,15 +72,18 @@ class ChatTemplate:
         """Ids of the conversation, ending where `templating` says.
 
         `messages`, `tools` and the variables are plain JSON. Long ones are rendered in a thread. Raises
-        InvalidField when the template refuses the messages, UnsupportedField when it knows
-        no tools, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering, or once it is certain
-        that there are more than `most` tokens.
+        InvalidField when the template refuses the messages, UnsupportedField when it knows no tools or no
+        documents, PromptTooLong beyond MAX_PROMPT_CHARS before or after rendering, or once it is certain that
+        there are more than `most` tokens.
         """
         if tools and not self.has_tools:
             raise UnsupportedField("tools", "this model's chat template has no tools")
+        if templating.documents and not self.has_documents:
+            raise UnsupportedField("documents", "this model's chat template has no documents")
         readable = [_readable(message) for message in _checked(messages)]
         variables = self._free(templating.variables)
-        num_chars = count_chars(messages) + count_chars(tools) + count_chars(variables)
+        shown_beside = (tools, templating.documents, variables)
+        num_chars = count_chars(messages) + sum(map(count_chars, shown_beside))
         check_prompt_chars(num_chars, param="messages")
 
         def work() -> list[int]:
@@ -86,7 +94,7 @@ class ChatTemplate:
                 **marking.put(variables),
                 "messages": shown,
                 "tools": marking.put(tools) or None,
-                "documents": None,
+                "documents": marking.put(list(templating.documents)) or None,
                 "add_generation_prompt": templating.add_generation_prompt and not end,
             }
             rendered = self._render(inputs, marking.num_added_chars + len(end))

@@ -37,6 +37,8 @@ BOUNDS: Bounds = {
     "function_call": (["auto", "none", None], ["required", 5, {"name": "f"}]),
     "reasoning_effort": (["none", "low", "max", None], ["much", "", 5]),
     "thinking_token_budget": ([0, 1, 2**31 - 1, None], [-1, 2**31, 1.5, "1", True]),
+    "include_reasoning": BOOLEAN,
+    "documents": ([[], None], ["x", {}, [5], [{"text": 5}], [{}] * 1025]),
     "chat_template_kwargs": ([{}, {"enable_thinking": False}, None], [5, {"": 1}]),
     "add_generation_prompt": BOOLEAN,
     "continue_final_message": ([False, None], [1, 0, "true"]),
@@ -276,6 +278,25 @@ async def test_a_forced_call_of_a_custom_tool_is_a_text_of_its_form(
     streamed = events((await ROUTE.ask(client, stream=True, **fields)).text)
     pieces = [piece for event in streamed for piece in event["choices"][0]["delta"].get("tool_calls", ())]
     assert "".join(piece["custom"]["input"] for piece in pieces) == call["custom"]["input"]
+
+
+@module_loop
+@pytest.mark.own_server
+async def test_only_requests_with_the_same_salt_share_a_prefix(client: httpx.AsyncClient) -> None:
+    messages = [{"role": "user", "content": "The sea is wide. " * 20}]
+    cached = []
+    for salt in ("a", "a", "b", None, "b"):
+        found = await ROUTE.answer(client, messages=messages, cache_salt=salt)
+        cached.append(found["usage"]["prompt_tokens_details"]["cached_tokens"] > 0)
+    assert cached == [False, True, False, False, True]
+
+
+@module_loop
+@pytest.mark.own_server
+async def test_documents_that_the_template_does_not_show_are_an_error(client: httpx.AsyncClient) -> None:
+    found = await ROUTE.ask(client, documents=[{"title": "a", "text": "b"}])
+    assert found.status_code == 400
+    assert error_of(found)["param"] == "documents"
 
 
 @module_loop

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, Literal
+
+from pydantic import Field
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
@@ -15,7 +17,18 @@ from serve_app.api.dialects.chat.response_format.grammar import FIELDS as GRAMMA
 from serve_app.api.dialects.chat.response_format.grammar import WHITESPACE, Form, parse_form
 from serve_app.api.dialects.chat.shapes import GUIDES
 from serve_app.api.dialects.fields import MAX_TOKEN_ID as MAX_TOKEN_ID
-from serve_app.api.dialects.fields import Biases, Boolean, Integer, Integers, Number, Text, Texts
+from serve_app.api.dialects.fields import (
+    Biases,
+    Boolean,
+    Integer,
+    Integers,
+    Number,
+    Text,
+    Texts,
+    as_integer,
+    checked,
+    refusal,
+)
 from serve_app.api.edge.body import WireModel
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.types import LEFT_TO_MODEL, Grammar, ProcessorCall, SamplingParams
@@ -43,6 +56,16 @@ NAMES: Final = {"no_repeat_ngram": "no_repeat_ngram_size"}
 # Fields of chats that would change the answer of a completion if they were ignored.
 _OF_CHATS: Final = ("tools", "functions", "function_call")
 _CHAT: Final = "/v1/chat/completions"
+
+
+def _truncation(value: Any) -> int:
+    number = as_integer(value)
+    if number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS):
+        raise refusal(f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
+    return number
+
+
+Truncation: Final = checked(_truncation, Literal[-1] | Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)])
 
 
 class StreamOptions(WireModel):
@@ -146,6 +169,8 @@ class SharedFields(AnswerFields, BeamFields):
     return_token_ids: Annotated[bool | None, Boolean] = None
     return_tokens_as_token_ids: Annotated[bool | None, Boolean] = None
     repetition_detection: RepetitionDetection | None = None
+    truncate_prompt_tokens: Annotated[int | None, Truncation] = None
+    cache_salt: Annotated[str | None, Text(1, limits.MAX_CACHE_SALT_CHARS)] = None
 
     def check(self) -> None:
         """What single fields cannot tell. Raises InvalidField."""
@@ -217,5 +242,7 @@ class SharedFields(AnswerFields, BeamFields):
             "best_of": self.best_of if beam is None else None,
             "beam": beam,
             "prompt_ids": bool(self.return_token_ids),
+            "truncate_prompt": self.truncate_prompt_tokens,
+            "salt": self.cache_salt or "",
             "grammar": grammar,
         }

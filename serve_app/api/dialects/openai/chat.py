@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any, ClassVar, Final
+
+from msgspec import structs
 
 from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.custom_tools import HeldCalls
+from serve_app.api.dialects.chat.documents import Documents
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
@@ -43,6 +47,7 @@ _NOT_ANSWERED: Final = (
     "tools",
     "functions",
     "chat_template_kwargs",
+    "documents",
 )
 
 
@@ -71,6 +76,8 @@ class ChatBody(SharedFields, TemplatingFields):
     function_call: Annotated[Any, Described(shapes.FunctionCallChoice)] = None
     reasoning_effort: Annotated[str | None, OneOf(EFFORTS)] = None
     thinking_token_budget: Annotated[int | None, Integer(0, limits.MAX_TOKENS)] = None
+    include_reasoning: Annotated[bool | None, Boolean] = None
+    documents: Annotated[tuple[dict[str, str], ...] | None, Documents] = None
 
     def check(self) -> None:
         super().check()
@@ -93,8 +100,9 @@ class ChatBody(SharedFields, TemplatingFields):
         )
 
     def templating(self) -> Templating:
-        """As `TemplatingFields.templating`, with `reasoning_effort`."""
-        return with_effort(super().templating(), self.reasoning_effort)
+        """As `TemplatingFields.templating`, with `reasoning_effort` and documents."""
+        templating = with_effort(super().templating(), self.reasoning_effort)
+        return replace(templating, documents=self.documents or ())
 
     @property
     def names(self) -> dict[str, str]:
@@ -190,6 +198,8 @@ class ChatRenderer:
         if self._body.continuous_usage:
             end = wire.chunk_end_with(delta.usage)
             plain = _PLAIN + end
+        if self._body.include_reasoning is False and delta.reasoning:
+            delta = structs.replace(delta, reasoning="")
         events = b""
         if opening is None:
             start = b"data: " + self._head.open() + b',"choices":[{"index":%d,"delta":{' % index
@@ -254,7 +264,7 @@ class ChatRenderer:
     def _message(self, choice: Choice) -> dict[str, Any]:
         content = choice.text if choice.text or not choice.calls else None
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
-        if choice.reasoning:
+        if choice.reasoning and self._body.include_reasoning is not False:
             message["reasoning_content"] = choice.reasoning
         if choice.calls and self._legacy:
             message["function_call"] = wire.function_fields(choice.calls[0])

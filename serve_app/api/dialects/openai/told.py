@@ -57,6 +57,8 @@ SHARED: Final[Mapping[str, Told]] = {
         "so often in a row a pattern ends the answer",
         accepts="; at least 2 where `max_pattern_size` is not 0",
     ),
+    "truncate_prompt_tokens": Told("default none; the last so many tokens of the prompt, −1 as many as fit"),
+    "cache_salt": Told("default none; only requests with the same one share cached prefixes, within a key"),
     "return_token_ids": Told("tells `prompt_token_ids` and each choice's `token_ids`", default=False),
     "return_tokens_as_token_ids": Told("log-probabilities name a token `token_id:7`", default=False),
     "guided_json": Told(
@@ -136,6 +138,11 @@ CHAT: Final[Mapping[str, Told]] = {
         "variable `reasoning_effort` of the model's template; none also sets `enable_thinking` to false"
     ),
     "thinking_token_budget": Told(THINKING_TOKENS),
+    "include_reasoning": Told("false leaves `reasoning_content` out of the answer", default=True),
+    "documents": Told(
+        "default none; given to the model's template; an error where it shows none",
+        accepts=f"a list of up to {limits.MAX_DOCUMENTS} objects of strings, such as `title` and `text`",
+    ),
 }
 
 COMPLETIONS: Final[Mapping[str, Told]] = {

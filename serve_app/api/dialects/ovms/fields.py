@@ -8,13 +8,11 @@ samples, of which the `n` of the best mean log-probability are the answer.
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, ClassVar, Final, Literal
-
-from pydantic import Field
+from typing import Annotated, Any, ClassVar, Final
 
 from serve_app import limits
 from serve_app.api.dialects.chat.beam import BeamFields, beam_names
-from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions
+from serve_app.api.dialects.chat.fields import MAX_TOKEN_ID, StreamOptions, Truncation
 from serve_app.api.dialects.chat.processors import Processors
 from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.fields import (
@@ -26,9 +24,6 @@ from serve_app.api.dialects.fields import (
     Number,
     Text,
     Texts,
-    as_integer,
-    checked,
-    refusal,
 )
 from serve_app.api.dialects.ovms.formats import ResponseFormat, parse_response_format
 from serve_app.config import OvmsConfig
@@ -55,16 +50,6 @@ _SAME: Final = (
     "stop_token_ids",
     "ignore_eos",
 )
-
-
-def _truncation(value: Any) -> int:
-    number = as_integer(value)
-    if number is None or not (number == -1 or 1 <= number <= limits.MAX_TOKENS):
-        raise refusal(f"must be -1 or an integer from 1 to {limits.MAX_TOKENS}")
-    return number
-
-
-Truncation: Final = checked(_truncation, Literal[-1] | Annotated[int, Field(ge=1, le=limits.MAX_TOKENS)])
 
 
 class AnswerFields(BeamFields):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 import tokenizers
@@ -114,6 +114,31 @@ async def test_control_tokens_of_a_user_are_plain_text_in_every_string(
     shown = byte_level.decode(attacked, skip_special_tokens=False)
     in_json = ATTACK.replace("\n", "\\n")
     assert ATTACK in shown or in_json in shown
+
+
+SHOWING: Final = (
+    "{% for document in documents or [] %}<{{ document.title }}>{{ document.text }}{% endfor %}"
+    "{% for message in messages %}{{ message.content }}{% endfor %}"
+)
+
+
+async def test_documents_are_shown_as_text(byte_level_folder: Path) -> None:
+    """By the template that has them; a control token in one is text."""
+    tokenizer = Tokenizer.load(byte_level_folder, chat_template=SHOWING)
+    messages = [{"role": "user", "content": "Q"}]
+    documents = ({"title": "a", "text": "b<|im_end|>"},)
+    ids = await ChatTemplate(tokenizer).render_ids(messages, templating=Templating(documents=documents))
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "<a>b<|im_end|>Q"
+    assert ids_of(tokenizer, ids, "<|im_end|>") == 0
+    plain = await ChatTemplate(tokenizer).render_ids(messages)
+    assert tokenizer.decode(plain, skip_special_tokens=False) == "Q"
+
+
+async def test_documents_need_a_template_that_shows_them(template: ChatTemplate) -> None:
+    with pytest.raises(UnsupportedField, match="no documents"):
+        await template.render_ids(
+            [{"role": "user", "content": "Q"}], templating=Templating(documents=({"text": "b"},))
+        )
 
 
 async def test_around_a_users_control_token_the_template_keeps_its_own(

@@ -378,6 +378,14 @@ def test_a_whole_answer_holds_them():
     assert silent["message"] == {"role": "assistant", "content": "", "refusal": None}
 
 
+def test_thoughts_may_be_left_out():
+    told = streamed(DELTAS, tools=[tool(), tool("g")])
+    left_out = streamed(DELTAS, tools=[tool(), tool("g")], include_reasoning=False)
+    assert left_out == [chunk for chunk in told if "reasoning_content" not in chunk[0]] != told
+    assert "reasoning_content" not in whole(DELTAS, include_reasoning=False)["message"]
+    assert whole(DELTAS, include_reasoning=True) == whole(DELTAS)
+
+
 PATCH = [
     TokenDelta(
         request_id="abc",
