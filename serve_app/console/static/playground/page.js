@@ -217,15 +217,16 @@ class Playground {
 
   /** Fetches the form of options of the chosen protocol, and keeps what was typed where names are the same. */
   async #loadOptions() {
-    const values = valuesOf();
     const { endpoint, entity } = this.#panes[0];
     const query = new URLSearchParams({ protocol: this.#protocol.value, endpoint, entity });
     this.#options?.abort();
     this.#options = new AbortController();
+    let values;
     try {
       const answer = await fetch(`/console/playground/options?${query}`, { signal: this.#options.signal });
       const fetched = new DOMParser().parseFromString(await answer.text(), "text/html").getElementById("options");
       if (!fetched) throw new Error(`HTTP ${answer.status}`);
+      values = valuesOf(); // what was typed while the form was under way counts, too
       document.getElementById("options").replaceWith(document.adoptNode(fetched));
     } catch (error) {
       if (error.name !== "AbortError") this.#say(`The options could not be loaded: ${error.message}`);
