@@ -141,7 +141,8 @@ async def test_without_keys_only_the_hook_says_who_is_near():
         assert sent[0]["status"] == status
 
 
-async def test_two_tenants_have_different_salts_and_clients_cannot_choose_theirs():
+async def test_two_tenants_have_different_salts_and_clients_only_add_to_theirs():
+    """`cache_salt` divides what a tenant has; whatever it is, it leads to nobody else's."""
     other, other_line = new_key("other")
     async with gateway(keys=f"{LINE} {other_line}") as g:
         for key in (KEY, other):
@@ -149,5 +150,8 @@ async def test_two_tenants_have_different_salts_and_clients_cannot_choose_theirs
                 headers = {**bearer(key), "x-request-id": "same"}
                 assert (await g.post(CHAT, body, headers=headers)).status_code == 200
         salts = [request.salt for request in g.backend.requests]
-        assert salts[0] == salts[1] != salts[2] == salts[3]
-        assert "same" not in salts
+        assert salts == [salts[0], f"{salts[0]}:same", salts[2], f"{salts[2]}:same"]
+        assert salts[0] != salts[2]
+        for crafted in (salts[0], f":{salts[0]}", f"{salts[0]}:same"):
+            await g.post(CHAT, chat_body(cache_salt=crafted), headers=bearer(other))
+            assert g.backend.last.salt == f"{salts[2]}:{crafted}"

@@ -34,6 +34,7 @@ NUMBERS = {
     "diversity_penalty": (0, limits.MAX_DIVERSITY_PENALTY, BOTH, {}),
     "num_beam_groups": (1, limits.MAX_BEAM_WIDTH, BOTH, {}),
     "no_repeat_ngram_size": (0, limits.MAX_NO_REPEAT_NGRAM, BOTH, {}),
+    "truncate_prompt_tokens": (-1, limits.MAX_TOKENS, BOTH, {}),
     "priority": (-limits.MAX_PRIORITY, limits.MAX_PRIORITY, BOTH, {}),
     "timeout": (1e-3, limits.MAX_TIMEOUT_S, BOTH, {}),
 }

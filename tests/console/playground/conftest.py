@@ -142,7 +142,7 @@ async def choose(page: Page, group: str, **options: str) -> None:
     details = page.locator("#options details", has=page.locator("summary", has_text=group))
     await details.evaluate("(each) => (each.open = true)")
     for name, value in options.items():
-        control = details.locator(f"[data-option={name}]")
+        control = details.locator(f"[data-option={name}], [data-path={name}]")
         if await control.evaluate("(each) => each.tagName") == "SELECT":
             await control.select_option(value)
         else:

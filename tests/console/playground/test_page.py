@@ -195,8 +195,17 @@ async def test_an_option_out_of_its_range_is_said_before_it_is_sent(tab: Page, s
     await expect(tab.locator(".turn")).to_have_count(0)
 
 
-@pytest.mark.parametrize("protocol", ["openai-chat", "anthropic-messages", "openai-responses"])
-@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("protocol", "stream"),
+    [
+        ("openai-chat", True),
+        ("anthropic-messages", True),
+        ("openai-responses", False),
+        pytest.param("openai-responses", True, marks=pytest.mark.full),
+        pytest.param("anthropic-messages", False, marks=pytest.mark.full),
+        pytest.param("openai-chat", False, marks=pytest.mark.full),
+    ],
+)
 async def test_tools_are_called_and_answered(tab: Page, demo: Demo, protocol: str, stream: bool) -> None:
     """What is inserted as an example, and the word for a call, hold in every protocol."""
     await open_playground(tab, demo.url)

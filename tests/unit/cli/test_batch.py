@@ -272,6 +272,8 @@ def test_an_interrupted_batch_goes_on(
     running = subprocess.Popen(
         [*command, "--concurrency", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**os.environ, "NO_COLOR": "1"},
+        # What runs in the background of a shell ignores it, and so would the command.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
     end = time.monotonic() + 60
     while not (out.exists() and out.read_bytes().count(b"\n") >= 3):

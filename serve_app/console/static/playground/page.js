@@ -288,19 +288,25 @@ class Playground {
   }
 }
 
-/** What was typed into the options, by the last name of each member. */
+/** The controls of the options, each with the name that it keeps in other protocols. */
+function controls() {
+  const all = document.querySelectorAll("#options :is(input, select, textarea):is([data-option], [data-path])");
+  return [...all].map((control) => [control.dataset.option ?? control.dataset.path, control]);
+}
+
+/** What was typed into the options, by name. */
 function valuesOf() {
   const found = {};
-  for (const control of document.querySelectorAll("#options [data-option]")) {
+  for (const [name, control] of controls()) {
     const value = control.type === "checkbox" ? control.checked : control.value;
-    if (value !== "" && value !== false) found[control.dataset.option] = value;
+    if (value !== "" && value !== false) found[name] = value;
   }
   return found;
 }
 
 function applyValues(values) {
-  for (const control of document.querySelectorAll("#options [data-option]")) {
-    const value = values[control.dataset.option];
+  for (const [name, control] of controls()) {
+    const value = values[name];
     if (value === undefined) continue;
     if (control.type === "checkbox") control.checked = value;
     else if (control.tagName !== "SELECT" || [...control.options].some((each) => each.value === value)) control.value = value;
