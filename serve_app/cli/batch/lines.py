@@ -105,7 +105,8 @@ class Answers:
             "response": {"status_code": status, "request_id": request_id, "body": body},
             "error": None,
         }
-        self._file.write(json.dumps(answer, ensure_ascii=False).encode() + b"\n")
+        # Half of a surrogate pair is no UTF-8; escaped it is JSON all the same.
+        self._file.write(json.dumps(answer, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n")
         self._file.flush()
         self.done.add(custom_id)
 

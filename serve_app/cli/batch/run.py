@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ from serve_app.cli.server import OPENAI, PASSING, Server, ServerError, refusal
 
 FIRST_PAUSE_S: Final = 0.5
 LAST_PAUSE_S: Final = 30.0
+LEAST_PAUSE_S: Final = 0.05  # whatever the server says
+_JSON: Final = {"Content-Type": "application/json"}
 # What a batch of OpenAI's asks; other protocols may share the path.
 _OF_OPENAI: Final = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses")
 _NOBODY_MAY: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
@@ -90,9 +93,10 @@ class Batch:
 
 async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
     """None: the server is away, or the connection broke."""
-    headers = OPENAI if line.url in _OF_OPENAI else {}
+    headers = _JSON | (OPENAI if line.url in _OF_OPENAI else {})
+    content = json.dumps(line.body).encode()  # escapes what is no valid text, and leaves it to the server
     try:
-        return await client.post(line.url, json=line.body, headers=headers)
+        return await client.post(line.url, content=content, headers=headers)
     except httpx.TransportError:
         return None
 
@@ -100,7 +104,7 @@ async def _ask(client: httpx.AsyncClient, line: Line) -> httpx.Response | None:
 def _wait(response: httpx.Response | None, pause: float) -> float:
     """The server's word on when to come back, or a pause; never at the same moment as all others."""
     told = "" if response is None else response.headers.get("retry-after", "")
-    return random.uniform(1.0, 1.5) * (float(told) if told.isdigit() else pause)
+    return random.uniform(1.0, 1.5) * max(LEAST_PAUSE_S, float(told) if told.isdigit() else pause)
 
 
 def _body(response: httpx.Response) -> Any:

@@ -109,6 +109,19 @@ def test_a_refused_request_has_its_error_and_does_not_hold_up_the_others(
     assert found["bad"]["response"]["body"]["error"]["param"] == "temperature"
 
 
+def test_text_that_is_no_unicode_is_the_servers_to_judge(invoke: Invoke, url: str, tmp_path: Path) -> None:
+    file = tmp_path / "requests.jsonl"
+    half = json.dumps({**chat("x"), "custom_id": "\ud800", "body": {"model": "demo", "user": "\ud800"}})
+    file.write_text(half + "\n" + json.dumps(chat("é😀")) + "\n", "utf-8")
+    assert invoke("batch", file, tmp_path / "out", "--url", url).exit_code == 1
+    found = read(tmp_path / "out")
+    assert {name: each["response"]["status_code"] for name, each in found.items()} == {
+        "\ud800": 400,
+        "é😀": 200,
+    }
+    assert "é😀" in (tmp_path / "out").read_text("utf-8")
+
+
 def test_what_is_answered_is_not_asked_again(
     invoke: Invoke, url: str, backend: FakeBackend, asked: Callable[..., Path], tmp_path: Path
 ) -> None:
