@@ -67,7 +67,8 @@ def batch(server: Server, requests: BinaryIO, answers: Path, concurrency: int, p
     try:
         asyncio.run(_watched(work, progress, len(written.done), total))
     except LineError as error:
-        raise click.ClickException(f"{error}. {_stopped(progress, began)}") from error
+        stopped = _stopped(progress, began, once="once the line is mended, ")
+        raise click.ClickException(f"{error}. {stopped}") from error
     except ServerError as error:
         raise click.ClickException(f"{error.message}. {_stopped(progress, began)}") from error
     except OSError as error:
@@ -108,8 +109,8 @@ async def _watched(
     return await working
 
 
-def _stopped(progress: Progress, began: float) -> str:
-    return f"Stopped after {_said(progress, began)}; the same command goes on"
+def _stopped(progress: Progress, began: float, once: str = "") -> str:
+    return f"Stopped after {_said(progress, began)}; {once}the same command goes on"
 
 
 def _said(progress: Progress, began: float) -> str:

@@ -1,7 +1,7 @@
 """Requests and answers of a batch, a line of JSON each. Knows no server.
 
 A request is `{"custom_id", "method": "POST", "url", "body"}`. An answer is `{"id", "custom_id", "response":
-{"status_code", "request_id", "body"}, "error"}`; one of the last two is null.
+{"status_code", "request_id", "body"}, "error": null}`: a request without an answer has no line.
 """
 
 from __future__ import annotations

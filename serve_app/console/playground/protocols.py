@@ -51,20 +51,9 @@ class Protocol:
         return (self.stream_path if stream else self.path).replace("{model}", quote(model, safe="/:"))
 
 
-def _chat(dialect: str, title: str, path: str, schema: str) -> Protocol:
-    return Protocol(f"{dialect}-chat", title, "chat", dialect, path, path, schema, "messages", (CHAT_TASK,))
-
-
-def _responses(dialect: str, title: str, path: str, schema: str) -> Protocol:
-    name = f"{dialect}-responses"
-    return Protocol(
-        name, f"{title} responses", "responses", dialect, path, path, schema, "input", (CHAT_TASK,)
-    )
-
-
-def _messages(dialect: str, title: str, path: str, schema: str) -> Protocol:
-    name = f"{dialect}-messages"
-    return Protocol(name, title, "messages", dialect, path, path, schema, "messages", (CHAT_TASK,))
+def _chat(dialect: str, shape: Shape, title: str, path: str, schema: str) -> Protocol:
+    prompt = "input" if shape == "responses" else "messages"
+    return Protocol(f"{dialect}-{shape}", title, shape, dialect, path, path, schema, prompt, (CHAT_TASK,))
 
 
 def _text(dialect: str, title: str, path: str, schema: str | None, prompt: str = "prompt") -> Protocol:
@@ -75,14 +64,20 @@ def _text(dialect: str, title: str, path: str, schema: str | None, prompt: str =
 
 
 PROTOCOLS: Final = (
-    _chat("openai", "OpenAI", "/v1/chat/completions", "OpenAIChatBody"),
-    _chat("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksChatBody"),
-    _chat("mindie", "MindIE", "/v1/chat/completions", "MindIEChatBody"),
-    _chat("ovms", "OpenVINO Model Server", "/v3/chat/completions", "OpenVINOChatBody"),
-    _messages("anthropic", "Anthropic", "/v1/messages", "MessageBody"),
-    _responses("openai", "OpenAI", "/v1/responses", "ResponsesResponseBody"),
-    _responses("databricks", "Databricks", "/serving-endpoints/responses", "ResponsesResponseBody"),
-    _responses("ovms", "OpenVINO Model Server", "/v3/responses", "OpenVINOResponseBody"),
+    _chat("openai", "chat", "OpenAI", "/v1/chat/completions", "OpenAIChatBody"),
+    _chat("databricks", "chat", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksChatBody"),
+    _chat("mindie", "chat", "MindIE", "/v1/chat/completions", "MindIEChatBody"),
+    _chat("ovms", "chat", "OpenVINO Model Server", "/v3/chat/completions", "OpenVINOChatBody"),
+    _chat("anthropic", "messages", "Anthropic", "/v1/messages", "MessageBody"),
+    _chat("openai", "responses", "OpenAI responses", "/v1/responses", "ResponsesResponseBody"),
+    _chat(
+        "databricks",
+        "responses",
+        "Databricks responses",
+        "/serving-endpoints/responses",
+        "ResponsesResponseBody",
+    ),
+    _chat("ovms", "responses", "OpenVINO Model Server responses", "/v3/responses", "OpenVINOResponseBody"),
     _text("openai", "OpenAI", "/v1/completions", "OpenAICompletionBody"),
     _text("databricks", "Databricks", "/serving-endpoints/{model}/invocations", "DatabricksCompletionBody"),
     _text("ovms", "OpenVINO Model Server", "/v3/completions", "OpenVINOCompletionBody"),

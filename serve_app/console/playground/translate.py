@@ -88,13 +88,16 @@ def _place(path: str, target: Protocol) -> str:
 def _options(ask: Ask) -> Iterator[tuple[str, Any]]:
     """The options of a request by dotted path."""
     own = {"model", "stream", "stream_options", ask.protocol.prompt, *ask.shapes.get(ask.protocol.shape, ())}
-    for name, value in ask.body.items():
-        nested = isinstance(value, Mapping) and name in NESTED
-        for path, each in (
-            ((f"{name}.{inner}", each) for inner, each in value.items()) if nested else [(name, value)]
-        ):
-            if path not in own:
-                yield path, each
+    return ((path, value) for path, value in _flat(ask.body) if path not in own)
+
+
+def _flat(body: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The members of a body by dotted path; one that holds options of its own stands for these."""
+    for name, value in body.items():
+        if isinstance(value, Mapping) and name in NESTED:
+            yield from ((f"{name}.{inner}", each) for inner, each in value.items())
+        else:
+            yield name, value
 
 
 def _complete(body: dict[str, Any], options: Iterable[Option], target: Protocol, ask: Ask) -> None:

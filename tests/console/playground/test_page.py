@@ -195,6 +195,18 @@ async def test_an_option_out_of_its_range_is_said_before_it_is_sent(tab: Page, s
     await expect(tab.locator(".turn")).to_have_count(0)
 
 
+async def test_what_a_protocol_demands_is_not_taken_along(tab: Page, scripted: Scripted) -> None:
+    """Anthropic's messages need `max_tokens`, and a chat's default is another. What was typed goes along."""
+    await open_playground(tab, scripted.url, READER)
+    await speak(tab, "anthropic-messages")
+    await expect(tab.locator("#option-max_tokens")).to_have_value("1024")
+    await speak(tab, "openai-chat")
+    await expect(tab.locator("#option-max_tokens")).to_have_value("")
+    await choose(tab, "Length and end", max_tokens="7")
+    await speak(tab, "anthropic-messages")
+    await expect(tab.locator("#option-max_tokens")).to_have_value("7")
+
+
 @pytest.mark.parametrize(
     ("protocol", "stream"),
     [

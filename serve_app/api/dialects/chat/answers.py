@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NotRequired, TypeAlias
+from typing import Annotated, Final, Literal, NotRequired, TypeAlias
 
 from typing_extensions import TypedDict
 
 from serve_app.api.dialects.chat.wire import CONTENT_FILTER, FINISH, LEGACY_TOOL_CALLS, REPETITION
 from serve_app.api.dialects.fields import words
 
-_OF_OPENAI = (CONTENT_FILTER, REPETITION)
+_OF_OPENAI: Final = (CONTENT_FILTER, REPETITION)
 FinishWord: TypeAlias = Annotated[str, words(each for each in FINISH.values() if each not in _OF_OPENAI)]
 LegacyFinishWord: TypeAlias = Annotated[str, words((*FINISH.values(), LEGACY_TOOL_CALLS))]
 

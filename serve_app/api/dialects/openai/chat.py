@@ -13,7 +13,6 @@ from serve_app import limits
 from serve_app.api.dialects.base import Call, Choice, ErrorReply
 from serve_app.api.dialects.chat import shapes, wire
 from serve_app.api.dialects.chat.custom_tools import HeldCalls
-from serve_app.api.dialects.chat.documents import Documents
 from serve_app.api.dialects.chat.fields import SharedFields
 from serve_app.api.dialects.chat.messages import parse_messages
 from serve_app.api.dialects.chat.templating import EFFORTS, TemplatingFields, with_effort
@@ -21,6 +20,7 @@ from serve_app.api.dialects.chat.tools import ToolOffer, parse_offer
 from serve_app.api.dialects.fields import Boolean, Described, Integer, OneOf
 from serve_app.api.dialects.openai import shapes as own_shapes
 from serve_app.api.dialects.openai import told
+from serve_app.api.dialects.openai.documents import Documents
 from serve_app.api.dialects.openai.errors import broken, render_error
 from serve_app.api.edge.body import parse_body
 from serve_app.api.edge.told import Told

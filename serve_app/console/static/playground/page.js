@@ -294,10 +294,11 @@ function controls() {
   return [...all].map((control) => [control.dataset.option ?? control.dataset.path, control]);
 }
 
-/** What was typed into the options, by name. */
+/** What was typed into the options, by name. What a control has of itself belongs to its protocol alone. */
 function valuesOf() {
   const found = {};
   for (const [name, control] of controls()) {
+    if (control.value === control.defaultValue) continue;
     const value = control.type === "checkbox" ? control.checked : control.value;
     if (value !== "" && value !== false) found[name] = value;
   }

@@ -1,8 +1,8 @@
 /**
  * A conversation, its tools and the form of its answer, as each shape of chats writes them. Knows no page.
  *
- * The page keeps a conversation as chats have it, and tools, choice and form as `readTools`, `readChoice` and
- * `readForm` of tools.js make them.
+ * The page keeps a conversation as chats have it, tools and choice as tools.js reads them, and the form as
+ * options.js does.
  */
 
 /**

@@ -1,6 +1,6 @@
 /**
- * Tools, the choice among them, and the form of an answer, as a person writes them: in the words of any
- * protocol, so that what is copied from elsewhere can be used. Knows no page.
+ * Tools and the choice among them as a person writes them: in the words of any protocol, so that what is
+ * copied from elsewhere can be used. Knows no page.
  */
 
 /**
