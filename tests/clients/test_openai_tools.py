@@ -6,13 +6,18 @@ A question leads to a call, the tool's answer to a final text; streamed answers 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import openai
 import pytest
 from openai.lib.streaming.chat import ChatCompletionStreamState
-from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.chat import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ChatCompletionMessageCustomToolCall,
+)
 from pydantic import BaseModel
 
 from serve_app.config import EngineConfig, ModelConfig
@@ -168,6 +173,25 @@ def test_a_named_tool_is_called_and_no_other(sdk: Sdk) -> None:
     assert call.function.name == "set_timer"
     assert 1 <= json.loads(call.function.arguments)["minutes"] <= 99
     assert choice.finish_reason == "tool_calls"
+
+
+def test_a_custom_tool_is_called_with_a_text_and_answered(sdk: Sdk) -> None:
+    form = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "[a-z]{3,9}"}}
+    tool: Any = {"type": "custom", "custom": {"name": "note", "description": "Note it.", "format": form}}
+    wanted: dict[str, Any] = {"model": MODEL, "tools": [tool], "temperature": 0, "max_tokens": 60}
+    forced = {**wanted, "messages": [HELLO], "tool_choice": {"type": "custom", "custom": {"name": "note"}}}
+    message = sdk.client.chat.completions.create(**forced).choices[0].message
+    assert message.tool_calls is not None
+    (call,) = message.tool_calls
+    assert isinstance(call, ChatCompletionMessageCustomToolCall)
+    assert re.fullmatch("[a-z]{3,9}", call.custom.input)
+    chunks = sdk.client.chat.completions.create(**forced, stream=True)
+    pieces = [piece.model_dump() for chunk in chunks for piece in chunk.choices[0].delta.tool_calls or ()]
+    assert pieces[0]["custom"]["name"] == "note"
+    assert "".join(piece["custom"]["input"] for piece in pieces) == call.custom.input
+    result = {"role": "tool", "tool_call_id": call.id, "content": "noted"}
+    turns = [HELLO, message.model_dump(exclude_none=True), result]
+    assert sdk.client.chat.completions.create(**wanted, messages=turns).choices[0].message.content
 
 
 def test_functions_and_their_answers(sdk: Sdk) -> None:
