@@ -2,7 +2,8 @@
 
 Every answer that the adapted schema allows conforms to the client's schema, except for the lost
 keywords. The adapted schema may allow less: an object that declares members has no others (see
-`closing.py`).
+`closing.py`). What references lead to is collected in `$defs` under names of its own, so that the
+parser needs to know no more of references than that.
 """
 
 from __future__ import annotations
@@ -13,29 +14,33 @@ from typing import Any, Final
 from serve_app.json_schema.closing import Closing, combined_in_place
 from serve_app.json_schema.counts import KEYWORDS as COUNTS
 from serve_app.json_schema.counts import rewrite_counts
+from serve_app.json_schema.endings import POINTER, ROOT, Endings
 from serve_app.json_schema.exclusive import exclusive
 from serve_app.json_schema.references import References
 from serve_app.json_schema.vocabulary import (
     CONDITIONS,
-    DEFINITIONS,
     ENFORCED,
     FORMATS,
     NOTES,
     NUMBER_FORMATS,
+    REFERENCES,
+    Path,
     Schema,
     UnusableSchema,
     check_form,
+    place,
     subschemas,
 )
 
 _MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
 _MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
+_MAX_SCHEMAS: Final = 50_000  # that are adapted, each once for every reference around it: the parser's limit
 _MAX_LISTED: Final = 10_000  # names of a schema's `propertyNames`
 # Keywords that are never enforced, and are passed over with their subschemas.
 _LOST: Final = ("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems")
 _REWRITTEN: Final = frozenset(
     {
-        *("oneOf", "$dynamicRef", "$recursiveRef", "format", *COUNTS, *_LOST),
+        *("oneOf", *REFERENCES, "format", *COUNTS, *_LOST),
         *("unevaluatedItems", "unevaluatedProperties", "propertyNames"),
         *CONDITIONS,
     }
@@ -57,25 +62,53 @@ def adapt(schema: Schema) -> Adapted:
     """
     try:
         adapter = _Adapter(schema)
-        adapted = adapter.adapted(schema, ())
+        adapted = adapter.document(schema)
     except RecursionError:
         raise UnusableSchema("it nests too deep") from None
-    return Adapted(adapted, tuple(dict.fromkeys(adapter.lost)))
+    return Adapted(adapted, adapter.lost())
 
 
 class _Adapter:
     def __init__(self, root: Schema) -> None:
-        self.lost: list[str] = []
-        self._compared = self._listed = 0
+        self._lost: dict[Path, bool] = {}  # the place of a lost keyword -> whether it is unknown
+        self._compared = self._listed = self._adapted = 0
         self._references = References(root)
         self._closing = Closing(root, self._references)
-        self._used = self._reached(root)
+        self._pointers: dict[Path, str] = {}  # the place of what is referred to -> where it is now
+        self._pending: list[tuple[Any, Path]] = []  # definitions that are not yet adapted
 
-    def adapted(self, schema: Any, path: tuple[str, ...]) -> Any:
+    def document(self, root: Schema) -> Schema:
+        """The adapted copy of a whole schema, with all that its references lead to."""
+        whole: Schema = self.adapted(root, ())
+        if not self._pointers:
+            return whole
+        whole = {**whole, "$defs": {}}
+        while self._pending:
+            schema, path = self._pending.pop()
+            whole["$defs"][self._pointers[path].removeprefix(POINTER)] = self.adapted(schema, path)
+        endings = Endings(whole)
+        if ROOT in endings.endless:
+            endless = (path for path, pointer in self._pointers.items() if pointer in endings.endless)
+            raise UnusableSchema(f"no answer of finite length matches {place(next(endless, ()))}")
+        return endings.pruned(whole) if endings.endless else whole
+
+    def lost(self) -> tuple[str, ...]:
+        """Places of lost keywords. Unknown ones into which references lead are containers of schemas."""
+        containers = {path[:i] for path in self._pointers for i in range(1, len(path))}
+        lost = (path for path, unknown in self._lost.items() if not (unknown and path in containers))
+        return tuple(".".join(path) for path in lost)
+
+    def adapted(self, schema: Any, path: Path) -> Any:
         """The adapted copy of the schema that lies at `path`."""
         if not isinstance(schema, dict):
             return schema
-        check_form(schema)
+        self._adapted += 1
+        if self._adapted > _MAX_SCHEMAS:
+            raise UnusableSchema("it is too large, or its references lead into one another too often")
+        try:
+            check_form(schema)
+        except UnusableSchema as error:
+            raise error.at(path) from None
         node = self._copied(schema, path)
         more = [
             *self._reference(schema, node, path),
@@ -88,21 +121,21 @@ class _Adapter:
         more += self._close(schema, node)
         if any(key in node for key in COUNTS):
             lost, counted = rewrite_counts(node, alone=not combined_in_place(schema))
-            self._lose(schema, path, lost)
+            self._lose(path, lost)
             more += counted
         if more:
             node["allOf"] = [*node.get("allOf", ()), *more]
         return node
 
-    def _copied(self, schema: Schema, path: tuple[str, ...]) -> Schema:
+    def _copied(self, schema: Schema, path: Path) -> Schema:
         """A copy whose subschemas are adapted, without those of keywords that are lost."""
         node = {
             key: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, list) else value
             for key, value in schema.items()
-            if not key.startswith("x-")
+            if key not in NOTES and not key.startswith("x-")
         }
         for keyword, key, child in subschemas(schema):
-            if keyword in _LOST:
+            if keyword in _LOST or keyword in NOTES:
                 continue
             if key is None:
                 node[keyword] = self.adapted(child, (*path, keyword))
@@ -110,55 +143,53 @@ class _Adapter:
                 node[keyword][key] = self.adapted(child, (*path, keyword, str(key)))
         return node
 
-    def _lose(self, schema: Schema, path: tuple[str, ...], keywords: Any) -> None:
-        if id(schema) in self._used:
-            self.lost += [".".join((*path, keyword)) for keyword in keywords]
+    def _lose(self, path: Path, keywords: Any) -> None:
+        self._lost |= {(*path, keyword): False for keyword in keywords}
 
-    def _reached(self, root: Schema) -> set[int]:
-        """Ids of the schemas that judge some value: definitions that nobody refers to do not."""
-        reached: set[int] = set()
-        pending: list[Any] = [root]
-        while pending:
-            schema = pending.pop()
-            if isinstance(schema, dict) and id(schema) not in reached:
-                reached.add(id(schema))
-                pending += self._references.targets(schema)
-                pending += [each for keyword, _, each in subschemas(schema) if keyword not in DEFINITIONS]
-        return reached
-
-    def _reference(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> list[Schema]:
-        """A dynamic reference within one document leads where a plain one does."""
+    def _reference(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
+        """References as plain ones to definitions. A dynamic one within one document is plain too."""
         more: list[Schema] = []
-        if isinstance(name := node.pop("$dynamicAnchor", None), str):
-            node.setdefault("$anchor", name)
-        for keyword in ("$dynamicRef", "$recursiveRef"):
-            if keyword not in node:
+        found = self._references
+        for keyword in [keyword for keyword in REFERENCES if keyword in schema]:
+            try:
+                target, place = found.target(schema, keyword)
+            except UnusableSchema as error:
+                raise error.at((*path, keyword)) from None
+            definition = {"$ref": self._definition(target, place)}
+            if keyword == "$ref":
+                node |= definition
                 continue
-            target = node.pop(keyword)
-            found = self._references
-            known = found.one_resource and found.target(target) is not None
-            if not known or found.dynamic_anchors.get(target[1:], 1) > 1:
-                self._lose(schema, path, [keyword])
+            del node[keyword]
+            if not found.one_resource or found.dynamic_anchors.get(schema[keyword][1:], 1) > 1:
+                self._lose(path, [keyword])
             elif "$ref" in node:
-                more.append({"$ref": target})
+                more.append(definition)
             else:
-                node["$ref"] = target
+                node |= definition
         return more
 
-    def _one_of(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> list[Schema]:
+    def _definition(self, target: Any, path: Path) -> str:
+        """A pointer to the definition that the schema at `path` has become."""
+        if path not in self._pointers:
+            self._pointers[path] = f"{POINTER}{len(self._pointers)}" if path else ROOT
+            if path:
+                self._pending.append((target, path))
+        return self._pointers[path]
+
+    def _one_of(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
         """`oneOf` as `anyOf`: the same where no value matches two options."""
         options = node.pop("oneOf", None)
         if options is None:
             return []
         self._compared += len(options) ** 2
         if self._compared > _MAX_COMPARED or not exclusive(schema["oneOf"], self._references):
-            self._lose(schema, path, ["oneOf"])
+            self._lose(path, ["oneOf"])
         if "anyOf" in node:
             return [{"anyOf": options}]
         node["anyOf"] = options
         return []
 
-    def _conditions(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> list[Schema]:
+    def _conditions(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
         """Conditions on a member: either the member is absent, or the condition holds."""
         given = {key: node.pop(key) for key in CONDITIONS if key in node}
         always = set(node.get("required", ()))
@@ -168,13 +199,15 @@ class _Adapter:
                 rest = {"required": then} if isinstance(then, list) else then
                 more.append(rest if name in always else {"anyOf": [{"properties": {name: False}}, rest]})
         if len(more) > _MAX_CONDITIONS:
-            self._lose(schema, path, given)
+            self._lose(path, given)
             return []
         return more
 
-    def _drop(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+    def _drop(self, schema: Schema, node: Schema, path: Path) -> None:
         """Take out what cannot be enforced, and what is unknown."""
-        lost = [key for key in node if key not in ENFORCED and key not in NOTES and key not in _REWRITTEN]
+        unknown = [key for key in node if key not in ENFORCED and key not in _REWRITTEN]
+        self._lost |= {(*path, key): True for key in unknown}
+        lost: list[str] = []
         if "not" in schema:
             lost.append("not")
         if "if" in schema and ("then" in schema or "else" in schema):
@@ -187,11 +220,11 @@ class _Adapter:
             lost.append("format")
         if schema.get("format") not in FORMATS:
             node.pop("format", None)
-        self._lose(schema, path, lost)
-        for key in (*_LOST, *lost):
+        self._lose(path, lost)
+        for key in (*_LOST, *unknown, *lost):
             node.pop(key, None)
 
-    def _names(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+    def _names(self, schema: Schema, node: Schema, path: Path) -> None:
         """`propertyNames` as the names, or the pattern of the names, that there may be."""
         rule = self._references.resolved(schema.get("propertyNames", True))
         node.pop("propertyNames", None)
@@ -201,7 +234,7 @@ class _Adapter:
         properties = node.get("properties", {})
         said = set(rule) - NOTES - {"type"} if isinstance(rule, dict) else set()
         if "patternProperties" in node or combined_in_place(schema):
-            self._lose(schema, path, ["propertyNames"])
+            self._lose(path, ["propertyNames"])
         elif said in ({"enum"}, {"const"}) and self._may_list(
             names := [rule["const"]] if "const" in rule else rule["enum"]
         ):
@@ -212,27 +245,27 @@ class _Adapter:
             node["patternProperties"] = {rule["pattern"]: others}
             node["additionalProperties"] = False
         else:
-            self._lose(schema, path, ["propertyNames"])
+            self._lose(path, ["propertyNames"])
 
     def _may_list(self, names: Any) -> bool:
         """Whether so many names may be written out once more."""
         self._listed += len(names) if isinstance(names, list) else _MAX_LISTED
         return self._listed < _MAX_LISTED
 
-    def _unevaluated(self, schema: Schema, node: Schema, path: tuple[str, ...]) -> None:
+    def _unevaluated(self, schema: Schema, node: Schema, path: Path) -> None:
         """Where no schemas are combined, unevaluated members and items are those that are not declared."""
         combined = combined_in_place(schema)
         items, members = node.pop("unevaluatedItems", True), node.pop("unevaluatedProperties", True)
         if items is not True and ("items" not in schema or isinstance(schema["items"], list)):
             if combined or "contains" in schema:
-                self._lose(schema, path, ["unevaluatedItems"])
+                self._lose(path, ["unevaluatedItems"])
             else:
                 node.setdefault("additionalItems" if "items" in schema else "items", items)
         if members is not True and "additionalProperties" not in schema:
             if not combined:
                 node.setdefault("additionalProperties", members)
             elif members is not False or not self._closing.exact(schema):
-                self._lose(schema, path, ["unevaluatedProperties"])
+                self._lose(path, ["unevaluatedProperties"])
 
     def _close(self, schema: Schema, node: Schema) -> list[Schema]:
         names = self._closing.members(schema)

@@ -1,63 +1,161 @@
-"""Where the references of one schema lead. Nothing outside of it is ever looked at."""
+"""Where the references of one schema lead. Nothing outside of it is ever looked at.
+
+A reference may lead anywhere in the document: into `components`, `x-` members or keywords that are
+not enforced. A subschema with an `$id` is a resource of its own, by which references find it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-from urllib.parse import unquote
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import unquote, urldefrag, urljoin
 
-from serve_app.json_schema.vocabulary import REFERENCES, Schema, subschemas
+from serve_app.json_schema.vocabulary import REFERENCES, Path, Schema, UnusableSchema, subschemas
+
+_MAX_CHAIN: Final = 16  # bare references that are followed; longer chains are rings
+_OLD_DRAFTS: Final = ("draft-03", "draft-04")  # which spell `$id` as `id`
+
+
+@dataclass(slots=True, eq=False)
+class Resource:
+    """A schema with an address of its own: the document, or a subschema with an `$id`."""
+
+    root: Schema
+    path: Path
+    uri: str
+    anchors: dict[str, tuple[Any, Path]] = field(default_factory=dict)
 
 
 class References:
     """The places of one schema that its references name."""
 
     def __init__(self, root: Schema) -> None:
-        self._root = root
-        self._anchors: dict[str, Schema] = {}
-        self.one_resource = True  # no `$id` inside, so that dynamic references are plain ones
         self.dynamic_anchors: dict[str, int] = {}  # name -> how often it is given
-        pending: list[Any] = [root]
-        while pending:
-            schema = pending.pop()
-            if not isinstance(schema, dict):
-                continue
-            self.one_resource &= schema is root or "$id" not in schema
-            for key in ("$anchor", "$dynamicAnchor"):
-                if isinstance(schema.get(key), str):
-                    self._anchors.setdefault(schema[key], schema)
-            if isinstance(name := schema.get("$dynamicAnchor"), str):
-                self.dynamic_anchors[name] = self.dynamic_anchors.get(name, 0) + 1
-            pending += [each for _, _, each in subschemas(schema)]
+        self._id = "id" if any(draft in str(root.get("$schema")) for draft in _OLD_DRAFTS) else "$id"
+        self._document = Resource(root, (), _address("", root.get(self._id)))
+        self._resources = {self._document.uri: self._document}
+        self._owners: dict[int, Resource] = {}  # id of a schema -> the resource that it belongs to
+        self._known: list[tuple[Schema, Path]] = []  # the schemas of `_owners`
+        self._walk(root, (), self._document)
 
-    def target(self, reference: Any) -> Any:
-        """The schema that `#...` names; None when there is none."""
-        if not isinstance(reference, str) or not reference.startswith("#"):
-            return None
-        pointer = unquote(reference[1:])
-        if pointer and not pointer.startswith("/"):
-            return self._anchors.get(pointer)
-        found: Any = self._root
-        for part in pointer.split("/")[1:]:
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, dict):
-                found = found.get(key)
-            elif isinstance(found, list) and key.isdecimal() and len(key) < 9 and int(key) < len(found):
-                found = found[int(key)]
-            else:
-                return None
-        return found
+    @property
+    def one_resource(self) -> bool:
+        """Whether no subschema has an `$id`, so that dynamic references are plain ones."""
+        return len(self._resources) == 1
+
+    def target(self, schema: Schema, keyword: str) -> tuple[Any, Path]:
+        """The schema that a reference in `schema` names, and its place. Raises UnusableSchema."""
+        resource, fragment = self._resource(schema, keyword)
+        found, path = _find(resource, fragment)
+        if not isinstance(found, dict | bool):
+            raise UnusableSchema(f"{keyword} {schema[keyword][:100]!r} leads to no schema")
+        if isinstance(found, dict) and id(found) not in self._owners:
+            self._walk(found, path, resource)
+        return found, path
 
     def targets(self, schema: Schema) -> list[Any]:
-        """What the references of `schema` itself lead to."""
-        return [self.target(schema[key]) for key in REFERENCES if key in schema]
+        """The schemas that the references of `schema` itself lead to."""
+        found: list[Any] = []
+        for keyword in REFERENCES:
+            if keyword in schema:
+                try:
+                    found.append(self.target(schema, keyword)[0])
+                except UnusableSchema:
+                    continue
+        return found
 
     def resolved(self, schema: Any) -> Any:
         """`schema`, or what it is a bare reference to."""
-        for _ in range(16):  # longer chains are rings, or nobody's
+        for _ in range(_MAX_CHAIN):
             if not isinstance(schema, dict) or "$ref" not in schema:
                 break
-            target = self.target(schema["$ref"])
-            if target is None:
+            targets = self.targets(schema)
+            if not targets:
                 break
-            schema = target
+            schema = targets[0]
         return schema
+
+    def check(self) -> None:
+        """Raise UnusableSchema, which names the place, for a reference that leads out of the document."""
+        for schema, path in self._known:
+            for keyword in REFERENCES:
+                if keyword in schema:
+                    try:
+                        self._resource(schema, keyword)
+                    except UnusableSchema as error:
+                        raise error.at((*path, keyword)) from None
+
+    def _resource(self, schema: Schema, keyword: str) -> tuple[Resource, str]:
+        """The resource that a reference names, and the place in it. Raises UnusableSchema."""
+        reference, owner = schema[keyword], self._owners.get(id(schema), self._document)
+        try:
+            if reference.startswith("#"):
+                return owner, reference[1:]
+            uri, fragment = urldefrag(urljoin(owner.uri, reference))
+            return owner if uri == owner.uri else self._resources[uri], fragment
+        except (AttributeError, ValueError, KeyError):  # no string, no address, or not one of this document
+            raise UnusableSchema(
+                f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched'
+            ) from None
+
+    def _walk(self, schema: Schema, path: Path, owner: Resource) -> None:
+        """Learn the resources and anchors of `schema` and of all that lies inside."""
+        pending: list[tuple[Any, Path, Resource]] = [(schema, path, owner)]
+        while pending:
+            schema, path, owner = pending.pop()
+            if not isinstance(schema, dict) or id(schema) in self._owners:
+                continue
+            owner = self._named(schema, path, owner)
+            self._owners[id(schema)] = owner
+            self._known.append((schema, path))
+            for key in ("$anchor", "$dynamicAnchor"):
+                if isinstance(name := schema.get(key), str):
+                    owner.anchors.setdefault(name, (schema, path))
+            if isinstance(name := schema.get("$dynamicAnchor"), str):
+                self.dynamic_anchors[name] = self.dynamic_anchors.get(name, 0) + 1
+            pending += [
+                (each, (*path, keyword) if key is None else (*path, keyword, str(key)), owner)
+                for keyword, key, each in subschemas(schema)
+            ]
+
+    def _named(self, schema: Schema, path: Path, owner: Resource) -> Resource:
+        """The resource that `schema` belongs to, which is one of its own where it has an address."""
+        name = schema.get(self._id)
+        if not isinstance(name, str):
+            return owner
+        if name.startswith("#"):  # until draft 7 an anchor is spelled so
+            owner.anchors.setdefault(name[1:], (schema, path))
+            return owner
+        if schema is self._document.root:
+            return owner
+        uri = _address(owner.uri, name)
+        return self._resources.setdefault(uri, Resource(schema, path, uri))
+
+
+def _address(base: str, name: Any) -> str:
+    """The absolute form of a schema's own name, or `base` where it is none."""
+    try:
+        return urldefrag(urljoin(base, name))[0] if isinstance(name, str) else base
+    except ValueError:
+        return base
+
+
+def _find(resource: Resource, fragment: str) -> tuple[Any, Path]:
+    """What lies at a fragment, and its place. Generators leave names unescaped, so both are tried."""
+    if fragment and not fragment.startswith("/"):
+        return resource.anchors.get(unquote(fragment), (None, ()))
+    found = _at(resource, fragment)
+    return found if found[0] is not None else _at(resource, unquote(fragment))
+
+
+def _at(resource: Resource, pointer: str) -> tuple[Any, Path]:
+    found: Any = resource.root
+    keys = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
+    for key in keys:
+        if isinstance(found, dict):
+            found = found.get(key)
+        elif isinstance(found, list) and key.isdecimal() and len(key) < 9 and int(key) < len(found):
+            found = found[int(key)]
+        else:
+            return None, ()
+    return found, (*resource.path, *keys)

@@ -9,12 +9,23 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 Schema = dict[str, Any]
+Path = tuple[str, ...]  # of keywords and names, from the root
 
+_MAX_PLACE_CHARS: Final = 200
 REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 class UnusableSchema(ValueError):
-    """A schema that cannot be read; the message says why, and begins with what is at fault."""
+    """A schema that cannot be used; the message says why, and begins with what is at fault."""
+
+    def at(self, path: Path) -> UnusableSchema:
+        """The same, of a schema that lies at `path`."""
+        return UnusableSchema(f"{place(path)}: {self}") if path else self
+
+
+def place(path: Path) -> str:
+    """A path as clients read it, such as `$.properties.email.pattern`; long ones are cut."""
+    return ".".join(("$", *path))[:_MAX_PLACE_CHARS]
 
 
 # Enforced as they stand. An `allOf` or `anyOf` is as good as its members.

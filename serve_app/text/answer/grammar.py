@@ -8,7 +8,7 @@ Knows neither tokens nor the parser's limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer
@@ -22,8 +22,6 @@ from serve_app.types import Grammar, GrammarKind
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
 
 _COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
-_DATA: Final = ("enum", "const", "default", "examples")  # whose values are no schemas
 
 
 def serialise(grammar: Grammar) -> str:
@@ -73,9 +71,6 @@ def _read(text: str) -> dict[str, Any]:
         schema = {}
     if not isinstance(schema, dict):
         raise refused("the schema must be an object; `false` allows no answer")
-    for keyword, target in _references(schema):
-        if not isinstance(target, str) or not target.startswith("#"):
-            raise refused(f'{keyword} must point into the schema itself ("#/$defs/..."); nothing is fetched')
     return schema
 
 
@@ -84,17 +79,6 @@ def _json(schema: dict[str, Any]) -> str:
         return json.dumps(schema, allow_nan=False)
     except ValueError as error:
         raise refused("the schema holds a number or a string that JSON cannot carry") from error
-
-
-def _references(schema: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    pending: list[Any] = [schema]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, dict):
-            yield from ((key, item[key]) for key in _REFERENCES if key in item)
-            pending += [value for key, value in item.items() if key not in _DATA]
-        elif isinstance(item, list):
-            pending += item
 
 
 def _lark(text: str) -> str:

@@ -18,6 +18,7 @@ from serve_app.api.dialects.chat import custom_tools
 from serve_app.api.dialects.chat.custom_tools import CUSTOM
 from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
 from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.json_schema import References, UnusableSchema
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode
 
@@ -27,7 +28,6 @@ MAX_NAME_CHARS: Final = 64
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+")
 _NO_PARAMETERS: Final = {"type": "object", "properties": {}}
 _WORDS: Final = {"tool_choice": ("auto", "none", "required"), "function_call": ("auto", "none")}
-_REFERENCES: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,16 +255,10 @@ def _check_schema(schema: Any, where: str) -> None:
         raise _invalid(where, "must describe an object: arguments are one")
     if len(msgspec.json.encode(schema)) > MAX_TOOL_SCHEMA_BYTES:
         raise _invalid(where, f"must be at most {MAX_TOOL_SCHEMA_BYTES} bytes of JSON")
-    pending: list[Any] = [schema]
-    while pending:
-        item = pending.pop()
-        if isinstance(item, list):
-            pending += item
-        elif isinstance(item, dict):
-            pending += item.values()
-            # A property may have such a name; its value is then a schema, not a string.
-            if any(isinstance(item.get(key), str) and item[key][:1] != "#" for key in _REFERENCES):
-                raise _invalid(where, "a reference must point into the same schema (#...)")
+    try:
+        References(schema).check()
+    except UnusableSchema as error:
+        raise _invalid(where, str(error)) from None
 
 
 def parse_choice(
