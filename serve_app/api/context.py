@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from starlette.types import Scope
 
 from serve_app.api.dialects.base import ErrorReply
-from serve_app.api.dialects.family import Family
+from serve_app.api.dialects.family import ANTHROPIC_VERSION, Family
 from serve_app.errors import ServeError
 from serve_app.limits import MAX_HEADER_ID_CHARS
 from serve_app.telemetry import UNKNOWN
@@ -78,6 +78,12 @@ def open_context(scope: Scope, render_error: RenderError) -> RequestContext:
 def context_of(scope: Scope) -> RequestContext:
     found: RequestContext = scope[_KEY]
     return found
+
+
+def speaks_anthropic(scope: Scope, context: RequestContext) -> bool:
+    """Whether the client is one of Anthropic's, by its path or by the header that those alone send."""
+    is_named = header(scope, ANTHROPIC_VERSION.encode()) is not None and not context.is_forced
+    return is_named or context.family is Family.ANTHROPIC
 
 
 def header(scope: Scope, name: bytes) -> str | None:

@@ -127,7 +127,11 @@ def listen(folder: Path, host: str, v1: Family, environ: MutableMapping[str, str
     environ[PUBLIC_HOST] = host
     HaproxySettings(
         host,
-        request_rules=(*answers.request_rules(v1), *repeats.request_rules()),
+        request_rules=(
+            *answers.request_rules(v1),
+            *answers.foreign_rules(folder),
+            *repeats.request_rules(),
+        ),
         errors=tuple(answers.errors(folder)),
         starting_rules=tuple(answers.starting_rules(folder)),
         missing_rules=tuple(answers.missing_rules(folder)),

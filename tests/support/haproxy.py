@@ -119,7 +119,8 @@ class Replica(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     """/wait/S: one answer after S seconds. /stream/N/S: N lines, S seconds apart. /flood/N: N MiB.
 
-    /die: the connection ends without an answer. /echo: the body. Else the answer is the path.
+    /die: the connection ends without an answer. /echo: the body. /text/STATUS: plain text with that status.
+    Else the answer is the path.
     """
 
     protocol_version = "HTTP/1.1"
@@ -162,7 +163,10 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.path.encode()
         if kind == "echo":
             body = sent
-        self.send_response(503 if self.server.draining and self.path == HEALTH else 200)
+        is_out = self.server.draining and self.path == HEALTH
+        self.send_response(int(numbers[0]) if kind == "text" else 503 if is_out else 200)
+        if kind == "text":
+            self.send_header("Content-Type", "text/plain; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -28,6 +28,7 @@ class Family(StrEnum):
 
 
 HEADER: Final = "X-API-Dialect"
+ANTHROPIC_VERSION: Final = "anthropic-version"  # Anthropic's clients send it, and no others
 
 WORDS: Final = {**{family.value: family for family in Family}, "trtllm": Family.TRITON}
 
@@ -37,7 +38,8 @@ V2: Final = "/v2/"
 V2_PAGE: Final = "/v2"  # which describes the server
 V3: Final = "/v3/"
 MANAGEMENT: Final = "/api/2.0/"
-DATABRICKS: Final = ("/serving-endpoints/", "/ai-gateway/", MANAGEMENT)
+DISCOVERY: Final = "/.well-known/databricks-config"  # Databricks' SDK asks for it without its key; a 404
+DATABRICKS: Final = ("/serving-endpoints/", "/ai-gateway/", MANAGEMENT, DISCOVERY)
 OWNED: Final = (V1, V2, V3, *DATABRICKS)
 ANTHROPIC_BASES: Final = ("/v1", "/serving-endpoints/anthropic/v1", "/ai-gateway/anthropic/v1")
 ANTHROPIC: Final = (f"{V1}messages", "/serving-endpoints/anthropic/", "/ai-gateway/anthropic/")

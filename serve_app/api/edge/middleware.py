@@ -10,7 +10,7 @@ from typing import Final
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serve_app.api.context import RenderError, RequestContext, header, open_context
+from serve_app.api.context import RenderError, RequestContext, header, open_context, speaks_anthropic
 from serve_app.api.dialects.family import HEADER, Family, family_of, split_prefix
 from serve_app.api.edge.body import ClientGone
 from serve_app.api.edge.connection import reply
@@ -57,10 +57,11 @@ class Edge:
         self._ids_are_echoed = ids_are_echoed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            # The lifespan passes. A websocket has no route, and the default answer refuses it.
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
+        if scope["type"] == "websocket":
+            scope, send = _as_http(scope, send)
         context = open_context(scope, self._renderers[Family.OPENAI])
         status = 0
         # A header that comes twice would be read as one value with a comma.
@@ -71,7 +72,7 @@ class Edge:
             if message["type"] == "http.response.start":
                 status = context.status = message["status"]
                 more = [] if leave_id else [(b"x-request-id", context.public_id.encode())]
-                if context.family is Family.ANTHROPIC:  # by the name that its clients look for
+                if speaks_anthropic(scope, context):  # by the name that its clients look for
                     more.append((b"request-id", context.public_id.encode()))
                 more += budget_headers(context.budgets, context.caller)
                 message["headers"] = [*message["headers"], *more]
@@ -83,9 +84,10 @@ class Edge:
             prefix, path = split_prefix(scope["path"])
             forced = header(scope, HEADER.lower().encode())
             context.family = family_of(forced, prefix, path, self._v1)
-            context.render_error = self._renderers[context.family]
             context.is_forced = forced is not None or prefix is not None
-            _check(scope)
+            speaks = Family.ANTHROPIC if speaks_anthropic(scope, context) else context.family
+            context.render_error = self._renderers[speaks]
+            self._check(scope)
             if prefix is not None:  # from here on the alias is the route itself
                 scope = {**scope, "path": path, "raw_path": path.encode()}
             await self._app(scope, receive, send_with_id)
@@ -109,6 +111,16 @@ class Edge:
             return None
         told = {404: self._guide.not_found, 405: self._guide.wrong_method}.get(error.status_code)
         return told(scope["method"], scope["path"]) if told is not None else None
+
+    def _check(self, scope: Scope) -> None:
+        if "\n" in scope["path"]:
+            # A pattern of the router ends in `$`, which also matches before a trailing line break.
+            raise RouteNotFound("there is no such route")
+        if (header(scope, b"upgrade") or "").lower() == "websocket":
+            raise self._guide.no_socket(scope["path"])
+        for name in REFUSED_HEADERS:
+            if header(scope, name.encode()) is not None:
+                raise InvalidField(None, f"the header {name} is not accepted; use the field timeout")
 
 
 def log_done(metrics: Metrics, context: RequestContext, method: str, status: int) -> None:
@@ -135,13 +147,16 @@ def log_done(metrics: Metrics, context: RequestContext, method: str, status: int
     )
 
 
-def _check(scope: Scope) -> None:
-    if "\n" in scope["path"]:
-        # A pattern of the router ends in `$`, which also matches before a trailing line break.
-        raise RouteNotFound("there is no such route")
-    for name in REFUSED_HEADERS:
-        if header(scope, name.encode()) is not None:
-            raise InvalidField(None, f"the header {name} is not accepted; use the field timeout")
+def _as_http(scope: Scope, send: Send) -> tuple[Scope, Send]:
+    """A handshake of a WebSocket as the GET request that it is, and a way to answer that request."""
+
+    async def answer(message: Message) -> None:
+        if "websocket.http.response" in scope.get("extensions", {}):
+            await send({**message, "type": f"websocket.{message['type']}"})
+        elif message["type"] == "http.response.start":
+            await send({"type": "websocket.close"})  # the server says 403 by itself
+
+    return {**scope, "type": "http", "method": "GET"}, answer
 
 
 def public_error(error: Exception) -> ServeError:

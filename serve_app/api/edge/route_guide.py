@@ -23,13 +23,22 @@ _METHOD: Final = re.compile(r"[A-Z]{1,10}")
 _BASES: Final = ("/v1", "/v3", "/serving-endpoints")  # clients may leave these out of their base URL
 _CHATS: Final = "chats are answered by POST /v1/chat/completions"
 
-# APIs of other products that clients try, by the end of the path.
-_ELSEWHERE: Final = {
-    "/messages/batches": "no batches of messages are kept; messages are answered by POST /v1/messages",
-    "/api/chat": f"Ollama's API is not served; {_CHATS}",
-    "/api/generate": "Ollama's API is not served; texts are completed by POST /v1/completions",
-    "/api/tags": "Ollama's API is not served; models are listed by GET /v1/models",
-}
+# APIs of other products that clients try, by a part of the path.
+_BATCH: Final = "the command `serve-app batch` answers a file of requests, over any protocol"
+_OLLAMA: Final = (
+    "Ollama's API is not served; choose an OpenAI-compatible provider in the client's settings, "
+    "with this server's address and /v1 as its base URL"
+)
+_ELSEWHERE: Final = (
+    (re.compile(r"/messages/batches(/|$)"), f"no batches of messages are kept; {_BATCH}"),
+    (re.compile(r"/batches(/|$)"), f"no batches are kept; {_BATCH}"),
+    (re.compile(r"/(files|uploads)(/|$)"), f"no files are kept; {_BATCH}"),
+    (re.compile(r"/api/chat/?$"), f"{_OLLAMA}: {_CHATS}"),
+    (re.compile(r"/api/generate/?$"), f"{_OLLAMA}: texts are completed by POST /v1/completions"),
+    (re.compile(r"/api/(tags|ps|show)/?$"), f"{_OLLAMA}: models are listed by GET /v1/models"),
+    (re.compile(r"/api/embed(dings)?/?$"), f"{_OLLAMA}: texts are embedded by POST /v1/embeddings"),
+    (re.compile(r"/api/(version|pull|push|create|copy|delete|blobs/.*)/?$"), _OLLAMA),
+)
 _KEPT: Final = "no response is kept here, so none can be read, cancelled or deleted"
 _MANAGED: Final = (
     "endpoints are managed below /api/2.0/serving-endpoints, and GET /serving-endpoints/models lists models"
@@ -54,6 +63,11 @@ class RouteGuide:
         allowed = ", ".join(sorted({known for known, _, pattern in self._routes if pattern.match(path)}))
         return MethodNotAllowed(f"{asked(method, path)}: this route takes {allowed}")
 
+    def no_socket(self, path: str) -> RouteNotFound:
+        """The error for a WebSocket, which no route has."""
+        over_http = f"; {asked('POST', path)} answers over HTTP" if self._method(path) == "POST" else ""
+        return RouteNotFound(f"{asked('GET', path)}: WebSockets are not served{over_http}")
+
     def _hint(self, path: str) -> str | None:
         if path.rstrip("/") == "/serving-endpoints":
             return _MANAGED
@@ -62,8 +76,8 @@ class RouteGuide:
                 return f"perhaps {asked(method, other)} was meant"
         if "/responses/" in path:
             return _KEPT
-        for end, what in _ELSEWHERE.items():
-            if path.rstrip("/").endswith(end):
+        for elsewhere, what in _ELSEWHERE:
+            if elsewhere.search(path):
                 return what
         if len(path) > MAX_COMPARED_CHARS:
             return None

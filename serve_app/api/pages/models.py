@@ -11,10 +11,8 @@ from typing import Any, Final
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.context import context_of, header
-from serve_app.api.dialects.anthropic.errors import render_error
-from serve_app.api.dialects.anthropic.models import VERSION_HEADER, model_fields, models_page
-from serve_app.api.dialects.family import Family
+from serve_app.api.context import context_of, speaks_anthropic
+from serve_app.api.dialects.anthropic.models import model_fields, models_page
 from serve_app.api.directory import adapters_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.services import Services
@@ -71,16 +69,6 @@ class Models:
         }
 
 
-def _speak_to(scope: Scope) -> bool:
-    """Tell a client of Anthropic's the errors in its words from here on. Returns whether it is one."""
-    context = context_of(scope)
-    is_named = header(scope, VERSION_HEADER.encode()) is not None and not context.is_forced
-    if not is_named and context.family is not Family.ANTHROPIC:
-        return False
-    context.render_error = render_error
-    return True
-
-
 def _precision(info: ModelInfo | None) -> dict[str, str]:
     """The type of the weights, and what linear layers are quantised to; nothing while it is unknown."""
     return {} if info is None else {"dtype": info.dtype, "quantization": info.quantization}
@@ -96,7 +84,7 @@ class ModelList(Models):
     """GET /v1/models."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_anthropics = _speak_to(scope)
+        is_anthropics = speaks_anthropic(scope, context_of(scope))
         entries = []
         for endpoint in filter(self._is_ready, self._services.endpoints(scope)):
             entries.append(self._entry(endpoint))
@@ -113,7 +101,7 @@ class ModelPage(Models):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises ModelNotFound, or Unavailable while no entity can answer."""
-        is_anthropics, name = _speak_to(scope), scope["path_params"]["name"]
+        is_anthropics, name = speaks_anthropic(scope, context_of(scope)), scope["path_params"]["name"]
         if len(name) > MAX_MODEL_NAME_CHARS:
             raise ModelNotFound("model", "no such model")
         endpoints = self._services.endpoints(scope)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from serve_app.api.dialects.anthropic.answers import AnthropicErrorBody, AnthropicModel, AnthropicModels
-from serve_app.api.dialects.anthropic.models import VERSION_HEADER
+from serve_app.api.dialects.family import ANTHROPIC_VERSION
 from serve_app.api.openapi.operation import NAMES_MODEL, TEXT, Answer, Operation
 from serve_app.api.pages.answers import Live, ModelEntry, ModelList, NotReady, Ready
 from serve_app.errors import Unavailable
 
 TAG: Final = "Pages"
 _ANTHROPICS: Final = (
-    f"In Anthropic's shape where the path or the header `{VERSION_HEADER}` says that the client is one of "
+    f"In Anthropic's shape where the path or the header `{ANTHROPIC_VERSION}` says that the client is one of "
     "Anthropic's; its list has pages, by `limit`, `after_id` and `before_id`."
 )
 

@@ -34,6 +34,7 @@ from serve_app.deployments.gateway.control.management import ControlLink, Remote
 from serve_app.deployments.gateway.control.shipper import Shipper
 from serve_app.deployments.gateway.drain import DRAIN, FLUSH, DrainSocket
 from serve_app.deployments.gateway.settler import settlements_decoder
+from serve_app.deployments.http10 import speak_http10
 from serve_app.deployments.limiter import SharedQuota
 from serve_app.deployments.logs import log_as_json
 from serve_app.deployments.memory import be_spared
@@ -63,6 +64,7 @@ class GatewayReplica:
         be_spared()
         map_large_blocks()
         keep_private()
+        speak_http10()
         self._config = config
         self._directory = Directory()
         self._accounts = Accounts(config, at_run_time=control is not None)

@@ -3,8 +3,8 @@
 HAProxy answers where no gateway can: while the server starts, while a gateway is replaced, and when a
 gateway dies with a request. `api.dialects` has the shapes of errors. This module writes them where HAProxy
 finds them: a file for each condition, with the body of each protocol on a line of its own. Not covered:
-requests that are not HTTP/1.1 (400), and headers that come too slowly (408). HAProxy has no rule for
-these, and the protocol of the request is unknown.
+requests that HAProxy cannot parse (400), and headers that come too slowly (408). HAProxy answers these before
+any rule, with a page of its own (`http-error 400` changes nothing about it), and their protocol is unknown.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Final
 from serve_app.api.dialects.error_reply import SHOULD_RETRY
 from serve_app.api.dialects.family import (
     ANTHROPIC,
+    ANTHROPIC_VERSION,
     DATABRICKS,
     HEADER,
     MINDIE_ENDS,
@@ -29,7 +30,15 @@ from serve_app.api.dialects.family import (
 )
 from serve_app.api.error_renderers import render_error
 from serve_app.deployments.proxy.repeats import CHANGE
-from serve_app.errors import GenerationFailed, InDoubt, ReadTimeout, RouteNotFound, ServeError, Unavailable
+from serve_app.errors import (
+    GenerationFailed,
+    InDoubt,
+    InvalidBody,
+    ReadTimeout,
+    RouteNotFound,
+    ServeError,
+    Unavailable,
+)
 
 RETRY_AFTER_S: Final = 2  # a new gateway takes some seconds
 STARTING: Final = Unavailable("the server is starting; try again soon", retry_after_s=RETRY_AFTER_S)
@@ -41,6 +50,7 @@ UNSURE: Final = InDoubt(
 )
 BROKEN: Final = GenerationFailed("the gateway could not be asked; the request may be retried")
 SLOW: Final = ReadTimeout("the body did not arrive in time")  # as a gateway says it
+NOT_HTTP: Final = InvalidBody("the request is not valid HTTP")
 MISSING: Final = RouteNotFound("there is no such route")
 
 _PROTOCOL: Final = "txn.serve_app_protocol"
@@ -60,6 +70,7 @@ def request_rules(v1: Family) -> Iterator[str]:
     yield _note(Family.DATABRICKS, f"{{ {_PATH} -m beg {' '.join(DATABRICKS)} }}")
     yield _note(v1, f"{{ {_PATH} -m beg {V1} }}")
     yield _note(Family.ANTHROPIC, f"{{ {_PATH} -m beg {' '.join(ANTHROPIC)} }}")
+    yield _note(Family.ANTHROPIC, f"{{ req.hdr({ANTHROPIC_VERSION}) -m found }}")
     for word, family in WORDS.items():
         below = " ".join(f"/{word}{path}" for path in OWNED)
         yield _note(family, f"{{ {_PATH} -m beg {below} }} || {{ {_PATH} -m str /{word}{V2_PAGE} }}")
@@ -69,6 +80,13 @@ def request_rules(v1: Family) -> Iterator[str]:
     for change in ("del-header retry-after", f"set-header {SHOULD_RETRY} false"):
         yield f"http-after-response {change} if {{ status 502 }} {{ var({CHANGE}) -m found }}"
     yield "http-after-response set-status 503 if { status 502 }"
+
+
+def foreign_rules(folder: Path) -> Iterator[str]:
+    """Rules of a frontend that put our words in place of the plain text of a gateway's server."""
+    bodies = _bodies(folder / "not-http.map", NOT_HTTP)
+    foreign = "{ status 400 } { res.hdr(content-type) -m beg text/plain }"
+    yield f"http-response return status 400 {_headers(NOT_HTTP)} lf-string {bodies} if {foreign}"
 
 
 def errors(folder: Path) -> Iterator[str]:

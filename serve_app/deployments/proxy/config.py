@@ -94,7 +94,7 @@ def adapted(text: str, settings: HaproxySettings, admin: str, former: str = "") 
         *_budget(sections),
         *settings.request_rules,
         *_bounded(),
-        *_waiting(frontend.lines, servers, settings.wait_s),
+        *_waiting(_without_routes(frontend.lines, settings.missing_rules), servers, settings.wait_s),
     ]
     return "".join(_text(sections))
 
@@ -159,7 +159,18 @@ def _bounded() -> Iterator[str]:
     yield f"http-request add-header {HANDED} 1 if was_handed_on"
 
 
-def _waiting(lines: list[str], servers: Mapping[str, list[str]], wait_s: int) -> Iterator[str]:
+def _without_routes(lines: Iterable[str], missing_rules: Iterable[str]) -> Iterator[str]:
+    """The lines of the frontend without Ray's page /-/routes, which names applications to whoever asks.
+
+    Gateways have that page too, so it is missing however its path is spelled.
+    """
+    yield from (f"{rule} if {{ path,url_dec -i -m str /-/routes }}" for rule in missing_rules)
+    for line in lines:
+        if not line.startswith("acl routes ") and not line.endswith(" if routes"):
+            yield line
+
+
+def _waiting(lines: Iterable[str], servers: Mapping[str, list[str]], wait_s: int) -> Iterator[str]:
     """The lines of the frontend, where a request waits for a gateway of its backend."""
     for line in lines:
         if found := _HEALTH.fullmatch(line):  # the server that hands on is always up

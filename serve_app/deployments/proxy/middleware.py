@@ -5,7 +5,8 @@ that ended before it answered, 408 and 503 of its own. A client's library reads 
 from none of them. Serve puts `middlewares()` around its proxy where CALLBACK names it. A request whose
 gateway ended before it answered is asked again, unless it manages something, as by HAProxy
 (docs/decisions/serving-repeated-requests.md).
-An answer that has begun stays as it is, and so do the pages below /-/.
+An answer that has begun stays as it is, and so do the pages below /-/, but for the page of routes: it names
+applications to whoever asks, so it is missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serve_app.api.context import header
 from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
+from serve_app.deployments.http10 import speak_http10
 from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY, UNSURE
 from serve_app.deployments.proxy.repeats import MAX_BYTES, REPEATS, is_change
 from serve_app.errors import DeadlineExceeded, ServeError, Unavailable
@@ -36,6 +38,7 @@ _LATE: Final = DeadlineExceeded("the request took longer than the server's proxy
 
 def middlewares() -> list[Middleware]:
     """For Serve, in the process of a proxy."""
+    speak_http10()
     return [Middleware(OwnWords, v1=Family(os.environ.get(V1, Family.OPENAI)))]
 
 
@@ -47,6 +50,9 @@ class OwnWords:
         self._v1 = v1
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"].lower() == _ROUTES:
+            await self._reply(scope, send, MISSING)
+            return
         if scope["type"] != "http" or scope["path"].startswith(_PAGES):
             await self._app(scope, receive, send)
             return

@@ -12,7 +12,6 @@ from urllib.parse import parse_qs
 
 from serve_app.errors import InvalidField
 
-VERSION_HEADER: Final = "anthropic-version"  # Anthropic's clients send it, and no others
 MAX_PAGE: Final = 1_000  # entries; Anthropic's own bound
 
 Entry = Mapping[str, Any]  # as OpenAI has it: `id`, `created`, and the window where it is known

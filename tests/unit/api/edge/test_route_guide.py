@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from serve_app.api.edge.route_guide import MAX_SHOWN_CHARS
-from tests.support.gateway import gateway
+from tests.support.gateway import gateway, served
 
 
 def words(body: dict[str, object]) -> str:
@@ -22,7 +26,18 @@ def words(body: dict[str, object]) -> str:
         ("GET", "/v1/responses/resp_1", "no response is kept here"),
         ("POST", "/v1/responses/resp_1/cancel", "no response is kept here"),
         ("POST", "/messages", "perhaps POST /v1/messages was meant"),
-        ("POST", "/api/chat", "Ollama's API is not served"),
+        ("POST", "/api/chat", "OpenAI-compatible provider in the client's settings"),
+        ("POST", "/api/generate", "texts are completed by POST /v1/completions"),
+        ("GET", "/api/tags", "/v1 as its base URL"),
+        ("POST", "/api/show", "models are listed by GET /v1/models"),
+        ("GET", "/api/version", "Ollama's API is not served"),
+        ("POST", "/api/embed", "texts are embedded by POST /v1/embeddings"),
+        ("GET", "/v1/files", "`serve-app batch` answers a file of requests"),
+        ("GET", "/v1/files/file-1/content", "`serve-app batch` answers a file of requests"),
+        ("POST", "/v1/uploads", "`serve-app batch` answers a file of requests"),
+        ("POST", "/v1/batches", "no batches are kept"),
+        ("POST", "/v1/batches/batch_1/cancel", "no batches are kept"),
+        ("POST", "/v1/messages/batches", "no batches of messages are kept"),
         ("POST", "/chat/completions", "perhaps POST /v1/chat/completions was meant"),
         ("GET", "/models", "perhaps GET /v1/models was meant"),
         ("POST", "/embeddings", "perhaps POST /v1/embeddings was meant"),
@@ -41,6 +56,38 @@ async def test_a_404_names_what_was_asked_and_what_was_meant(method: str, path: 
     assert found.status_code == 404
     assert words(found.json()).startswith(f"{method} {path}: there is no such route")
     assert told in words(found.json())
+
+
+@pytest.mark.parametrize("path", ["/v1/nothing", "/nothing", "/v1/files", "/serving-endpoints/x/y", "/v3/x"])
+async def test_a_client_of_anthropics_is_told_in_anthropics_shape(path: str) -> None:
+    version = {"anthropic-version": "2023-06-01"}
+    async with gateway() as g:
+        found = await g.client.get(path, headers=version)
+        forced = await g.client.get(path, headers={**version, "x-api-dialect": "ovms"})
+    assert found.status_code == forced.status_code == 404
+    assert found.json()["type"] == "error"
+    assert found.json()["error"]["type"] == "not_found_error"
+    assert found.headers["request-id"]
+    assert "type" not in forced.json()
+
+
+@pytest.mark.parametrize(
+    ("path", "more"),
+    [
+        ("/v1/responses", "; POST /v1/responses answers over HTTP"),
+        ("/v1/realtime?model=demo", ""),
+        ("/v3/chat/completions", "; POST /v3/chat/completions answers over HTTP"),
+    ],
+)
+async def test_a_websocket_gets_a_404_with_words(path: str, more: str) -> None:
+    async with gateway() as g, served(g.app) as (host, port):
+        with pytest.raises(InvalidStatus) as refused:
+            async with connect(f"ws://{host}:{port}{path}"):
+                pass
+    answer = refused.value.response
+    asked = path.partition("?")[0]
+    assert (answer.status_code, answer.headers["content-type"]) == (404, "application/json")
+    assert words(json.loads(answer.body)) == f"GET {asked}: WebSockets are not served{more}"
 
 
 async def test_a_405_names_the_methods_that_are() -> None:

@@ -8,9 +8,9 @@ from urllib.parse import unquote
 import httpx
 import pytest
 
-from serve_app.api.dialects.family import HEADER, WORDS, Family, family_of, split_prefix
+from serve_app.api.dialects.family import ANTHROPIC_VERSION, HEADER, WORDS, Family, family_of, split_prefix
 from serve_app.api.error_renderers import render_error
-from serve_app.deployments.proxy.answers import LOST, MISSING, STARTING, UNREADY
+from serve_app.deployments.proxy.answers import LOST, MISSING, NOT_HTTP, STARTING, UNREADY
 from serve_app.errors import ServeError
 from tests.support.haproxy import Front, front, replica
 
@@ -116,6 +116,34 @@ def test_a_gateway_that_is_gone_and_not_yet_missed_is_not_ready(server: Front) -
     answer = httpx.get(f"{server.url}/v3/x", timeout=30)
     check(answer, UNREADY, Family.OVMS)
     assert answer.status_code == 503
+
+
+@pytest.mark.parametrize("path", ["/-/routes", "/-/Routes", "/%2d/routes", "/-/routes?x"])
+def test_nobody_is_told_the_applications(server: Front, path: str) -> None:
+    with replica() as gateway:
+        server.reload(servers=[gateway.port])
+        answer = httpx.get(f"{server.url}{path}", timeout=60)
+        check(answer, MISSING, Family.OPENAI)
+        assert answer.status_code == 404
+        assert not [asked for asked in gateway.asked if "outes" in asked]
+
+
+def test_a_request_that_a_gateways_server_cannot_read_is_told_in_the_protocols_words(server: Front) -> None:
+    """The server of a gateway says so in plain text."""
+    with replica() as gateway:
+        server.reload(servers=[gateway.port])
+        for word, family in WORDS.items():
+            answer = httpx.get(f"{server.url}/text/400", headers={HEADER: word}, timeout=60)
+            check(answer, NOT_HTTP, family)
+            assert answer.status_code == 400
+
+
+def test_a_client_of_anthropics_is_told_in_anthropics_shape(server: Front) -> None:
+    server.reload(servers=[])
+    headers = {ANTHROPIC_VERSION: "2023-06-01"}
+    check(httpx.get(f"{server.url}/v1/models", headers=headers, timeout=60), UNREADY, Family.ANTHROPIC)
+    forced = {**headers, HEADER: "mindie"}
+    check(httpx.get(f"{server.url}/v1/models", headers=forced, timeout=60), UNREADY, Family.MINDIE)
 
 
 def test_a_path_that_no_application_has_is_missing(server: Front) -> None:

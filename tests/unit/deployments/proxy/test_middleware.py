@@ -53,6 +53,11 @@ def check(answer: httpx.Response, error: ServeError, family: Family = Family.OPE
     assert {name: answer.headers.get(name) for name in expected.headers} == expected.headers
 
 
+@pytest.mark.parametrize("path", ["/-/routes", "/-/ROUTES"])
+async def test_nobody_is_told_the_applications(path: str) -> None:
+    check(await asked(answering(*text(200), routes={"/": "system"}), path), MISSING)
+
+
 @pytest.mark.parametrize(
     ("path", "v1", "word", "family"),
     [

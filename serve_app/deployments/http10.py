@@ -1,0 +1,31 @@
+"""Answers over HTTP/1.0 without chunks, which that version does not know.
+
+uvicorn writes every answer without a length in chunks. A client that speaks HTTP/1.0, such as `ab` or an old
+proxy, reads the sizes of the chunks as text. Its answer ends with the connection instead.
+"""
+
+from __future__ import annotations
+
+from uvicorn._types import ASGISendEvent
+from uvicorn.protocols.http import httptools_impl
+
+
+class UnchunkedCycle(httptools_impl.RequestResponseCycle):
+    """One request and its answer in uvicorn."""
+
+    ends_with_connection = False
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """ASGI's `send`."""
+        if message["type"] == "http.response.start" and self.scope["http_version"] == "1.0":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            self.ends_with_connection = b"content-length" not in names
+            self.chunked_encoding = False if self.ends_with_connection else None
+        elif message["type"] == "http.response.body" and self.ends_with_connection:
+            self.expected_content_length = len(message.get("body", b""))  # which uvicorn counts down
+        await super().send(message)
+
+
+def speak_http10() -> None:
+    """Let the servers of this process answer so. Ray's code starts them, and takes no protocol of ours."""
+    httptools_impl.RequestResponseCycle = UnchunkedCycle  # type: ignore[misc]
