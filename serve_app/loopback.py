@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Collection
 
 
 def is_loopback(peer: str | None) -> bool:
@@ -15,11 +16,14 @@ def is_loopback(peer: str | None) -> bool:
     return address.is_loopback or (mapped is not None and mapped.is_loopback)
 
 
-def is_local_name(host: str) -> bool:
-    """Whether the header `host` is an address or localhost. Another name that leads here may be anybody's."""
-    name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+def is_local_name(host: str, allowed: Collection[str] = ()) -> bool:
+    """Whether the header `host` is an address, localhost, or one of the names `allowed`.
+
+    The owner of any other name can make it lead here, also while a browser has a page of that name open.
+    """
+    name = (host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host).lower()
     try:
         ipaddress.ip_address(name.strip("[]"))
     except ValueError:
-        return name == "localhost"
+        return name == "localhost" or name in allowed
     return True

@@ -1,6 +1,6 @@
 """The ASGI app: the table of routes and the layers around it. Wiring only.
 
-Console (its own paths)
+Console (its own paths) -> CORS (where origins are listed)
 -> Edge (ids, last resort) -> Authentication (deny by default) -> router -> Scoped -> route
 """
 
@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp
 
 from serve_app.api.describe import describe
@@ -73,14 +74,25 @@ def build_app(services: Services, *, ids_are_echoed: bool = False) -> FastAPI:
     paths = paths_of([*entries(services), *docs.routes(document)])
 
     def layers(router: ASGIApp) -> ASGIApp:
-        edge = Edge(
-            Authentication(router, services.accounts, services.peer_of),
+        app: ASGIApp = Edge(
+            Authentication(router, services.accounts, services.peer_of, config.allowed_hosts),
             services.metrics,
             RouteGuide((path.method, path.template) for path in paths),
             RENDERERS,
             v1=Family(config.v1_dialect),
             ids_are_echoed=ids_are_echoed,
         )
-        return Console(edge, config.console, services.peer_of) if config.console.enabled else edge
+        if config.cors_origins:
+            app = CORSMiddleware(
+                app,
+                allow_origins=config.cors_origins,
+                allow_methods=("GET", "POST", "PUT", "PATCH", "DELETE"),
+                allow_headers=("*",),
+                allow_private_network=True,  # an origin that is listed may ask from outside
+                expose_headers=("*",),
+            )
+        if config.console.enabled:
+            app = Console(app, config.console, services.peer_of, allowed_hosts=config.allowed_hosts)
+        return app
 
     return Ingress(paths, layers, document)

@@ -6,10 +6,13 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, model_validator
 from pydantic_core import PydanticCustomError
 
 _VERSION: Final = re.compile(r"([1-9][0-9]{0,17})?")
+_HOST: Final = r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?"
+_HOST_NAME: Final = re.compile(_HOST)
+_ORIGIN: Final = re.compile(rf"[a-z][a-z0-9+.-]*://({_HOST}|\[[0-9a-f:.]+\])(:[0-9]{{1,5}})?")
 
 
 def _version(value: object) -> object:
@@ -20,6 +23,23 @@ def _version(value: object) -> object:
 
 
 Version = Annotated[str, BeforeValidator(_version)]
+
+
+def _host_name(text: str) -> str:
+    if not _HOST_NAME.fullmatch(text.lower()):
+        raise ValueError("must be the name of a host without scheme and port, as models.internal")
+    return text.lower()
+
+
+def _origin(text: str) -> str:
+    found = _ORIGIN.fullmatch(text.lower())
+    if text != "*" and found is None:
+        raise ValueError('must be "*" or scheme, host and maybe port without a path, as https://app.example')
+    return text.lower()
+
+
+HostName = Annotated[str, AfterValidator(_host_name)]
+Origin = Annotated[str, AfterValidator(_origin)]
 
 
 class ConfigModel(BaseModel):

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from serve_app.config.base import ConfigModel
+from serve_app.config.base import ConfigModel, HostName, Origin
 from serve_app.config.console import ConsoleConfig
 from serve_app.config.control import ControlConfig
 from serve_app.config.protocols import MindieConfig, OvmsConfig, TrtllmConfig
@@ -71,6 +71,16 @@ class GatewayConfig(ConfigModel):
     console: ConsoleConfig = ConsoleConfig()
     keys_file: Path | None = Field(
         None, description="File with one hashed API key a line, read again when it changes."
+    )
+    allowed_hosts: tuple[HostName, ...] = Field(
+        (),
+        description="Names by which the server may be asked while it has no keys, beside localhost and any "
+        "address: a name without a port, as `models.internal`.",
+    )
+    cors_origins: tuple[Origin, ...] = Field(
+        (),
+        description="Origins whose pages may ask this server from a browser, as `https://app.example`; "
+        '"*": any origin. None: no page of another origin can.',
     )
     allow_remote_without_keys: bool = Field(
         False, description="Serve peers beyond loopback although no key is configured. For closed networks."

@@ -1,5 +1,7 @@
 """The console as a layer around the gateway's app: a path below `/console` is its own, all others pass.
 
+A browser that opens the address of the server itself is sent to the console.
+
 Knows paths alone. What a page needs is loaded at the first request for one, so that a gateway nobody
 looks at starts as fast, and holds no more, than one without a console.
 """
@@ -8,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from starlette.responses import RedirectResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serve_app.config import ConsoleConfig
@@ -31,8 +34,11 @@ class Console:
         config: ConsoleConfig,
         peer_of: Callable[[Scope], str | None],
         environ: Mapping[str, str] = os.environ,
+        *,
+        allowed_hosts: Collection[str] = (),
     ) -> None:
-        """`inner` is the public API, with everything that its callers must pass.
+        """`inner` is the public API, with everything that its callers must pass. `allowed_hosts`: names of
+        this server, beside localhost and addresses, by which it may be asked while it has no keys.
 
         Raises ValueError for a secret of the environment that is too short.
         """
@@ -40,11 +46,15 @@ class Console:
         self._inner = inner
         self._config = config
         self._peer_of = peer_of
+        self._allowed_hosts = allowed_hosts
         self._environ = environ
         self._site: Site | None = None
         self._loading = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/" and _is_browser(scope):
+            await RedirectResponse(PREFIX)(scope, receive, send)
+            return
         if scope["type"] != "http" or not _is_ours(scope["path"]):
             await self._inner(scope, receive, send)
             return
@@ -61,7 +71,12 @@ class Console:
     def _make(self) -> Site:
         from serve_app.console.site import Site
 
-        return Site(self._inner, self._config, self._peer_of, self._environ)
+        return Site(self._inner, self._config, self._peer_of, self._environ, self._allowed_hosts)
+
+
+def _is_browser(scope: Scope) -> bool:
+    accepts = next((value for name, value in scope["headers"] if name == b"accept"), b"")
+    return scope["method"] in ("GET", "HEAD") and b"text/html" in accepts
 
 
 def _is_ours(path: str) -> bool:

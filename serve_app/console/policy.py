@@ -7,7 +7,7 @@ ports, names that lead to loopback by a foreign DNS, changes without the session
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -84,18 +84,21 @@ def check_origin(request: Request) -> None:
     )
 
 
-def check_local(request: Request, peer_of: Callable[[Scope], str | None]) -> None:
+def check_local(
+    request: Request, peer_of: Callable[[Scope], str | None], allowed_hosts: Collection[str] = ()
+) -> None:
     """Raises PermissionDenied unless a server without keys is asked from its own machine, by its own name.
 
-    A name that leads to loopback may be anybody's, so `Host` must be an address or localhost.
+    The owner of another name can make it lead here, so `Host` must be an address, localhost or allowed.
     """
     if not is_loopback(peer_of(request.scope)):
         raise PermissionDenied(
             "without API keys the console is for this machine alone; configure keys to use it from others"
         )
-    if not is_local_name(request.headers.get("host", "")):
+    if not is_local_name(request.headers.get("host", ""), allowed_hosts):
         raise PermissionDenied(
-            "without API keys the console must be opened as localhost or by an address, such as 127.0.0.1"
+            "without API keys the console must be opened as localhost, by an address such as 127.0.0.1, or "
+            "by a name in allowed_hosts of the gateway"
         )
 
 

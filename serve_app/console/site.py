@@ -7,7 +7,7 @@ session's token. A page's handler sees only requests that passed all of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import SplitResult, quote, urlsplit
@@ -62,9 +62,11 @@ class Site:
         config: ConsoleConfig,
         peer_of: Callable[[Scope], str | None],
         environ: Mapping[str, str],
+        allowed_hosts: Collection[str] = (),
     ) -> None:
         self._api = api
         self._peer_of = peer_of
+        self._allowed_hosts = allowed_hosts
         self._sessions = Sessions(load_secret(environ), round(config.session_hours * 3600))
         self._assets = Assets()
         self._templates = Templates(self._assets, MENU)
@@ -105,7 +107,7 @@ class Site:
         if session is None:
             raise SignInNeeded
         if not session.key:
-            check_local(request, self._peer_of)
+            check_local(request, self._peer_of, self._allowed_hosts)
         if request.method not in SAFE_METHODS:
             check_token(session, request.headers.get(CSRF_HEADER))
         path = request.scope["path"].removeprefix(API.rstrip("/"))
@@ -136,7 +138,7 @@ class Site:
         if answer.status == HTTPStatus.UNAUTHORIZED:
             raise SignInNeeded(ApiError(answer).message if session.key else "")
         if not session.key:
-            check_local(request, self._peer_of)
+            check_local(request, self._peer_of, self._allowed_hosts)
         if answer.status >= HTTPStatus.BAD_REQUEST:
             raise ApiError(answer)
         return Visitor.of(answer.body)

@@ -24,6 +24,7 @@ from serve_app.endpoints.catalogue import parse_catalogue
 from tests.support.fakes_backend import FakeBackend
 from tests.support.fakes_metering import ListJournal, LocalQuota
 
+HOST = "gateway"  # the name by which the tests ask
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 
@@ -112,7 +113,7 @@ async def gateway(
     app = fake_app(backend, keys, directory, journal or listed, payloads=payloads, **config)
     before = asyncio.all_tasks()
     transport = httpx.ASGITransport(app, raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url="http://gateway") as client:
+    async with httpx.AsyncClient(transport=transport, base_url=f"http://{HOST}") as client:
         yield Gateway(app, backend, directory, listed, client)
     left = asyncio.all_tasks() - before
     if left:
@@ -140,7 +141,7 @@ def fake_app(
     ids_are_echoed, payloads = options.pop("ids_are_echoed", False), options.pop("payloads", None)
     management: Management | None = options.pop("management", None)
     at_run_time = options.pop("at_run_time", False)
-    settings = GatewayConfig(**options)
+    settings = GatewayConfig(**{"allowed_hosts": (HOST,), **options})
     services = gateway_services(
         backend,
         Accounts(settings, {"SERVE_APP_API_KEYS": keys}, at_run_time=at_run_time),

@@ -2,12 +2,14 @@
 
 Covered: every path but `OPEN_PATHS` needs a caller, also a path that nobody serves. The path
 is `scope["path"]` alone, as the router sees it, and never a URL built from headers. Each route
-names the scope that its callers need, and without keys no page of another site manages the server.
+names the scope that its callers need. Without keys the server answers to names of its own alone, and
+no page of another site manages it.
 Not covered: quotas; the address of a peer behind a proxy, which `peer_of` finds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Final
 
 from starlette.types import ASGIApp, Receive, Send
@@ -15,25 +17,53 @@ from starlette.types import Scope as AsgiScope
 
 from serve_app.api.backend import Accounts, PeerOf
 from serve_app.api.context import context_of, credentials_of, header, peer_of
+from serve_app.api.dialects.family import DISCOVERY
 from serve_app.errors import PermissionDenied
 from serve_app.loopback import is_local_name
-from serve_app.types import Scope
+from serve_app.types import Caller, Scope
 
-OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health"})
+OPEN_PATHS: Final = frozenset({"/livez", "/readyz", "/health", DISCOVERY})
+
+
+def caller_of(
+    scope: AsgiScope, accounts: Accounts, peer_of: PeerOf, allowed_hosts: Collection[str]
+) -> Caller:
+    """Who sent a request. `allowed_hosts`: names of the server, for callers without a key.
+
+    A page whose name is made to lead here (DNS rebinding) is of this server's origin to its browser,
+    and could read every answer. Browsers always send `Host`; other clients may leave it out.
+    Raises Unauthenticated or PermissionDenied.
+    """
+    caller = accounts.authenticate(credentials_of(scope), peer_of(scope))
+    host = header(scope, b"host")
+    if caller.anonymous and host and not is_local_name(host, allowed_hosts):
+        raise PermissionDenied(
+            "without API keys this server is asked as localhost, by an address such as 127.0.0.1, or by "
+            "a name in allowed_hosts of the gateway; the header Host has another name"
+        )
+    return caller
 
 
 class Authentication:
     """Finds the caller of every request to a path that is not open."""
 
-    def __init__(self, app: ASGIApp, accounts: Accounts, peer_of: PeerOf = peer_of) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        accounts: Accounts,
+        peer_of: PeerOf = peer_of,
+        allowed_hosts: Collection[str] = (),
+    ) -> None:
+        """`allowed_hosts`: names of the server, for callers without a key."""
         self._app = app
         self._accounts = accounts
         self._peer_of = peer_of
+        self._allowed_hosts = allowed_hosts
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Raises Unauthenticated or PermissionDenied."""
         if scope["type"] == "http" and scope["path"] not in OPEN_PATHS:
-            caller = self._accounts.authenticate(credentials_of(scope), self._peer_of(scope))
+            caller = caller_of(scope, self._accounts, self._peer_of, self._allowed_hosts)
             context_of(scope).caller = caller
         await self._app(scope, receive, send)
 
@@ -67,13 +97,13 @@ def _refuse_other_sites(scope: AsgiScope) -> None:
     """Raises PermissionDenied for a page that a browser of this machine got elsewhere.
 
     Such a page can make the browser send a request, and the browser is on loopback, where nobody needs a key.
-    A name that leads to loopback may be anybody's, so `Host` must be an address or localhost.
+    `Host` was checked before.
     """
     origin = header(scope, b"origin")
     site = header(scope, b"sec-fetch-site")
     if origin is None and site in (None, "none", "same-origin"):
         return
     host = header(scope, b"host") or ""
-    if origin is not None and origin.partition("://")[2] == host and is_local_name(host):
+    if origin is not None and origin.partition("://")[2] == host:
         return
     raise PermissionDenied("pages of other sites may not manage this server; it needs API keys for that")

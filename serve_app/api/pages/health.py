@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from serve_app.api.context import credentials_of
+from serve_app.api.edge.auth import caller_of
 from serve_app.api.edge.connection import reply
 from serve_app.api.pages.condition import condition
 from serve_app.api.services import Services
@@ -41,8 +41,9 @@ class Ready:
         await reply(send, 200 if found.is_ready else 503, headers, msgspec.json.encode(body))
 
     def _may_know(self, scope: Scope) -> bool:
+        services = self._services
         try:
-            self._services.accounts.authenticate(credentials_of(scope), self._services.peer_of(scope))
+            caller_of(scope, services.accounts, services.peer_of, services.config.allowed_hosts)
         except ServeError:
             return False
         return True

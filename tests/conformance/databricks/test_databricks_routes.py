@@ -120,8 +120,15 @@ async def test_e15_unknown_discovery_paths_are_404(path: str) -> None:
         for method in ("GET", "POST"):
             answer = await g.client.request(method, path)
             assert answer.status_code == 404
-        if path.startswith(("/serving-endpoints/", "/api/2.0/")):
+        if path.startswith(("/serving-endpoints/", "/api/2.0/", "/.well-known/")):
             told(answer, 404, "ENDPOINT_NOT_FOUND")
+
+
+async def test_e15_what_the_sdk_asks_for_without_its_key_is_a_404_with_keys_too() -> None:
+    _, line = new_key("somebody")
+    async with gateway(keys=line) as g:
+        told(await g.client.get("/.well-known/databricks-config"), 404, "ENDPOINT_NOT_FOUND")
+        assert (await g.client.get("/.well-known/other")).status_code == 401
 
 
 @pytest.mark.parametrize("name", ["chat", "completions", "embeddings"])

@@ -125,6 +125,24 @@ async def test_without_keys_only_this_machine_by_its_own_name() -> None:
             assert (await g.client.get(f"{LOCAL}/console")).status_code == 403
 
 
+async def test_a_name_of_the_server_may_be_allowed() -> None:
+    for allowed, status in (((), 403), (("models.internal",), 200)):
+        async with gateway(allowed_hosts=allowed) as g:
+            answer = await g.client.get("/console/playground", headers={"host": "models.internal:8000"})
+            assert answer.status_code == status
+
+
+async def test_the_address_of_the_server_leads_a_browser_to_the_console() -> None:
+    browser = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    async with gateway() as g:
+        page, script = await g.client.get("/", headers=browser), await g.client.get("/")
+        posted = await g.client.post("/", headers=browser)
+    assert (page.status_code, page.headers["location"]) == (307, "/console")
+    assert (script.status_code, posted.status_code) == (404, 404)
+    async with gateway(console={"enabled": False}) as g:
+        assert (await g.client.get("/", headers=browser)).status_code == 404
+
+
 async def test_a_revoked_key_ends_the_session() -> None:
     sessions = Sessions(SECRET, 60)
     async with gateway(keys=LINE) as g:
