@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from serve_app.console.forms import Form
 from serve_app.console.public_api import PublicApi
-from serve_app.console.session import Session
+from serve_app.console.session import Session, Vault
 
 ME: Final = "/api/2.0/preview/scim/v2/Me"  # of the public API: who is calling
 
@@ -45,6 +45,7 @@ class ConsoleRequest:
     session: Session
     caller: Visitor | None  # None on the page of signing in
     form: Form = field(default_factory=lambda: Form({}))  # of a change, whose token is checked
+    vault: Vault | None = None  # None where an error hides who is asking
 
     @property
     def csrf(self) -> str:

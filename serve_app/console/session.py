@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import hmac
 import json
 import secrets
 from dataclasses import dataclass
@@ -18,7 +19,19 @@ from starlette.requests import Request
 
 COOKIE: Final = "serve_app_console"
 PATH: Final = "/console"
+OWNER_CHARS: Final = 16
 MAX_COOKIE_CHARS: Final = 4096  # browsers keep no longer one
+
+
+@dataclass(frozen=True, slots=True)
+class Vault:
+    """Where a browser keeps the chats of one API key, and the key of AES that it encrypts them with.
+
+    Both follow from the API key and the console's secret, so they are the same at every sign-in.
+    """
+
+    owner: str  # hexadecimal; says nothing of the API key
+    key: str  # base64 of 32 bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +48,20 @@ class Sessions:
     def __init__(self, secret: str, age_s: int) -> None:
         digest = hashlib.sha256(b"serve-app console session\0" + secret.encode()).digest()
         self._fernet = Fernet(base64.urlsafe_b64encode(digest))
+        self._vaults = hashlib.sha256(b"serve-app console vaults\0" + secret.encode()).digest()
         self._age_s = age_s
 
     def begin(self, key: str) -> Session:
         """A new session, with a token of its own."""
         return Session(key, secrets.token_urlsafe(24))
+
+    def vault(self, session: Session) -> Vault:
+        """The vault of the API key of `session`."""
+        owner, key = (
+            hmac.digest(self._vaults, f"{purpose}\0{session.key}".encode(), "sha256")
+            for purpose in ("owner", "key")
+        )
+        return Vault(owner.hex()[:OWNER_CHARS], base64.b64encode(key).decode())
 
     def read(self, sealed: str | None) -> Session | None:
         """The session of a cookie; None for no cookie, a changed one, and one that is too old."""

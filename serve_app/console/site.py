@@ -124,7 +124,7 @@ class Site:
         if request.method not in SAFE_METHODS:
             form = await read_form(request)
             check_token(session, request.headers.get(CSRF_HEADER) or form.text(CSRF_FIELD))
-        request.state.console = ConsoleRequest(api, session, caller, form)
+        request.state.console = ConsoleRequest(api, session, caller, form, self._sessions.vault(session))
         if known is None:
             send = _with_cookie(send, self._sessions.cookie(session, secure=is_secure(request)))
         await self._pages(request.scope, request.receive, send)

@@ -86,7 +86,12 @@ async def _page(request: Request) -> Response:
     if not choices:
         return render(request, "playground.html", choices=choices)
     return render(
-        request, "playground.html", choices=choices, protocols=PROTOCOLS, **await _form(request, choices)
+        request,
+        "playground.html",
+        choices=choices,
+        protocols=PROTOCOLS,
+        unknown=_unknown(request.query_params, choices),
+        **await _form(request, choices),
     )
 
 
@@ -153,6 +158,19 @@ async def _form(request: Request, choices: Sequence[Choice]) -> dict[str, Any]:
         "tools_example": TOOLS_EXAMPLE,
         "schema_example": SCHEMA_EXAMPLE,
     }
+
+
+def _unknown(query: Mapping[str, str], choices: Sequence[Choice]) -> str:
+    """What to say of an endpoint or an entity of the query that cannot be asked; "" where both can be."""
+    name, entity = query.get("endpoint"), query.get("entity")
+    choice = next((each for each in choices if each.name == name), None)
+    if name and choice is None:
+        return (
+            f"There is no endpoint {name} that your key can ask for text. Choose one of those listed below."
+        )
+    if choice is not None and entity and entity not in {each["name"] for each in choice.entities}:
+        return f"The endpoint {choice.name} has no served entity {entity}."
+    return ""
 
 
 def _data(document: Json, protocol: Protocol) -> Mapping[str, bool]:

@@ -36,6 +36,12 @@ for (const button of document.querySelectorAll("[data-theme-toggle]")) {
   });
 }
 
+// What this tab keeps belongs to the person who signs out.
+document.querySelector("[data-sign-out]")?.addEventListener("submit", () => {
+  document.dispatchEvent(new CustomEvent("sign-out"));
+  sessionStorage.clear();
+});
+
 // A button with `data-copy="#id"` puts that element's text on the clipboard.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest?.("[data-copy]");

@@ -498,16 +498,16 @@ async def test_figures_of_a_stream_and_of_a_whole_answer(modules: Modules) -> No
         const watch = new m.Stopwatch(() => now);
         for (const at of [100, 200, 300]) { now = at; watch.note(1); }
         now = 350;
-        const usage = { prompt: 1200, completion: 11, cached: 1000 };
+        const usage = { prompt: 1200, completion: 12, cached: 1000 };
         return [watch.figures(usage, true), watch.figures(null, true), watch.figures(usage, false)]
           .map((each) => [each.first, each.pace, each.tokens, m.described(each)]);
     """
     told, counted, whole = await modules.run("figures.js", script)
-    assert told[:3] == [100, 50, 11]
+    assert told[:3] == [100, 40, 12]  # three pieces of four tokens; eight came after the first piece
     assert told[3] == [
         ["First token", "100 ms"],
-        ["Pace", "50.0 tokens/s"],
-        ["Answer", "11 tokens"],
+        ["Pace", "40.0 tokens/s"],
+        ["Answer", "12 tokens"],
         ["Prompt", "1,200 tokens, 1,000 from the cache"],
         ["Time", "350 ms"],
     ]
@@ -516,6 +516,24 @@ async def test_figures_of_a_stream_and_of_a_whole_answer(modules: Modules) -> No
     assert whole[:2] == [None, None]
     unknown = "return m.described(new m.Stopwatch().figures(null, false)).map(([name]) => name)"
     assert await modules.run("figures.js", unknown) == ["Time"]
+
+
+async def test_a_pace_is_measured_between_arrivals(modules: Modules) -> None:
+    """Tokens that came with the first one took no time that anybody saw."""
+    script = """
+        let now = 0;
+        const watch = new m.Stopwatch(() => now);
+        for (const [at, pieces] of v) {
+          now = at;
+          watch.arrived();
+          for (let piece = 0; piece < pieces; piece++) { now += 0.2; watch.note(1); }
+        }
+        const figures = watch.figures(null, true);
+        return [figures.first, figures.pace, Object.fromEntries(m.described(figures)).Pace];
+    """
+    arrivals = [[100, 6], [200, 3], [300, 1]]
+    assert await modules.run("figures.js", script, arrivals) == [100, 20, "20.0 tokens/s"]
+    assert await modules.run("figures.js", script, [[50, 10]]) == [50, None, "too short to measure"]
 
 
 async def test_a_call_of_a_tool_comes_in_pieces(modules: Modules) -> None:

@@ -79,7 +79,7 @@ async def test_stop_frees_the_sequence(tab: Page, demo: Demo) -> None:
             while demo.stats.running or demo.stats.blocks_used:
                 await asyncio.sleep(0.05)
         assert demo.stats.generated_tokens < generated + 900, "it did not run to its end"
-        await tab.get_by_role("button", name="New conversation").click()
+        await tab.get_by_role("button", name="New chat").click()
         await expect(tab.locator(".turn")).to_have_count(0)
 
 
@@ -289,7 +289,9 @@ async def test_an_answer_has_the_form_that_was_asked_for(
     await expect(tab.locator(f"#option-{place}-problem")).to_contain_text("must be JSON")
 
 
-async def test_the_tab_keeps_the_conversation_and_no_other_tab_has_it(tab: Page, scripted: Scripted) -> None:
+async def test_the_tab_keeps_what_is_typed_and_another_tab_begins_a_chat(
+    tab: Page, scripted: Scripted
+) -> None:
     await open_playground(tab, scripted.url, ROUTER)
     await tab.get_by_role("button", name="Compare").click()
     await tab.locator("summary", has_text="System prompt").click()
@@ -311,6 +313,12 @@ async def test_the_tab_keeps_the_conversation_and_no_other_tab_has_it(tab: Page,
     await other.goto(f"{scripted.url}/console/playground")
     await other.wait_for_selector("#playground[data-ready]")
     await expect(other.locator(".turn")).to_have_count(0)
+    await expect(other.locator("#prompt")).to_have_value("")
+    # The chat is in its list, and opens there as it was.
+    await other.locator("#chat-list").get_by_role("button", name="Hello!").click()
+    await expect(other.locator(".turn")).to_have_count(2)
+    await expect(other.locator("#option-temperature")).to_have_value("0.5")
+    await expect(other.get_by_label("Served entity of column 2")).to_have_value("new")
 
 
 HOSTILE: Final = (

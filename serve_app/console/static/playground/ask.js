@@ -29,8 +29,8 @@ export class Refused extends Error {
  * Sends a request and tells what arrives.
  *
  * @param {Request} request
- * @param {{facts: (facts: Facts) => void, delta: (delta: import("./delta.js").Delta) => void,
- *   usage: (usage: import("./deltas.js").Usage) => void}} told is called in the order of arrival
+ * @param {{facts: (facts: Facts) => void, arrived: () => void, delta: (delta: import("./delta.js").Delta) => void,
+ *   usage: (usage: import("./deltas.js").Usage) => void}} told is called in the order of arrival; `arrived` before the deltas that came together
  * @param {AbortSignal} signal ends the request, and the server then frees what it holds
  * @throws {Refused} for an error of the server; DOMException AbortError when stopped
  */
@@ -53,7 +53,7 @@ export async function ask(request, told, signal) {
     tell(await answer.json(), told, true);
     return;
   }
-  for await (const event of eventsOf(answer.body)) {
+  for await (const event of eventsOf(answer.body, told.arrived)) {
     if (event.data === "[DONE]") return;
     tell(parsed(event.data), told, false);
   }

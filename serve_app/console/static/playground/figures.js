@@ -6,6 +6,8 @@ export class Stopwatch {
   #first = null;
   #last = null;
   #pieces = 0;
+  #together = 0; // pieces that came with the first one: they were not generated while we watched
+  #arrival = null;
   #now;
 
   /** @param {() => number} [now] milliseconds */
@@ -14,11 +16,17 @@ export class Stopwatch {
     this.#start = now();
   }
 
-  /** @param {number} tokens that arrived together */
+  /** A part of the answer is there. What is noted until the next one came with it. */
+  arrived() {
+    this.#arrival = this.#now();
+  }
+
+  /** @param {number} tokens of one piece */
   note(tokens) {
-    this.#last = this.#now();
+    this.#last = this.#arrival ?? this.#now();
     this.#first ??= this.#last;
     this.#pieces += tokens;
+    if (this.#last === this.#first) this.#together += tokens;
   }
 
   /**
@@ -29,10 +37,11 @@ export class Stopwatch {
     const counted = streamed ? this.#pieces : null; // a whole answer is one piece, of any length
     const tokens = usage ? usage.completion : counted;
     const lasted = (this.#last ?? 0) - (this.#first ?? 0);
+    const later = tokens === null ? 0 : (tokens * (this.#pieces - this.#together)) / this.#pieces;
     return {
       first: streamed && this.#first !== null ? this.#first - this.#start : null,
       total: this.#now() - this.#start,
-      pace: streamed && lasted > 0 && tokens > 1 ? ((tokens - 1) * 1000) / lasted : null,
+      pace: streamed && lasted > 0 ? (later * 1000) / lasted : null,
       tokens,
       counted: usage === null, // by pieces: about so many
       prompt: usage?.prompt ?? null,
@@ -58,6 +67,7 @@ export function described(figures) {
   const found = [];
   if (figures.first !== null) found.push(["First token", duration(figures.first)]);
   if (figures.pace !== null) found.push(["Pace", `${figures.pace.toFixed(1)} tokens/s`]);
+  else if (figures.first !== null) found.push(["Pace", "too short to measure"]);
   if (figures.tokens !== null) {
     found.push(["Answer", `${figures.counted ? "about " : ""}${count.format(figures.tokens)} tokens`]);
   }

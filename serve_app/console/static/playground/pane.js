@@ -1,5 +1,6 @@
 /** One column of the Playground: whom it asks, and its conversation. */
 
+import { Follower } from "./follow.js";
 import { Turn } from "./turn.js";
 
 export class Pane {
@@ -8,6 +9,8 @@ export class Pane {
   #endpoint;
   #entity;
   #log;
+  #turns;
+  #follower;
 
   /**
    * @param {HTMLTemplateElement} template
@@ -18,6 +21,8 @@ export class Pane {
     this.#endpoint = this.node.querySelector("[data-part=endpoint]");
     this.#entity = this.node.querySelector("[data-part=entity]");
     this.#log = this.node.querySelector("[data-part=log]");
+    this.#turns = this.node.querySelector("[data-part=turns]");
+    this.#follower = new Follower(this.#log, this.#turns, this.node.querySelector("[data-part=newest]"));
     this.#endpoint.addEventListener("change", () => {
       this.#listEntities();
       on.changed();
@@ -50,9 +55,14 @@ export class Pane {
     this.node.querySelector("[data-part=remove]").hidden = alone;
   }
 
+  /** Whether there is such an endpoint to ask. */
+  has(endpoint) {
+    return [...this.#endpoint.options].some((each) => each.value === endpoint && !each.disabled);
+  }
+
   /** Chooses whom to ask; what does not exist is not chosen. */
   choose(endpoint, entity) {
-    if ([...this.#endpoint.options].some((each) => each.value === endpoint && !each.disabled)) {
+    if (this.has(endpoint)) {
       this.#endpoint.value = endpoint;
       this.#listEntities();
     }
@@ -90,9 +100,9 @@ export class Pane {
   /** @param {Turn} turn */
   add(turn) {
     this.turns.push(turn);
-    this.#log.append(turn.node);
+    this.#turns.append(turn.node);
     this.#show();
-    turn.node.scrollIntoView({ block: "nearest" });
+    this.#follower.follow();
   }
 
   /** Takes the last turn away, and tells what it had asked. */
@@ -118,7 +128,16 @@ export class Pane {
 
   restore(kept) {
     this.choose(kept.endpoint, kept.entity);
-    for (const each of kept.turns) this.add(Turn.restored(each));
+    this.#takeTurns(kept.turns);
+  }
+
+  /** Has the conversation of `other` from now on, as it is. */
+  continue(other) {
+    this.#takeTurns(JSON.parse(JSON.stringify(other.turns)));
+  }
+
+  #takeTurns(turns) {
+    for (const each of turns) this.add(Turn.restored(each));
   }
 
   #show() {
@@ -128,11 +147,12 @@ export class Pane {
 
   #listEntities() {
     const entities = JSON.parse(this.#endpoint.selectedOptions[0]?.dataset.entities ?? "[]");
-    const split = new Option(entities.length > 1 ? "By traffic" : "Its only entity", "");
+    const split = new Option("By traffic", "");
     const named = entities.map(
       ({ name, traffic, ready }) => new Option(`${name} · ${traffic} %${ready ? "" : " · not ready"}`, name),
     );
     this.#entity.replaceChildren(split, ...named);
+    this.#entity.hidden = entities.length < 2;
     this.#entity.disabled = this.#entity.dataset.mayChoose === undefined;
   }
 }

@@ -46,14 +46,16 @@ export class EventParser {
  * The events of an answer's body, each when it has arrived.
  *
  * @param {ReadableStream<Uint8Array>} body
+ * @param {() => void} [arrived] is called when a part of the body is there, before its events
  */
-export async function* eventsOf(body) {
+export async function* eventsOf(body, arrived = () => {}) {
   const parser = new EventParser();
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
+      arrived();
       yield* parser.push(value);
     }
   } finally {

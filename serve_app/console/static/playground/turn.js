@@ -1,6 +1,7 @@
 /** One question and its answer: the data, the request while it runs, and the view. */
 
-import { Answer, AnswerView } from "./answer.js";
+import { Answer, messagesOf } from "./answer.js";
+import { AnswerView } from "./answer_view.js";
 import { Refused, ask } from "./ask.js";
 import { copyButton, element } from "./elements.js";
 import { Stopwatch, described } from "./figures.js";
@@ -34,11 +35,9 @@ export class Turn {
     this.node.append(this.#head, this.#view.node, this.#foot);
   }
 
-  /** What the conversation has of this turn. A question that got nothing but an error leaves no trace. */
+  /** What the conversation has of this turn. */
   messages() {
-    const message = this.answer.message();
-    if (!message) return this.#problem ? [] : this.asked;
-    return [...this.asked, message];
+    return messagesOf({ asked: this.asked, choices: this.answer.choices, problem: this.#problem });
   }
 
   /**
@@ -58,6 +57,7 @@ export class Turn {
         request,
         {
           facts: (facts) => (this.#facts = facts),
+          arrived: () => watch.arrived(),
           usage: (told) => (usage = told),
           delta: (delta) => {
             const adds = delta.text !== "" || delta.reasoning !== "" || delta.calls.length > 0;
