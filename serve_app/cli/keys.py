@@ -15,7 +15,10 @@ from serve_app.cli.server import Server, server_options
 from serve_app.types import Scope
 
 PATH: Final = "/api/2.0/keys"
-COLUMNS: Final = ("id", "name", "prefix", "user", "scopes", "endpoints", "budget", "expires")
+COLUMNS: Final = (
+    *("id", "name", "prefix", "user", "scopes", "endpoints"),
+    *("budget", "spent", "expires", "last used"),
+)
 DAY_S: Final = 86_400
 
 
@@ -113,7 +116,7 @@ def list_keys(server: Server, everything: bool, form: str) -> None:
     if form == "json":
         click.echo(json.dumps(found, indent=2))
     elif found:
-        print_table(COLUMNS, [_cells(key) for key in found], right=("budget",))
+        print_table(COLUMNS, [_cells(key) for key in found], right=("budget", "spent"))
     else:
         print_note("no key was made at run time; `serve-app keys create NAME` makes one")
 
@@ -141,6 +144,20 @@ def update(server: Server, id: str, clear: tuple[str, ...], **fields: Any) -> No
 
 @keys.command()
 @click.argument("id")
+@click.option(
+    "--grace-hours", type=click.FloatRange(0, 720), default=0, help="How long the former secret is taken."
+)
+@server_options
+def rotate(server: Server, id: str, grace_hours: float) -> None:
+    """Give the key with this ID or name a new secret, which is shown once."""
+    body = {"grace_seconds": round(grace_hours * 3600)}
+    made = server.ask("POST", f"{PATH}/{quote(id, safe='')}/rotate", body)
+    print_note(f"the new secret of {made['key_info']['name']} is shown this once:")
+    click.echo(made["key"])
+
+
+@keys.command()
+@click.argument("id")
 @server_options
 def revoke(server: Server, id: str) -> None:
     """End the key with this ID or name, for good. Every gateway knows within seconds."""
@@ -153,9 +170,8 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cells(key: dict[str, Any]) -> list[str]:
-    budget, expires = key.get("budget"), key.get("expiry_time")
+    budget = key.get("budget")
     ended = " (revoked)" if "revocation_time" in key else ""
-    until = "" if expires is None else datetime.fromtimestamp(expires / 1000, UTC).strftime("%Y-%m-%d %H:%M")
     return [
         str(key.get("id", "")),
         f"{key.get('name', '')}{ended}",
@@ -164,5 +180,11 @@ def _cells(key: dict[str, Any]) -> list[str]:
         ",".join(key.get("scopes", ())),
         ",".join(key.get("endpoints", ())) or "all",
         "" if budget is None else f"{budget:g} {key.get('currency', '')}",
-        until or "never",
+        f"{key.get('spent', 0):g}",
+        _time(key.get("expiry_time")),
+        _time(key.get("last_used_time")),
     ]
+
+
+def _time(ms: int | None) -> str:
+    return "never" if ms is None else datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M")

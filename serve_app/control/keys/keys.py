@@ -7,13 +7,14 @@ keys in its own memory: a request never asks the database.
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields, replace
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import ColumnElement, and_, or_, select
+from sqlalchemy import ColumnElement, and_, func, or_, select
 from sqlalchemy.orm import Session
 
 from serve_app.accounts.keys import SHOWN_CHARS, digest_of, new_secret
@@ -22,7 +23,8 @@ from serve_app.control.handlers import Handlers
 from serve_app.control.keys.administrator import check_administrator
 from serve_app.control.keys.rules import check_budgets, check_change, check_new
 from serve_app.control.keys.tables import ApiKey
-from serve_app.control.ledger.budgets import KeyBudget
+from serve_app.control.keys.uses import last_uses
+from serve_app.control.ledger.budgets import KeyBudget, month_of, spent_in
 from serve_app.errors import AlreadyExists, Conflict, ModelNotFound, Overloaded
 from serve_app.limits import MAX_KEYS
 from serve_app.types import Caller, Scope
@@ -35,6 +37,7 @@ from serve_app.types.control import (
     KnownKey,
     ListKeys,
     RevokeKey,
+    RotateKey,
     UpdateKey,
 )
 
@@ -67,6 +70,7 @@ class Keys:
             UpdateKey: self._update,
             ListKeys: self._list,
             RevokeKey: self._revoke,
+            RotateKey: self._rotate,
         }
 
     def in_force(self, session: Session) -> tuple[KnownKey, ...]:
@@ -151,7 +155,39 @@ class Keys:
         query = select(ApiKey).order_by(ApiKey.created, ApiKey.name, ApiKey.id)
         if not command.everything:
             query = query.where(_is_in_force(self._now()))
-        return KeyList(keys=tuple(_told(KeyShown, key) for key in session.scalars(query)))
+        used, spent = last_uses(session), spent_in(session, month_of(self._now()))
+        return KeyList(
+            keys=tuple(
+                replace(
+                    _told(KeyShown, key),
+                    last_used=used.get(key.id),
+                    spent=spent.get((key.name, key.currency), 0.0),
+                )
+                for key in session.scalars(query)
+            )
+        )
+
+    async def _rotate(self, command: RotateKey, caller: Caller) -> CreatedKey:
+        """Raises PermissionDenied, ModelNotFound, or Overloaded: no room for the former secret."""
+        check_administrator(caller)
+        secret = new_secret()
+        shown = await self._database.run(lambda session: self._replace(session, command, secret))
+        self._changed()
+        return CreatedKey(secret=secret, shown=shown)
+
+    def _replace(self, session: Session, command: RotateKey, secret: str) -> KeyShown:
+        """The former secret becomes a key of the same name that ends; all else stays with the new one."""
+        key, now = self._find(session, command.id), self._now()
+        former = {column.name: getattr(key, column.name) for column in ApiKey.__table__.c}
+        key.digest, key.prefix, key.created = digest_of(secret), secret[:SHOWN_CHARS], now
+        session.flush()
+        if command.grace_s > 0:
+            in_force = select(func.count()).select_from(ApiKey).where(_is_in_force(now))
+            if session.scalar(in_force) >= MAX_KEYS:
+                raise Overloaded(f"{MAX_KEYS} keys are in force, which is the limit; revoke some first")
+            end = min(now + command.grace_s, key.expires or math.inf)
+            session.add(ApiKey(**former | {"id": secrets.token_hex(8), "expires": end}))
+        return _told(KeyShown, key)
 
     async def _revoke(self, command: RevokeKey, caller: Caller) -> Done:
         """Raises PermissionDenied, ModelNotFound, or Conflict for the last key that manages."""
@@ -161,18 +197,21 @@ class Keys:
         return Done()
 
     def _end(self, session: Session, command: RevokeKey, caller: Caller) -> None:
-        self._find(session, command.id).revoked = self._now()
+        """A key ends with the former secrets of its name; a former secret by itself."""
+        now, key = self._now(), self._find(session, command.id)
+        of_name = session.scalars(select(ApiKey).where(_is_in_force(now), ApiKey.name == key.name)).all()
+        for each in of_name if key is _newest(of_name) else (key,):
+            each.revoked = now
         self._check_way_in(session, caller, LAST_KEY)
 
     def _find(self, session: Session, id: str) -> ApiKey:
         """A key in force, by its id or its name. Raises ModelNotFound."""
         named = or_(ApiKey.id == id, ApiKey.name == id)
         found = session.scalars(select(ApiKey).where(_is_in_force(self._now()), named)).all()
-        # A name may look like the id of another key: the id goes first.
-        key = next((each for each in found if each.id == id), found[0] if found else None)
-        if key is None:
+        if not found:
             raise ModelNotFound("id", "no key in force has this id or name")
-        return key
+        # A name may look like the id of another key: the id goes first.
+        return next((each for each in found if each.id == id), _newest(found))
 
     def _check_way_in(self, session: Session, caller: Caller, why: str) -> None:
         """Raises Conflict, with `why`, where nobody could manage keys after this transaction.
@@ -189,6 +228,11 @@ class Keys:
 
 def _is_in_force(now: float) -> ColumnElement[bool]:
     return and_(ApiKey.revoked.is_(None), or_(ApiKey.expires.is_(None), ApiKey.expires > now))
+
+
+def _newest(keys: Sequence[ApiKey]) -> ApiKey:
+    """Of keys of one name: all others are former secrets that have not ended yet."""
+    return max(keys, key=lambda key: key.created)
 
 
 def _sorted(names: tuple[str, ...]) -> list[str]:

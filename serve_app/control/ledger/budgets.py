@@ -59,15 +59,18 @@ def spend(session: Session, changes: Iterable[tuple[UsageRecord | None, UsageRec
             row.cost += more[place]
 
 
+def spent_in(session: Session, month: str) -> Mapping[tuple[str, str], float]:
+    """What keys spent in a month, by the key's name and the currency."""
+    wanted = select(Spending.key_id, Spending.currency, Spending.cost).where(Spending.month == month)
+    return {(key, currency): cost for key, currency, cost in session.execute(wanted)}
+
+
 def over_budget(session: Session, budgets: Iterable[KeyBudget], now: float) -> OverBudget:
     """The keys that have reached a bound in the month of `now`, in Unix seconds."""
     month, wanted = month_of(now), list(budgets)
     if not wanted:
         return {}
-    rows = session.execute(
-        select(Spending.key_id, Spending.currency, Spending.cost).where(Spending.month == month)
-    )
-    spent = {(key, currency): cost for key, currency, cost in rows}
+    spent = spent_in(session, month)
     found: dict[str, tuple[str, str]] = {}
     for each in wanted:
         cost = spent.get((each.key, each.currency), 0.0) + DUST

@@ -39,6 +39,7 @@ from serve_app.types.control.keys import (
     KeyShown,
     ListKeys,
     RevokeKey,
+    RotateKey,
     UpdateKey,
 )
 from serve_app.types.control.live import (
@@ -118,6 +119,7 @@ __all__ = [
     "RevokeKey",
     "RolloutShown",
     "RolloutState",
+    "RotateKey",
     "SettledPart",
     "ShipUsage",
     "Shipped",

@@ -9,7 +9,7 @@ from serve_app.types.control.command import Command, Done
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyShown:
-    """A key without its secret."""
+    """A key without its secret. Lists alone tell what the ledger knows of it: `last_used` and `spent`."""
 
     id: str
     name: str  # unique among keys in force; in logs and usage
@@ -27,6 +27,8 @@ class KeyShown:
     soft_budget: float | None = None  # above it answers say so
     currency: str = "USD"
     comment: str = ""
+    last_used: float | None = None  # when its newest request began; None: the ledger has none
+    spent: float | None = None  # in this month, in `currency`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +74,14 @@ class UpdateKey(Command[KeyShown]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RotateKey(Command[CreatedKey]):
+    """Give a key, by its id or its name, a new secret. The former one ends after `grace_s`."""
+
+    id: str
+    grace_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListKeys(Command[KeyList]):
     """All that are in force; with `everything` also those that expired or were revoked."""
 
@@ -80,6 +90,6 @@ class ListKeys(Command[KeyList]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevokeKey(Command[Done]):
-    """End a key, by its id or its name. It stops within seconds on every gateway."""
+    """End a key, by its id or its name, with its former secrets. It stops within seconds on every gateway."""
 
     id: str

@@ -12,7 +12,7 @@ NEVER: Final = -1  # Databricks' word for a token that does not end
 
 
 class KeyJson(TypedDict):
-    """A key without its secret."""
+    """A key without its secret. Only lists have `last_used_time`, and what it `spent` in this month (UTC)."""
 
     id: str
     name: str
@@ -26,8 +26,10 @@ class KeyJson(TypedDict):
     creation_time: int
     expiry_time: NotRequired[int]
     revocation_time: NotRequired[int]
+    last_used_time: NotRequired[int]
     budget: NotRequired[float]
     soft_budget: NotRequired[float]
+    spent: NotRequired[float]
     currency: str
     comment: str
 
@@ -108,10 +110,14 @@ def key_json(key: KeyShown) -> dict[str, Any]:
         "currency": key.currency,
         "comment": key.comment,
     }
-    times = {"expiry_time": key.expires, "revocation_time": key.revoked}
-    budgets = {"budget": key.budget, "soft_budget": key.soft_budget}
+    times = {
+        "expiry_time": key.expires,
+        "revocation_time": key.revoked,
+        "last_used_time": key.last_used,
+    }
+    amounts = {"budget": key.budget, "soft_budget": key.soft_budget, "spent": key.spent}
     shown |= {name: _ms(value) for name, value in times.items() if value is not None}
-    return shown | {name: value for name, value in budgets.items() if value is not None}
+    return shown | {name: value for name, value in amounts.items() if value is not None}
 
 
 def token_json(key: KeyShown) -> dict[str, Any]:

@@ -10,9 +10,15 @@ from serve_app.api.edge.told import Told
 from serve_app.api.management.fields import Matching
 from serve_app.api.management.strict_body import StrictBody
 from serve_app.errors import InvalidField
-from serve_app.limits import MAX_COMMENT_CHARS, MAX_KEY_LIFETIME_S, MAX_KEY_NAMES, MAX_PRINCIPAL_CHARS
+from serve_app.limits import (
+    MAX_COMMENT_CHARS,
+    MAX_KEY_GRACE_S,
+    MAX_KEY_LIFETIME_S,
+    MAX_KEY_NAMES,
+    MAX_PRINCIPAL_CHARS,
+)
 from serve_app.types import Caller, Scope
-from serve_app.types.control import CreateKey, UpdateKey
+from serve_app.types.control import CreateKey, RotateKey, UpdateKey
 
 ALL_APIS: Final = "all-apis"  # Databricks' word for every scope
 MAX_BUDGET: Final = 1e12
@@ -22,6 +28,7 @@ _Currency = Matching(r"[A-Z]{3}", "three capital letters, such as USD")
 _Principal = Text(1, MAX_PRINCIPAL_CHARS)
 _Names = Texts(MAX_KEY_NAMES, MAX_PRINCIPAL_CHARS)
 _Lifetime = Integer(1, int(MAX_KEY_LIFETIME_S))
+_Grace = Integer(0, MAX_KEY_GRACE_S)
 _Budget = Number(0, MAX_BUDGET)
 _Comment = Text(0, MAX_COMMENT_CHARS)
 
@@ -103,6 +110,19 @@ class UpdateKeyBody(KeyFields):
             comment=self.comment,
             clear=self.clear or (),
         )
+
+
+class RotateKeyBody(StrictBody):
+    """POST /api/2.0/keys/{id}/rotate."""
+
+    grace_seconds: Annotated[int | None, _Grace] = None
+
+    fields_told: ClassVar[Mapping[str, Told]] = {
+        "grace_seconds": Told("How long the former secret is still taken", "0: it ends at once", default=0),
+    }
+
+    def command(self, id: str) -> RotateKey:
+        return RotateKey(id=id, grace_s=self.grace_seconds or 0)
 
 
 class CreateTokenBody(StrictBody):

@@ -18,6 +18,7 @@ from serve_app.api.management.keys.bodies import (
     CreateKeyBody,
     CreateTokenBody,
     DeleteTokenBody,
+    RotateKeyBody,
     UpdateKeyBody,
 )
 from serve_app.api.management.operations import COMMANDS, OF_ENDPOINT, management
@@ -44,6 +45,15 @@ UPDATE: Final = management(
     Answer(what="The key as it is now, within seconds on every gateway.", type=KeyJson),
     body=UpdateKeyBody,
     examples={"a larger budget": {"budget": 200}},
+    conditions=_CHANGES,
+)
+ROTATE: Final = management(
+    "Give an API key a new secret",
+    Answer(what="The key, this once, and what is kept of it.", type=CreatedKeyJson),
+    what="Its id, its name and all that it may do stay. The former secret ends at once, or after a time of "
+    "grace in which it is a key of its own in the list.",
+    body=RotateKeyBody,
+    examples={"with a day to change over": {"grace_seconds": 86400}},
     conditions=_CHANGES,
 )
 REVOKE: Final = management(

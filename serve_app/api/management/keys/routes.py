@@ -8,14 +8,14 @@ from typing import Any, Final
 from serve_app.api.management.command_route import Asked, CommandRoute
 from serve_app.api.management.keys import operations, tokens
 from serve_app.api.management.keys.answers import key_json
-from serve_app.api.management.keys.bodies import CreateKeyBody, UpdateKeyBody
+from serve_app.api.management.keys.bodies import CreateKeyBody, RotateKeyBody, UpdateKeyBody
 from serve_app.api.management.paths import BASE
 from serve_app.api.management.strict_body import NoBody
 from serve_app.api.route import Entry
 from serve_app.api.services import Services
 from serve_app.errors import AlreadyExists, InvalidField
 from serve_app.types import Scope
-from serve_app.types.control import ListKeys, RevokeKey
+from serve_app.types.control import CreatedKey, ListKeys, RevokeKey
 
 KEYS: Final = f"{BASE}/keys"
 KEY: Final = f"{KEYS}/{{id}}"
@@ -26,10 +26,12 @@ def routes(services: Services) -> Iterator[Entry]:
     create = CommandRoute(services, _create, CreateKeyBody)
     update = CommandRoute(services, _update, UpdateKeyBody)
     shown = CommandRoute(services, _list, NoBody)
+    rotate = CommandRoute(services, _rotate, RotateKeyBody)
     revoke = CommandRoute(services, _revoke, NoBody)
     yield Entry("POST", KEYS, create, Scope.MANAGE, operation=operations.CREATE)
     yield Entry("GET", KEYS, shown, Scope.MANAGE, operation=operations.LIST)
     yield Entry("PATCH", KEY, update, Scope.MANAGE, operation=operations.UPDATE)
+    yield Entry("POST", f"{KEY}/rotate", rotate, Scope.MANAGE, operation=operations.ROTATE)
     yield Entry("DELETE", KEY, revoke, Scope.MANAGE, operation=operations.REVOKE)
     yield from tokens.routes(services)
 
@@ -39,7 +41,10 @@ async def _create(asked: Asked[CreateKeyBody]) -> dict[str, Any]:
     if asked.services.accounts.is_declared(command.name):
         # Usage, budgets and logs tell keys apart by their names.
         raise AlreadyExists(f"name: a key of the key file, or of the environment, is called {command.name}")
-    created = await asked.do(command)
+    return _created(await asked.do(command))
+
+
+def _created(created: CreatedKey) -> dict[str, Any]:
     return {"key": created.secret, "key_info": key_json(created.shown)}
 
 
@@ -53,6 +58,10 @@ async def _list(asked: Asked[NoBody]) -> dict[str, Any]:
 
 async def _update(asked: Asked[UpdateKeyBody]) -> dict[str, Any]:
     return key_json(await asked.do(asked.body.command(asked.path["id"])))
+
+
+async def _rotate(asked: Asked[RotateKeyBody]) -> dict[str, Any]:
+    return _created(await asked.do(asked.body.command(asked.path["id"])))
 
 
 async def _revoke(asked: Asked[NoBody]) -> dict[str, Any]:

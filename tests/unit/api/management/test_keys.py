@@ -65,6 +65,25 @@ async def test_a_key_is_made_used_changed_and_ended_on_every_gateway(database):
         assert left["revocation_time"] >= left["creation_time"]
 
 
+async def test_a_key_is_rotated_with_and_without_grace(database):
+    async with gateways(database) as found:
+        first = (await create(found[0], name="alice")).json()
+        path = f"{KEYS}/{first['key_info']['id']}/rotate"
+        second = await found[1].post(path, {"grace_seconds": 3600}, headers=bearer(OPERATOR))
+        assert second.status_code == 200
+        assert second.json()["key_info"]["id"] == first["key_info"]["id"]
+        for key in (first["key"], second.json()["key"]):
+            assert await statuses(found, key) == [200, 200]
+        third = await found[0].post(path, {}, headers=bearer(OPERATOR))
+        assert await statuses(found, second.json()["key"]) == [401, 401]
+        assert await statuses(found, third.json()["key"]) == [200, 200]
+        for body in ({"grace_seconds": -1}, {"grace_seconds": 30 * 86_400 + 1}, {"grace": 1}):
+            refused = await found[0].post(path, body, headers=bearer(OPERATOR))
+            assert refused.status_code == 400
+            assert next(iter(body)) in refused.json()["message"]
+        assert (await found[0].post(path, {}, headers=bearer(third.json()["key"]))).status_code == 403
+
+
 async def test_a_key_is_shown_once_and_never_again(database, caplog):
     caplog.set_level(logging.DEBUG)
     async with gateways(database, 1) as (g,):

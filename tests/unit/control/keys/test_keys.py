@@ -8,9 +8,11 @@ from sqlalchemy import text
 
 from serve_app.accounts.keys import digest_of
 from serve_app.control.keys.keys import Keys
+from serve_app.control.ledger.ledger import Ledger
 from serve_app.errors import AlreadyExists, Conflict, InvalidField, ModelNotFound, PermissionDenied
 from serve_app.types import Caller, Scope
-from serve_app.types.control import CreateKey, ListKeys, RevokeKey, UpdateKey
+from serve_app.types.control import CreateKey, ListKeys, RevokeKey, RotateKey, ShipUsage, UpdateKey
+from tests.unit.control.ledger.test_reports import RECORD
 
 OPERATOR = Caller(key_id="operator", scopes=frozenset(Scope), salt="")
 NOBODY = replace(OPERATOR, key_id="anonymous", anonymous=True)
@@ -103,6 +105,62 @@ async def test_a_key_ends_by_time_or_by_hand_and_cannot_come_back(each_case):
             await each_case.do(command)
 
 
+async def test_a_rotated_key_keeps_all_but_its_secret(each_case):
+    made = await each_case.do(CreateKey(name="alice", scopes=MANAGE, groups=("a",), budget=10))
+    each_case.time += 100
+    new = await each_case.do(RotateKey(id="alice"))
+    assert new.shown == replace(made.shown, prefix=new.secret[:8], created=1_100.0)
+    (known,) = await each_case.in_force()
+    assert known.digest == digest_of(new.secret) != digest_of(made.secret)
+    with pytest.raises(ModelNotFound):
+        await each_case.do(RotateKey(id="none"))
+
+
+async def test_a_former_secret_is_taken_until_its_grace_is_over(each_case):
+    made = await each_case.do(CreateKey(name="alice", lifetime_s=1_000))
+    each_case.time += 1
+    new = await each_case.do(RotateKey(id=made.shown.id, grace_s=60))
+    former, current = (await each_case.do(ListKeys())).keys
+    assert (former.prefix, former.expires) == (made.shown.prefix, 1_061.0)
+    assert (current.id, current.expires) == (made.shown.id, 2_000.0)
+    assert {each.digest for each in await each_case.in_force()} == {
+        digest_of(made.secret),
+        digest_of(new.secret),
+    }
+    # Its name means the new secret, and what ends that ends both.
+    assert (await each_case.do(UpdateKey(id="alice", comment="x"))).prefix == new.secret[:8]
+    each_case.time += 60
+    assert [each.digest for each in await each_case.in_force()] == [digest_of(new.secret)]
+    await each_case.do(RotateKey(id="alice", grace_s=10_000))
+    (former, _) = (await each_case.do(ListKeys())).keys
+    assert former.expires == 2_000.0, "no later than the key itself"
+    await each_case.do(RevokeKey(id="alice"))
+    assert await each_case.in_force() == ()
+
+
+async def test_a_former_secret_may_end_by_itself(each_case):
+    await each_case.do(CreateKey(name="alice"))
+    each_case.time += 1
+    new = await each_case.do(RotateKey(id="alice", grace_s=60))
+    former, _ = (await each_case.do(ListKeys())).keys
+    await each_case.do(RevokeKey(id=former.id))
+    assert [each.digest for each in await each_case.in_force()] == [digest_of(new.secret)]
+
+
+async def test_a_list_tells_the_last_use_and_what_was_spent(each_case):
+    ledger = Ledger(each_case.database)
+    for name in ("alice", "bob"):
+        await each_case.do(CreateKey(name=name))
+    sent = [(990.0, "alice"), (1_010.0, "alice"), (1_020.0, "alice"), (1_030.0, "other")]
+    ended = tuple(
+        replace(RECORD, id=f"r{at}", key_id=name, started=at, cost=0.25, currency="USD") for at, name in sent
+    )
+    await ledger.handlers()[ShipUsage](ShipUsage(ended=ended), OPERATOR)
+    alice, bob = (await each_case.do(ListKeys())).keys
+    assert (alice.last_used, alice.spent) == (1_020.0, 0.75)
+    assert (bob.last_used, bob.spent) == (None, 0.0), "nor that of an older key of its name"
+
+
 async def test_an_update_changes_what_it_names_alone(each_case):
     made = await each_case.do(CreateKey(name="alice", budget=10, soft_budget=5, groups=("a",)))
     changed = await each_case.do(UpdateKey(id="alice", scopes=MANAGE, budget=20))
@@ -111,7 +169,7 @@ async def test_an_update_changes_what_it_names_alone(each_case):
     assert (cleared.budget, cleared.soft_budget) == (None, None)
     with pytest.raises(InvalidField, match="soft_budget"):
         await each_case.do(UpdateKey(id="alice", budget=1, soft_budget=2))
-    assert (await each_case.do(ListKeys())).keys == (cleared,)
+    assert (await each_case.do(ListKeys())).keys == (replace(cleared, spent=0.0),)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +180,8 @@ async def test_an_update_changes_what_it_names_alone(each_case):
     ],
 )
 async def test_only_keys_that_manage_everything_manage_keys(case, caller):
-    for command in (CreateKey(name="x"), UpdateKey(id="x"), ListKeys(), RevokeKey(id="x")):
+    commands = (CreateKey(name="x"), UpdateKey(id="x"), ListKeys(), RevokeKey(id="x"), RotateKey(id="x"))
+    for command in commands:
         with pytest.raises(PermissionDenied):
             await case.do(command, caller)
     assert case.changes == 0
