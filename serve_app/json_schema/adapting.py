@@ -15,8 +15,11 @@ from serve_app.json_schema.closing import Closing, combined_in_place
 from serve_app.json_schema.counts import KEYWORDS as COUNTS
 from serve_app.json_schema.counts import rewrite_counts
 from serve_app.json_schema.endings import POINTER, ROOT, Endings
+from serve_app.json_schema.exact.plain import can_count
 from serve_app.json_schema.exclusive import exclusive
+from serve_app.json_schema.numerals import is_number
 from serve_app.json_schema.references import References
+from serve_app.json_schema.sizes import rewrite_sizes
 from serve_app.json_schema.vocabulary import (
     CONDITIONS,
     ENFORCED,
@@ -110,6 +113,7 @@ class _Adapter:
         except UnusableSchema as error:
             raise error.at(path) from None
         node = self._copied(schema, path)
+        rewrite_sizes(node)
         more = [
             *self._reference(schema, node, path),
             *self._one_of(schema, node, path),
@@ -218,6 +222,8 @@ class _Adapter:
             lost.append("uniqueItems")
         if not _known_format(schema):
             lost.append("format")
+        if is_number(step := schema.get("multipleOf")) and not can_count(step):
+            lost.append("multipleOf")
         if schema.get("format") not in FORMATS:
             node.pop("format", None)
         self._lose(path, lost)

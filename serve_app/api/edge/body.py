@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from itertools import accumulate
 from typing import Any, ClassVar, Final, Self, TypeVar, cast
@@ -19,6 +20,7 @@ from starlette.types import Receive, Scope
 from serve_app.api.context import header
 from serve_app.api.edge.told import Told
 from serve_app.errors import BodyTooLarge, InvalidBody, InvalidField, ReadTimeout
+from serve_app.json_schema.numerals import loads, restore
 from serve_app.limits import (
     BODY_READ_TIMEOUT_S,
     MAX_BODY_BYTES,
@@ -141,6 +143,8 @@ def parse_body(model: type[Wire], raw: bytes) -> Wire:
         raise _public(
             error.errors(include_url=False, include_input=False, include_context=False)[0]
         ) from None
+    if _may_hold_long_numbers(raw):
+        _restore(body, loads(raw))
     extra = {
         name: value
         for name, value in (body.__pydantic_extra__ or {}).items()
@@ -165,6 +169,25 @@ _REASONS: Final = {
     "model_type": "must be an object",
     "dict_type": "must be an object",
 }
+
+
+# Numbers matter to their last digit in schemas alone, and a float may hold less than these.
+_KEYWORDS_OF_NUMBERS: Final = (b"enum", b"const", b"imum", b"multipleOf")
+_LONG: Final = re.compile(rb"(?=[0-9.]{16})[0-9]*\.[0-9]|[0-9]{15}[eE]|[0-9][eE][+-]?[0-9]{3}")
+
+
+def _may_hold_long_numbers(raw: bytes) -> bool:
+    return any(word in raw for word in _KEYWORDS_OF_NUMBERS) and _LONG.search(raw) is not None
+
+
+def _restore(body: WireModel, exact: dict[str, Any]) -> None:
+    """Replace the floats inside of a body's lists and objects by the numbers that the client wrote."""
+    for values in (body.__dict__, body.__pydantic_extra__ or {}):
+        for name, value in values.items():
+            if isinstance(value, WireModel) and isinstance(exact.get(name), dict):
+                _restore(value, exact[name])
+            elif isinstance(value, dict | list) and name in exact:
+                restore(value, exact[name])
 
 
 _NOT_STRUCTURE: Final = bytes(set(range(256)) - set(b'"[]{}'))

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from serve_app.errors import UnsupportedField
 from serve_app.json_schema import COMPACT, SPACE
-from serve_app.text.answer.grammar import FIELD, schema_of
+from serve_app.text.answer.grammar import FIELD, form_of
 from serve_app.text.answer.parser import AnswerParser
 from serve_app.text.answer.reasoning import ReasoningFormat, ReasoningParser, find_reasoning_format
 from serve_app.text.answer.tools.detect import find_tool_format
@@ -87,8 +87,8 @@ class AnswerReader:
         makes_room = thoughts is not None and (self._is_json or thoughts.most is not None)
         if calls is None and not makes_room:
             return self._grammar
-        schema = schema_of(self._grammar) if self._grammar is not None and self._is_json else None
-        return answer_grammar(self._token_ids, thoughts=thoughts, schema=schema, calls=calls)
+        form = form_of(self._grammar) if self._grammar is not None and self._is_json else None
+        return answer_grammar(self._token_ids, thoughts=thoughts, form=form, calls=calls)
 
     @property
     def grammar_field(self) -> str:

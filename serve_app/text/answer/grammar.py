@@ -15,7 +15,8 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.gbnf_to_lark import any_to_lark
 
 from serve_app.errors import InvalidField
-from serve_app.json_schema import SPACE, UnusableSchema, adapt
+from serve_app.json_schema import SPACE, UnusableSchema, adapt, exact
+from serve_app.json_schema.numerals import loads
 from serve_app.text.tokens.tokenizer import Tokenizer
 from serve_app.types import Grammar, GrammarKind
 
@@ -31,7 +32,7 @@ def serialise(grammar: Grammar) -> str:
     """
     match grammar.kind:
         case GrammarKind.JSON | GrammarKind.SCHEMA:
-            return LLMatcher.grammar_from_json_schema(_json(schema_of(grammar)))
+            return _of_schema(grammar)
         case GrammarKind.REGEX:
             return LLMatcher.grammar_from_regex(grammar.text)
         case GrammarKind.CHOICE:
@@ -51,34 +52,59 @@ def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
     )
 
 
-def schema_of(grammar: Grammar) -> dict[str, Any]:
-    """The schema of a grammar of JSON, adapted, with the parser's options. Raises InvalidField."""
-    schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
-    return adapted(schema, SPACE if grammar.space is None else grammar.space)
-
-
-def adapted(schema: Mapping[str, Any], space: str) -> dict[str, Any]:
-    """A schema as the parser enforces it, with its options. Raises InvalidField."""
+def _of_schema(grammar: Grammar) -> str:
+    schema, space = _schema(grammar)
     try:
-        return {**adapt(dict(schema)).schema, "x-guidance": {"whitespace_pattern": space, "lenient": True}}
+        lark = exact.lark(schema, space)
+        if lark is not None:
+            return LLMatcher.grammar_from_lark(lark)
+        return LLMatcher.grammar_from_json_schema(exact.with_options(schema, space))
     except UnusableSchema as error:
-        raise refused(f"the schema cannot be used: {error}") from error
+        raise _unusable(error) from error
+
+
+def form_of(grammar: Grammar) -> str:
+    """A grammar of JSON as a part of a larger one, in Lark's notation. Raises InvalidField."""
+    schema, space = _schema(grammar)
+    return _expression(schema, space)
+
+
+def form_of_schema(schema: Mapping[str, Any], space: str) -> str:
+    """A schema as a part of a grammar in Lark's notation. Raises InvalidField."""
+    return _expression(_adapted(schema), space)
+
+
+def _expression(schema: dict[str, Any], space: str) -> str:
+    try:
+        return exact.expression(schema, space)
+    except UnusableSchema as error:
+        raise _unusable(error) from error
+
+
+def _schema(grammar: Grammar) -> tuple[dict[str, Any], str]:
+    """The adapted schema of a grammar of JSON, and what may stand between tokens."""
+    schema = {"type": "object"} if grammar.kind is GrammarKind.JSON else _read(grammar.text)
+    return _adapted(schema), SPACE if grammar.space is None else grammar.space
+
+
+def _adapted(schema: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return adapt(dict(schema)).schema
+    except UnusableSchema as error:
+        raise _unusable(error) from error
+
+
+def _unusable(error: UnusableSchema) -> InvalidField:
+    return refused(f"the schema cannot be used: {error}")
 
 
 def _read(text: str) -> dict[str, Any]:
-    schema = json.loads(text)
+    schema = loads(text)
     if schema is True:
         schema = {}
     if not isinstance(schema, dict):
         raise refused("the schema must be an object; `false` allows no answer")
     return schema
-
-
-def _json(schema: dict[str, Any]) -> str:
-    try:
-        return json.dumps(schema, allow_nan=False)
-    except ValueError as error:
-        raise refused("the schema holds a number or a string that JSON cannot carry") from error
 
 
 def _lark(text: str) -> str:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import hashlib
 from base64 import b64encode
 from collections.abc import Iterator
-from typing import Any, ClassVar, Final, Protocol
+from contextlib import suppress
+from typing import ClassVar, Final, Protocol
 
+import msgspec
 import pydantic_core
 
 from serve_app.api.dialects.anthropic.wire import Fields
+from serve_app.api.dialects.chat.wire import as_given
+from serve_app.json_schema.numerals import loads, restore
 
 TEXT: Final = "text"
 THINKING: Final = "thinking"
@@ -109,10 +113,12 @@ class ToolUseBlock:
         return {**self._head, "input": _object("".join(self._fragments))}
 
 
-def _object(text: str) -> dict[str, Any]:
+def _object(text: str) -> msgspec.Raw:
     """Arguments as an object: of JSON that was cut, what is there of it."""
     try:
         value = pydantic_core.from_json(text, allow_inf_nan=False, allow_partial=True) if text.strip() else {}
+        with suppress(ValueError):  # it was cut
+            value = restore(value, loads(text))
     except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+        value = {}
+    return as_given(value if isinstance(value, dict) else {})

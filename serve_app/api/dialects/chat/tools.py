@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-import msgspec
-
 from serve_app.api.dialects.chat import custom_tools
 from serve_app.api.dialects.chat.custom_tools import CUSTOM
 from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
 from serve_app.errors import InvalidField, UnsupportedField
 from serve_app.json_schema import References, UnusableSchema
+from serve_app.json_schema.numerals import dumps
 from serve_app.limits import MAX_TOOL_SCHEMA_BYTES, MAX_TOOLS
 from serve_app.types import ToolChoice, ToolMode
 
@@ -253,7 +252,7 @@ def _check_schema(schema: Any, where: str) -> None:
         raise _invalid(where, "must be a JSON Schema object")
     if schema.get("type", "object") != "object":
         raise _invalid(where, "must describe an object: arguments are one")
-    if len(msgspec.json.encode(schema)) > MAX_TOOL_SCHEMA_BYTES:
+    if len(dumps(schema).encode()) > MAX_TOOL_SCHEMA_BYTES:
         raise _invalid(where, f"must be at most {MAX_TOOL_SCHEMA_BYTES} bytes of JSON")
     try:
         References(schema).check()

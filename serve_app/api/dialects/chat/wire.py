@@ -18,6 +18,7 @@ import msgspec
 
 from serve_app.api.dialects.base import ToolCall
 from serve_app.api.dialects.chat.custom_tools import CUSTOM, INPUT, HeldCalls, text_of
+from serve_app.json_schema.numerals import dumps
 from serve_app.types import FinishReason, ModelInfo, TextLogprob, TokenDelta, ToolCallDelta, Usage
 
 STREAM_TYPE: Final = "text/event-stream; charset=utf-8"
@@ -26,6 +27,12 @@ LOWEST_LOGPROB: Final = -9999.0  # stands for all below it: JSON has neither -In
 
 _encoder = msgspec.json.Encoder()
 encode = _encoder.encode
+
+
+def as_given(value: Any) -> msgspec.Raw:
+    """JSON of a client, for an answer that shows it: with every number as the client wrote it."""
+    return msgspec.Raw(dumps(value).encode("utf-8", "surrogatepass"))
+
 
 CONTENT_FILTER: Final = "content_filter"  # of OpenAI's protocol alone: others end with an error
 REPETITION: Final = "repetition"  # the same: vLLM's word, for its field `repetition_detection`

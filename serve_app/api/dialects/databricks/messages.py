@@ -13,12 +13,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-import msgspec
-
 from serve_app.api.dialects.chat.messages import known
 from serve_app.api.dialects.chat.messages import parse_messages as flattened
 from serve_app.api.dialects.databricks.thinking import with_thoughts_apart
 from serve_app.errors import InvalidField
+from serve_app.json_schema.numerals import dumps
 from serve_app.limits import MAX_MESSAGES
 
 ROLES: Final = ("system", "user", "assistant", "tool")
@@ -116,7 +115,7 @@ def _with_text(call: dict[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments = function["arguments"]
     if isinstance(arguments, dict):
-        arguments = msgspec.json.encode(arguments).decode()
+        arguments = dumps(arguments)
     return {**call, "function": {**function, "arguments": arguments}}
 
 

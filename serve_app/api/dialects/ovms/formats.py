@@ -25,6 +25,7 @@ from serve_app.api.dialects.chat.response_format.grammar import Form, parse_form
 from serve_app.api.dialects.fields import words
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt
+from serve_app.json_schema.exact import expression
 from serve_app.types import Grammar, GrammarKind
 
 FIELD: Final = "response_format"
@@ -147,14 +148,11 @@ class _Translator:
             raise _wrong(place, "must be a JSON Schema")
         try:
             adapted = adapt(schema)
-            text = json.dumps(
-                {**adapted.schema, "x-guidance": {"whitespace_pattern": SPACE, "lenient": True}},
-                allow_nan=False,
-            )
-        except (UnusableSchema, ValueError) as error:
+            form = expression(adapted.schema, SPACE)
+        except UnusableSchema as error:
             raise _wrong(place, f"the schema cannot be used: {error}") from error
         self.lost += [f"{_join(FIELD, place)}.{keyword}" for keyword in adapted.lost]
-        return self._rule(f"%json {text}")
+        return self._rule(form)
 
     def _sequence(self, value: dict[str, Any], at: str, last: bool) -> str:
         elements = _list(value, "elements", at)

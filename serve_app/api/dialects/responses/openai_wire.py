@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from serve_app.api.dialects.chat.wire import encode, named_sse
+from serve_app.api.dialects.chat.wire import as_given, encode, named_sse
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.body import ResponseBody
 from serve_app.api.dialects.responses.output_items import (
@@ -88,9 +88,12 @@ def _head(id: str, info: ModelInfo, body: ResponseBody) -> Fields:
         "service_tier": "default",
         "store": False,
         "temperature": body.temperature,
-        "text": {"format": options.get("format") or {"type": "text"}, "verbosity": options.get("verbosity")},
+        "text": {
+            "format": as_given(options.get("format") or {"type": "text"}),
+            "verbosity": options.get("verbosity"),
+        },
         "tool_choice": body.tool_choice or "auto",
-        "tools": tools.shown(body.tools),
+        "tools": as_given(tools.shown(body.tools)),
         "top_logprobs": body.top_logprobs or 0,
         "top_p": body.top_p,
         "truncation": "disabled",

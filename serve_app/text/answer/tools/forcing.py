@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from serve_app.text.answer.grammar import adapted
+from serve_app.text.answer.grammar import form_of_schema
 from serve_app.text.answer.reasoning import ReasoningFormat
 from serve_app.text.answer.tools.format import Spelling
 from serve_app.types import Grammar, GrammarKind
@@ -52,23 +52,23 @@ def answer_grammar(
     token_ids: Mapping[str, int],
     *,
     thoughts: ThinkingRules | None = None,
-    schema: Mapping[str, Any] | None = None,
+    form: str | None = None,
     calls: CallRules | None = None,
 ) -> Grammar:
     """What a whole answer must match. `token_ids` are those of the markers that are tokens.
 
-    Without calls that are forced the answer may be text, of `schema` if there is one. Text may then
+    Without calls that are forced the answer may be text, of the `form` of JSON if there is one. Text may then
     stand before calls too, but only where the first call begins with a token. With thoughts alone, what
     comes behind them is free.
     """
-    said = "TEXT" if schema is None else f"%json {json.dumps(schema)}"
-    if thoughts is not None and schema is None and calls is None:
+    said = "TEXT" if form is None else form
+    if thoughts is not None and form is None and calls is None:
         said = _free(thoughts, token_ids)
     rules = [f"said: {said}", f"TEXT: {_TEXT}"]
     answer = "said"
     if calls is not None:
         rules += _call_rules(calls, token_ids)
-        answer = "calls" if calls.forced else "TEXT calls?" if schema is None else "(said | calls)"
+        answer = "calls" if calls.forced else "TEXT calls?" if form is None else "(said | calls)"
     if thoughts is not None:
         rules += _thought_rules(thoughts, token_ids)
         answer = f"thoughts {answer}"
@@ -81,8 +81,8 @@ def _call_rules(calls: CallRules, token_ids: Mapping[str, int]) -> list[str]:
     rules = [f"calls: {_terms(spelling.first, token_ids)} call{more} {_terms(spelling.last, token_ids)}"]
     for i, function in enumerate(calls.functions):
         before = _terms(f"{spelling.name}{function['name']}{spelling.arguments}", token_ids)
-        arguments = adapted(_arguments(function["parameters"]), calls.space)
-        rules.append(f"call_{i}: {before} %json {json.dumps(arguments)} {_terms(spelling.end, token_ids)}")
+        arguments = form_of_schema(_arguments(function["parameters"]), calls.space)
+        rules.append(f"call_{i}: {before} {arguments} {_terms(spelling.end, token_ids)}")
     return [*rules, "call: " + " | ".join(f"call_{i}" for i in range(len(calls.functions)))]
 
 

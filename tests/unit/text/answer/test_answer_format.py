@@ -161,7 +161,7 @@ def test_thoughts_have_room_before_what_is_forced(folder: Path) -> None:
     made = grammar(thinks(folder, grammar=SCHEMA, tool_choice=ToolChoice(mode=ToolMode.NONE)))
     assert made is not None
     assert "start: thoughts said" in made
-    assert json.dumps(json.loads(SCHEMA.text))[1:-1] in made
+    assert json.dumps(json.loads(SCHEMA.text), separators=(",", ":"))[1:-1] in made
 
 
 @pytest.mark.parametrize("mode", [ToolMode.REQUIRED, ToolMode.NAMED])

@@ -18,6 +18,7 @@ from serve_app import limits
 from serve_app.api.dialects.chat.response_format.strict_schema import lost_keywords
 from serve_app.api.dialects.chat.response_format.whitespace import parse_whitespace
 from serve_app.errors import InvalidField, UnsupportedField
+from serve_app.json_schema.numerals import dumps, loads
 from serve_app.types import Grammar, GrammarKind
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -97,7 +98,7 @@ def parse_schema(value: Any, field: str, at: str = "", *, strict: bool = False, 
     """
     if isinstance(value, str):
         try:
-            value = json.loads(value) if len(value) <= limits.MAX_SCHEMA_BYTES else None
+            value = loads(value) if len(value) <= limits.MAX_SCHEMA_BYTES else None
         except (ValueError, RecursionError):
             value = None
     if not isinstance(value, dict):
@@ -108,7 +109,7 @@ def parse_schema(value: Any, field: str, at: str = "", *, strict: bool = False, 
         )
     try:
         # The order of properties is kept: it is the order of the answer.
-        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = dumps(value)
     except ValueError as error:
         raise InvalidField(field, "numbers in a schema must be finite") from error
     if len(text.encode("utf-8", "surrogatepass")) > limits.MAX_SCHEMA_BYTES:

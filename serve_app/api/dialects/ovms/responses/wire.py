@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from serve_app.api.dialects.chat.wire import DONE, encode, sse
+from serve_app.api.dialects.chat.wire import DONE, as_given, encode, sse
 from serve_app.api.dialects.ovms.responses.body import ResponseBody
 from serve_app.api.dialects.responses import tools
 from serve_app.api.dialects.responses.output_items import (
@@ -135,9 +135,9 @@ def _head(id: str, body: ResponseBody, choice: ToolChoice) -> Fields:
         "model": body.model,
         "parallel_tool_calls": body.parallel_tool_calls is not False,
         "store": body.store is not False,
-        "text": {"format": options.get("format") or {"type": "text"}},
+        "text": {"format": as_given(options.get("format") or {"type": "text"})},
         "tool_choice": _choice(body.tool_choice, named) if body.tools else "none",
-        "tools": tools.shown(body.tools),
+        "tools": as_given(tools.shown(body.tools)),
         "truncation": "disabled",
         "metadata": body.metadata or {},
         **{name: value for name, value in given.items() if value is not None},

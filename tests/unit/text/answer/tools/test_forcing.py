@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 from serve_app.engine.grammar.constraint import Constraint
 from serve_app.json_schema import SPACE
 from serve_app.models.catalogue import demo_folder
-from serve_app.text.answer.grammar import schema_of, serialise
+from serve_app.text.answer.grammar import form_of, serialise
 from serve_app.text.answer.reasoning import FORMATS as REASONING
 from serve_app.text.answer.tools.detect import FORMATS
 from serve_app.text.answer.tools.forcing import CallRules, ThinkingRules, answer_grammar
@@ -137,16 +137,14 @@ def test_text_or_calls() -> None:
 
 
 def test_a_schema_or_calls() -> None:
-    schema = schema_of(
-        Grammar(kind=GrammarKind.SCHEMA, text='{"type": "array", "items": {"type": "integer"}}')
-    )
-    grammar = answer_grammar({}, schema=schema, calls=calls("llama3", forced=False))
+    schema = form_of(Grammar(kind=GrammarKind.SCHEMA, text='{"type": "array", "items": {"type": "integer"}}'))
+    grammar = answer_grammar({}, form=schema, calls=calls("llama3", forced=False))
     assert matches(grammar, "[1, 2]")
     assert matches(grammar, '{"name": "now", "parameters": {}}')
     assert not matches(grammar, "Hello")
-    anything = schema_of(Grammar(kind=GrammarKind.JSON))
-    assert matches(answer_grammar({}, schema=anything), '{"a": [1, {}]}')
-    assert not matches(answer_grammar({}, schema=anything), "[]")
+    anything = form_of(Grammar(kind=GrammarKind.JSON))
+    assert matches(answer_grammar({}, form=anything), '{"a": [1, {}]}')
+    assert not matches(answer_grammar({}, form=anything), "[]")
 
 
 @pytest.mark.parametrize("as_tokens", [True, False])
@@ -211,10 +209,10 @@ def test_no_tokens_of_thoughts_close_them_at_once(opened: bool) -> None:
 
 def test_limited_thoughts_stand_before_a_schema_and_before_calls() -> None:
     format = REASONING["think"]
-    markers, schema = ids(*format.tokens), schema_of(Grammar(kind=GrammarKind.JSON))
+    markers, schema = ids(*format.tokens), form_of(Grammar(kind=GrammarKind.JSON))
     limited = ThinkingRules(format, opened=True, most=3)
     for grammar, said in (
-        (answer_grammar(markers, thoughts=limited, schema=schema), '{"a": 1}'),
+        (answer_grammar(markers, thoughts=limited, form=schema), '{"a": 1}'),
         (
             answer_grammar(markers, thoughts=limited, calls=calls("llama3")),
             '{"name": "now", "parameters": {}}',
