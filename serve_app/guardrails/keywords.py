@@ -1,7 +1,7 @@
 """Words and phrases that a text must not have, found while the text arrives.
 
-A keyword is found as a whole word, whatever its case, and with any spaces between its words. Knows no
-personal data.
+A keyword is found as a whole word, whatever its case, and with any spaces between its words. Texts come as
+`reading.py` reads them. Knows no personal data.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from serve_app.guardrails.findings import Blocked, Check
+from serve_app.guardrails.reading import normalised
 from serve_app.guardrails.segments import UNSPACED
 
 MAX_HELD_CHARS: Final = 1024  # the longest keyword has 256; the rest is for spaces inside of it
@@ -26,7 +27,7 @@ class Keywords:
 
     def __init__(self, keywords: Iterable[str]) -> None:
         """None is empty, or of spaces alone."""
-        self._sorted = sorted({_normal(each.strip()) for each in keywords})
+        self._sorted = sorted({_normal(normalised(each).strip()) for each in keywords})
         self._patterns = {keyword: re.compile(_whole(keyword)) for keyword in self._sorted}
 
     def occur(self, text: str) -> bool:
@@ -34,6 +35,14 @@ class Keywords:
         text = _normal(text)
         # One alternation of a thousand words would take a hundred times as long.
         return any(each in text and pattern.search(text) for each, pattern in self._patterns.items())
+
+    def have_begun(self, left: str, text: str) -> bool:
+        """Whether one of them begins in `text` and may go on behind it. `left` stands before `text`."""
+        return any(
+            self.may_begin(text[start:])
+            and not (_IS_LETTER.match(text[start]) and _IS_LETTER.match((left + text[:start])[-1:]))
+            for start in range(max(0, len(text) - MAX_HELD_CHARS), len(text))
+        )
 
     def may_begin(self, text: str) -> bool:
         """Whether `text` is the beginning of one of them, or all of one."""
@@ -57,9 +66,10 @@ class KeywordFilter:
             raise Blocked(Check.KEYWORDS)
         return self._release(self._first_held())
 
-    def end(self) -> str:
-        """The rest. Raises Blocked."""
-        if self._keywords.occur(self._left + self._held):
+    def end(self, *, is_cut: bool = False) -> str:
+        """The rest. Raises Blocked; of a text that was cut also where a keyword had begun at its end."""
+        has_begun = is_cut and self._keywords.have_begun(self._left, self._held)
+        if has_begun or self._keywords.occur(self._left + self._held):
             raise Blocked(Check.KEYWORDS)
         return self._release(len(self._held))
 

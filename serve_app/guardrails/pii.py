@@ -45,7 +45,8 @@ class Span:
 
 
 # Quotes, slashes and braces stand around addresses more often than in them.
-_EMAIL: Final = re.compile(r"[\w%+-][\w.!#$%*+^~'-]{0,63}@(?:[\w-]{1,63}\.){1,8}\w{2,63}")
+_DOMAIN: Final = re.compile(r"@(?:[\w-]{1,63}\.){1,8}\w{2,63}")
+_EMAIL: Final = re.compile(r"[\w%+-][\w.!#$%*+^~'-]{0,63}" + _DOMAIN.pattern)
 _CARDS: Final = tuple(
     re.compile(rf"(?<!\d)(?=([2-6]{rest})(?!\d))")
     for rest in (
@@ -130,6 +131,9 @@ class PiiFinder:
 def _emails(text: str) -> Iterator[Span]:
     for match in _EMAIL.finditer(text):
         if match.end() - match.start() <= MAX_MATCH_CHARS:
+            yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
+        # Of two addresses without a space between them, the first one takes what stands before the second @.
+        while (match := _DOMAIN.match(text, match.end())) is not None:
             yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
 
 

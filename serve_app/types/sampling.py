@@ -129,3 +129,8 @@ class Grammar:
     kind: GrammarKind
     text: str = ""
     space: str | None = None  # of JSON: a regex of what may stand between tokens; None: the model's setting
+
+    @property
+    def is_json(self) -> bool:
+        """Whether all that matches is JSON."""
+        return self.kind in (GrammarKind.JSON, GrammarKind.SCHEMA)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Final, Protocol
 
 from msgspec import structs
 
@@ -17,7 +17,18 @@ from serve_app.api.guard.guard import Blocked, Judge, Rules, TextFilter
 from serve_app.api.guard.values import checked_arguments
 from serve_app.errors import GuardrailTriggered, UnsupportedField
 from serve_app.guardrails.judging import PIECE_CHARS, piece_end
-from serve_app.types import FinishReason, GenerateRequest, Overflow, TokenDelta, ToolCallDelta, Usage
+from serve_app.types import (
+    FinishReason,
+    GenerateRequest,
+    Overflow,
+    TokenDelta,
+    ToolCallDelta,
+    ToolMode,
+    Usage,
+)
+
+# Of a schema: what a text with a mask in it may not match.
+_FORMS: Final = frozenset({"pattern", "format", "enum", "const", "minLength", "maxLength"})
 
 PromptDelta = tuple[int, TokenDelta]  # the place of the prompt in its call, and a delta of its answer
 
@@ -79,7 +90,7 @@ class GuardedStream:
         self._judge = judge
         self._triggered = triggered
         self._choices = {
-            (prompt, index): _GuardedChoice(rules, judge, masks=request.grammar is None)
+            (prompt, index): _GuardedChoice(rules, judge, request)
             for prompt, request in enumerate(requests)
             for index in range(request.n)
         }
@@ -167,11 +178,16 @@ class _Triggered(Protocol):
 class _GuardedChoice:
     """One choice: its text, its thoughts and its calls of tools."""
 
-    def __init__(self, rules: Rules, judge: Judge, *, masks: bool) -> None:
-        """Without `masks`, the answer has a form that a mask would break, so it is refused instead."""
+    def __init__(self, rules: Rules, judge: Judge, request: GenerateRequest) -> None:
+        """A mask would break the form of an answer under a grammar, so that answer is refused instead."""
         self._rules = rules
-        self._text = _GuardedText(rules.filter(masks=masks), rules, judge)
-        self._reasoning = _GuardedText(rules.filter(masks=masks), rules, judge)
+        grammar = request.grammar
+        self._masks = grammar is None
+        self._shows_stop = request.include_stop
+        text = rules.filter(masks=self._masks, is_json=grammar is not None and grammar.is_json)
+        self._text = _GuardedText(text, rules, judge)
+        self._reasoning = _GuardedText(rules.filter(masks=self._masks), rules, judge)
+        self._formed = _tools_with_a_form(request)
         self._calls: dict[int, ToolCallDelta] = {}  # sent whole, at the end
         self._judge = judge
         self._last: TokenDelta | None = None  # the newest that came
@@ -188,7 +204,7 @@ class _GuardedChoice:
             self._note(call)
         calls: tuple[ToolCallDelta, ...] = ()
         if is_end:
-            text += await self._text.end()
+            text += await self._text.end(self._cut_at(delta))
             calls = tuple([await self._passed_call(call) for call in self._calls.values()])
         return structs.replace(delta, text=text, reasoning=reasoning, tool_calls=calls)
 
@@ -206,13 +222,20 @@ class _GuardedChoice:
         except Blocked:
             return delta
 
+    def _cut_at(self, delta: TokenDelta) -> str | None:
+        """The stop string that ended the text, as far as the text has it not; None: none did."""
+        if not isinstance(delta.stop, str):
+            return None
+        return "" if self._shows_stop else delta.stop
+
     def _note(self, call: ToolCallDelta) -> None:
         before = self._calls.get(call.index)
         arguments = (before.arguments if before is not None else "") + call.arguments
         self._calls[call.index] = replace(before or call, arguments=arguments)
 
     async def _passed_call(self, call: ToolCallDelta) -> ToolCallDelta:
-        arguments = checked_arguments(call.arguments, self._rules)
+        masks = self._masks and call.name not in self._formed
+        arguments = checked_arguments(call.arguments, self._rules, masks=masks)
         for inquest in self._rules.inquests:
             if arguments.strip() and not await self._judge(inquest, arguments):
                 raise Blocked(inquest.check)
@@ -233,9 +256,9 @@ class _GuardedText:
         """What may be sent now. Raises Blocked."""
         return await self._judged(self._filter.push(text), is_end=False)
 
-    async def end(self) -> str:
-        """The rest; another text may follow. Raises Blocked."""
-        return await self._judged(self._filter.end(), is_end=True)
+    async def end(self, stop: str | None = None) -> str:
+        """The rest; another text may follow. `stop` is read behind it, and not sent. Raises Blocked."""
+        return await self._judged(self._filter.end(stop), is_end=True)
 
     def cut(self) -> str:
         """The rest that needs no model. Raises Blocked."""
@@ -258,6 +281,20 @@ class _GuardedText:
                     raise Blocked(inquest.check)
         self._last, self._piece = piece, self._piece[end:]
         return piece
+
+
+def _tools_with_a_form(request: GenerateRequest) -> frozenset[str]:
+    """Names of tools whose calls must match more than types, so that a mask could break them."""
+    if request.tool_choice.mode not in (ToolMode.REQUIRED, ToolMode.NAMED):
+        return frozenset()
+    functions = (tool.get("function", {}) for tool in request.prompt.tools)
+    return frozenset(each["name"] for each in functions if _has_form(each.get("parameters")))
+
+
+def _has_form(schema: Any) -> bool:
+    if isinstance(schema, dict):
+        return not _FORMS.isdisjoint(schema) or any(map(_has_form, schema.values()))
+    return isinstance(schema, list) and any(map(_has_form, schema))
 
 
 def _is_seen(delta: TokenDelta) -> bool:

@@ -14,41 +14,15 @@ from serve_app.errors import GuardrailTriggered
 from serve_app.guardrails.findings import Blocked, Check
 from serve_app.guardrails.judging import SAFETY, Inquest, topics
 from serve_app.guardrails.keywords import KeywordFilter, Keywords
-from serve_app.guardrails.masking import PiiFilter, masked
+from serve_app.guardrails.masking import PiiFilter
 from serve_app.guardrails.pii import PiiFinder
+from serve_app.guardrails.text_filter import TextFilter, masked
 
 INPUT: Final = "input"
 OUTPUT: Final = "output"
 
 # (question, text) -> whether the text passes; raises Unavailable where nobody can tell
 Judge = Callable[[Inquest, str], Awaitable[bool]]
-
-
-class TextFilter:
-    """Passes one text on as its rules allow: keywords first, then personal data. Raises Blocked."""
-
-    def __init__(self, keywords: KeywordFilter | None, pii: PiiFilter | None) -> None:
-        self._keywords = keywords
-        self._pii = pii
-
-    @property
-    def has_masked(self) -> bool:
-        return self._pii is not None and self._pii.has_masked
-
-    def push(self, text: str) -> str:
-        """What may be sent now."""
-        if self._keywords is not None:
-            text = self._keywords.push(text)
-        return text if self._pii is None else self._pii.push(text)
-
-    def end(self) -> str:
-        """The rest; another text may follow."""
-        rest = "" if self._keywords is None else self._keywords.end()
-        return rest if self._pii is None else self._pii.push(rest) + self._pii.end()
-
-    def whole(self, text: str) -> str:
-        """A text that is there at once."""
-        return self.push(text) + self.end()
 
 
 class Rules:
@@ -82,11 +56,16 @@ class Rules:
         """`text` with its personal data masked, also where it would be blocked."""
         return text if self._finder is None else masked(text, self._finder)
 
-    def filter(self, *, masks: bool = True) -> TextFilter:
-        """A filter for one text. Without `masks`, personal data is refused where it would be masked."""
+    def filter(self, *, masks: bool = True, is_json: bool = False) -> TextFilter:
+        """A filter for one text. Without `masks`, personal data is refused where it would be masked.
+
+        `is_json`: the text is JSON, and may hide what the rules look for behind escapes.
+        """
         keywords = None if self._keywords is None else KeywordFilter(self._keywords)
-        blocks = not (self.masks and masks)
-        return TextFilter(keywords, None if self._finder is None else PiiFilter(self._finder, blocks=blocks))
+        return TextFilter(keywords, self._pii(blocks=not (self.masks and masks)), is_json=is_json)
+
+    def _pii(self, *, blocks: bool) -> PiiFilter | None:
+        return None if self._finder is None else PiiFilter(self._finder, blocks=blocks)
 
     def triggered(self, check: Check) -> GuardrailTriggered:
         """The error that tells of it, and not of what was found."""

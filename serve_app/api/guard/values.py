@@ -40,20 +40,20 @@ def checked(value: Any, whole: Callable[[str], str], *, numbers: bool = False) -
     return value
 
 
-def checked_arguments(arguments: str, rules: Rules) -> str:
+def checked_arguments(arguments: str, rules: Rules, *, masks: bool = True) -> str:
     """The arguments of a tool's call, JSON in a string, as `rules` let them pass. Raises Blocked.
 
-    The text stays as the model wrote it where nothing is masked.
+    The text stays as the model wrote it where nothing is masked. Without `masks`, personal data is refused.
     """
     try:
         value = json.loads(arguments)
     except ValueError:  # cut at its length, or no JSON at all
-        return rules.filter().whole(arguments)
+        return rules.filter(masks=masks, is_json=True).whole(arguments)
     masked = False
 
     def whole(text: str) -> str:
         nonlocal masked
-        once = rules.filter()
+        once = rules.filter(masks=masks)
         passed = once.whole(text)
         masked |= once.has_masked
         return passed

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from serve_app.guardrails.findings import Blocked
 from serve_app.guardrails.keywords import KeywordFilter, Keywords
-from serve_app.guardrails.masking import PiiFilter, masked
+from serve_app.guardrails.masking import PiiFilter
 from serve_app.guardrails.pii import PiiFinder
+from serve_app.guardrails.reading import normalised
 from serve_app.guardrails.segments import MAX_CHARS, Segmenter
+from serve_app.guardrails.text_filter import TextFilter, masked
 
 FINDER = PiiFinder(("US", "DE"))
 SECRETS = (
@@ -44,6 +46,10 @@ TEXTS = st.lists(
 ).map(" ".join)
 
 
+def masking(*, blocks: bool = False) -> TextFilter:
+    return TextFilter(None, PiiFilter(FINDER, blocks=blocks))
+
+
 def in_parts(text: str, cuts: list[int]) -> list[str]:
     """`text` as it comes when its UTF-8 bytes are cut anywhere."""
     raw, decoder = text.encode(), codecs.getincrementaldecoder("utf-8")()
@@ -68,7 +74,7 @@ def test_many_streams_are_masked_as_the_whole_text(text: str, cuts: list[int]) -
 
 
 def streams_as_whole(text: str, cuts: list[int]) -> None:
-    once, sent = PiiFilter(FINDER, blocks=False), ""
+    once, sent = masking(), ""
     whole = masked(text, FINDER)
     for part in in_parts(text, cuts):
         sent += once.push(part)
@@ -84,7 +90,7 @@ def streams_as_whole(text: str, cuts: list[int]) -> None:
 def test_what_is_held_back_is_bounded(words: list[str]) -> None:
     text = " ".join(words)
     assume(masked(text, FINDER) == text)
-    once, held = PiiFilter(FINDER, blocks=False), 0
+    once, held = masking(), 0
     for start in range(0, len(text), 16):
         held += len(text[start : start + 16]) - len(once.push(text[start : start + 16]))
         assert held <= 2 * MAX_CHARS
@@ -96,16 +102,16 @@ def test_no_character_of_a_secret_is_sent_before_it_is_known(secret: str) -> Non
     """One character at a time, and again at every border: nothing of a secret but its place is ever sent."""
     text = f"Write to: {secret} — now"
     for border in range(len(text) + 1):
-        once = PiiFilter(FINDER, blocks=False)
+        once = masking()
         for part in (text[:border], text[border:]):
             sent = once.push(part)
             assert not set(sent) - set("Write to: — now<>_ABCDEFGHIKLMNOPRSTUVW"), sent
-    once = PiiFilter(FINDER, blocks=False)
+    once = masking()
     parts = [once.push(each) for each in text]
     assert all(not part or not part[0].isdigit() for part in parts)
     assert "".join(parts) + once.end() == masked(text, FINDER)
     assert secret not in masked(text, FINDER)
-    blocking, passed = PiiFilter(FINDER, blocks=True), ""
+    blocking, passed = masking(blocks=True), ""
     try:
         for each in text:
             passed += blocking.push(each)
@@ -114,6 +120,92 @@ def test_no_character_of_a_secret_is_sent_before_it_is_known(secret: str) -> Non
         assert passed == "Write to: "
     else:
         pytest.fail("it was not blocked")
+
+
+DISGUISES = (
+    (
+        "bob@example.com",
+        ["bob\\u0040example.com", "\\u0062ob@example\\u002Ecom", "ｂｏｂ＠ｅｘａｍｐｌｅ．ｃｏｍ"],
+    ),
+    ("bob@example.com", ["b\u200bob@exam\u00adple.com", "bob\u2060@example.com", "bob@example.com\ufe0f"]),
+    ("zo\u00eb@ex\u00e4mple.org", ["zoe\u0308@exa\u0308mple.org"]),
+    ("4111 1111 1111 1111", ["４１１１ １１１１ １１１１ １１１１", "4111\u20091111\u20091111\u20091111"]),
+)
+
+
+@pytest.mark.parametrize(("plain", "written"), [(plain, each) for plain, all in DISGUISES for each in all])
+def test_what_is_disguised_is_masked_wherever_it_is_cut(plain: str, written: str) -> None:
+    before, after = "Write to：", "… ﬁne"
+    expected = before + masked(plain, FINDER) + " " + after
+    text = f"{before}{written} {after}"
+    for border in range(len(text) + 1):
+        once = masking()
+        sent = once.push(text[:border]) + once.push(text[border:]) + once.end()
+        assert sent.replace("\ufe0f", "") == expected
+        each = masking()
+        assert "".join(map(each.push, text)) + each.end() == sent
+
+
+def test_two_addresses_without_a_space_are_masked() -> None:
+    for text in ("a@example.comb@example.org", "a@x.com.b@y.org@z.net", "a@x.com,b@y.org;c@z.net"):
+        assert "@" not in masked(text, FINDER)
+        assert "example" not in masked(text, FINDER)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text(alphabet="a\\u0041nD83E\ude00\u0301é\u200bﬁ@. \n", max_size=40), CUTS)
+def test_what_passes_is_sent_as_it_was_written(text: str, cuts: list[int]) -> None:
+    for is_json in (False, True):
+        once, sent = TextFilter(KeywordFilter(Keywords(["nothing"])), None, is_json=is_json), ""
+        for part in in_parts(text.encode("utf-8", "ignore").decode(), cuts):
+            sent += once.push(part)
+        assert sent + once.end() == text.encode("utf-8", "ignore").decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "is_blocked"),
+    [
+        ("the ", "Falcon", True),
+        ("the fal", "con", True),
+        ("the fal", "c", True),
+        ("the ", "f", True),
+        ("project blue", " ", True),
+        ("the reef", "\n", False),
+        ("the reef", "User:", False),
+        ("the falconry", ".", False),
+        ("the gulf", None, False),
+        ("the falco", None, False),
+    ],
+)
+def test_a_stop_string_does_not_tell_that_a_keyword_came(
+    text: str, stop: str | None, is_blocked: bool
+) -> None:
+    """Else a client could find a keyword out, character by character."""
+    once = TextFilter(KeywordFilter(Keywords(["Falcon", "project  Blue Sky"])), None)
+    if is_blocked:
+        once.push(text)
+        with pytest.raises(Blocked):
+            once.end(stop)
+    else:
+        assert once.push(text) + once.end(stop) == text
+
+
+def test_a_stop_string_that_is_shown_is_read_once() -> None:
+    once = TextFilter(KeywordFilter(Keywords(["Falcon"])), None)
+    once.push("the fal")
+    with pytest.raises(Blocked):
+        once.end("")
+
+
+def test_personal_data_that_a_stop_string_cuts_is_masked() -> None:
+    for text, stop, sent in (
+        ("mail bob", "@example.com", "mail <EMAIL_ADDRESS>"),
+        ("mail ", "bob@example.com", "mail "),
+        ("mail bob@example.com", "\n", "mail <EMAIL_ADDRESS>"),
+        ("mail bob", "\n", "mail bob"),
+    ):
+        once = masking()
+        assert once.push(text) + once.end(stop) == sent
 
 
 KEYWORDS = Keywords(["Falcon", "project  Blue Sky", "机密", "C++", "straße"])
@@ -131,18 +223,23 @@ KEYWORDS = Keywords(["Falcon", "project  Blue Sky", "机密", "C++", "straße"])
         ("we use c++.", True),
         ("STRASSE 5", True),
         ("a falco and a project blue", False),
+        ("the ＦＡＬＣＯＮ flies", True),
+        ("the fal\u200bcon flies", True),
+        ("the \\u0066alcon flies", True),
+        ("project\u2003blue\u00adsky", False),
+        ("stra\\u00DFe", True),
     ],
 )
 def test_keywords_are_whole_words_whatever_their_case(text: str, is_found: bool) -> None:
     for size in range(1, len(text) + 1):
-        once, passed = KeywordFilter(KEYWORDS), ""
+        once, passed = TextFilter(KeywordFilter(KEYWORDS), None), ""
         try:
             for start in range(0, len(text), size):
                 passed += once.push(text[start : start + size])
             passed += once.end()
         except Blocked:
             assert is_found, text
-            assert "fal" not in passed.lower()
+            assert "fal" not in normalised(passed).lower()
             assert "机" not in passed
             assert "blue" not in passed.lower()
         else:
@@ -153,7 +250,7 @@ def test_keywords_are_whole_words_whatever_their_case(text: str, is_found: bool)
 @settings(max_examples=100, deadline=None)
 @given(st.text(alphabet="falcon ß机密\n", max_size=60), CUTS)
 def test_a_keyword_is_found_wherever_a_stream_is_cut(text: str, cuts: list[int]) -> None:
-    once, passed, found = KeywordFilter(KEYWORDS), "", False
+    once, passed, found = TextFilter(KeywordFilter(KEYWORDS), None), "", False
     try:
         passed = "".join(map(once.push, in_parts(text, cuts))) + once.end()
     except Blocked:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from serve_app.guardrails.masking import masked
 from serve_app.guardrails.pii import Kind, PiiFinder
+from serve_app.guardrails.text_filter import masked
 
 FINDER = PiiFinder()
 FOUND = [

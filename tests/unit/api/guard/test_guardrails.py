@@ -346,6 +346,33 @@ async def test_a_mask_would_break_a_form_so_the_answer_is_blocked() -> None:
         assert answer.json()["choices"][0]["finish_reason"] == "content_filter"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("rules", [MASKS, BLOCKS, {"invalid_keywords": [EMAIL]}])
+async def test_an_escape_of_json_hides_nothing(rules: dict[str, Any], stream: bool) -> None:
+    text = json.dumps({"to": EMAIL}).replace("@", "\\u0040").replace("j", "\\u006A")
+    form = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
+    for body in ({}, {"response_format": form}):
+        async with guarded(output=rules, text=text) as (g, _):
+            answer = await g.chat(stream=stream, **body)
+            assert "example" not in answer.text
+            masks = rules is MASKS and not body
+            assert ("content_filter" in answer.text) is not masks
+            assert (MASK in answer.text) is masks
+
+
+@pytest.mark.parametrize("stop", ["fal", "falcon", "f"])
+async def test_a_stop_string_does_not_tell_that_a_keyword_came(stop: str) -> None:
+    async with guarded(output=KEYWORDS) as (g, backend):
+        backend.words, backend.finish, backend.stop = ("a ",), FinishReason.STOP, stop
+        answer = await g.chat(stop=[stop])
+        assert answer.json()["choices"][0]["finish_reason"] == "content_filter"
+        assert not answer.json()["choices"][0]["message"]["content"]
+        assert answer.json()["choices"][0].get("stop_reason") is None
+        backend.stop = "\n"
+        answer = await g.chat(stop=["\n"])
+        assert answer.json()["choices"][0]["finish_reason"] == "stop"
+
+
 @dataclass
 class Calling(Scripted):
     """Thinks, calls a tool with personal data in its arguments, and ends."""
@@ -378,6 +405,21 @@ async def test_thoughts_and_arguments_of_calls_are_masked_too(stream: bool) -> N
             arguments = message["tool_calls"][0]["function"]["arguments"]
         assert thought == f"It is {MASK} then."
         assert json.loads(arguments) == {"to": MASK, "phone": "<PHONE_NUMBER>", "n": 3}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_forced_call_whose_arguments_have_a_form_is_blocked(stream: bool) -> None:
+    """As an answer under a grammar: a mask would not match what was asked for."""
+    email = {"type": "string", "pattern": "^[a-z.]+@[a-z.]+$"}
+    for schema, is_blocked in (({"type": "string"}, False), (email, True)):
+        parameters = {"type": "object", "properties": {"to": schema}}
+        tool = {"type": "function", "function": {"name": "send", "parameters": parameters}}
+        for choice in ("required", {"type": "function", "function": {"name": "send"}}, "auto"):
+            async with guarded(output=MASKS, backend=Calling()) as (g, _):
+                answer = await g.chat(stream=stream, tools=[tool], tool_choice=choice)
+                assert answer.status_code == 200, answer.text
+                assert "john" not in answer.text
+                assert ("content_filter" in answer.text) is (is_blocked and choice != "auto")
 
 
 async def test_each_choice_is_checked_by_itself() -> None:
