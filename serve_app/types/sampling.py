@@ -122,13 +122,23 @@ class GrammarKind(StrEnum):
     LARK = "grammar"  # Lark's notation, as llguidance reads it
 
 
+@dataclass(frozen=True, slots=True)
+class MarkerRule:
+    """A rule of a grammar for a text in which the model may write its control tokens for their names."""
+
+    name: str
+    text: str
+    opens: int = 0  # this many characters of `text` end free text (the grammar's TEXT) before them
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grammar:
-    """What the whole output must match."""
+    """What the whole output must match. Spelled text is text, also where it is the name of a token."""
 
     kind: GrammarKind
     text: str = ""
     space: str | None = None  # of JSON: a regex of what may stand between tokens; None: the model's setting
+    markers: tuple[MarkerRule, ...] = ()  # of Lark's notation: rules to which `text` refers
 
     @property
     def is_json(self) -> bool:

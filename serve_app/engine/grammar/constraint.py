@@ -47,6 +47,8 @@ def error_of(matcher: LLMatcher) -> str:
         return "no text matches it"
     # The library quotes a regex before it names the regex's error.
     named = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), lines[0])
+    if named.startswith("Parser Error") and not _TOO_LARGE.search(named):
+        return "the parser cannot follow it"  # the rest is about the parser itself
     hint = "; use smaller counts and fewer alternatives" if _TOO_LARGE.search(named) else ""
     return named[:200] + hint
 

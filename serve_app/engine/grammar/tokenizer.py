@@ -1,16 +1,20 @@
-"""A model's tokens as the grammar parser (llguidance) sees them."""
+"""A model's tokens as the grammar parser (llguidance) sees them.
+
+The parser takes each special token, and each added token in angle brackets, for a control token: no text
+matches it. But the parser spells forced text with the model's own tokenizer, which finds control tokens in
+text by their names. So the parser gets the tokens without these names, and grammars use their numbers.
+"""
 
 from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any, Final
 
 from llguidance import LLTokenizer
 
-# The parser's time grows with the square of their number: 0.3 s for 10,000 and 18 s for 56,000.
-MANY_ADDED: Final = 4096
 _BRACKETED: Final = re.compile("<.*>", re.DOTALL)
 _NAMELESS: Final = "\u00ff<[{}]>"  # the parser's own text of a special token without a name
 
@@ -31,7 +35,7 @@ def grammar_tokenizer(
         raise GrammarsUnavailable("the model has no end-of-sequence token")
     try:
         return LLTokenizer(
-            lightened(tokenizer_json), n_vocab=max(vocab_size, own_vocab_size), eos_token=list(eos_token_ids)
+            unspelled(tokenizer_json), n_vocab=max(vocab_size, own_vocab_size), eos_token=list(eos_token_ids)
         )
     except Exception as error:  # the library raises many kinds
         raise GrammarsUnavailable(
@@ -39,28 +43,48 @@ def grammar_tokenizer(
         ) from error
 
 
-def lightened(tokenizer_json: str, many: int = MANY_ADDED) -> str:
-    """The same tokens, without the names of those that no text matches, if these are more than `many`.
+def control_tokens(tokenizer_json: str) -> dict[str, int]:
+    """The names and numbers of the tokens that no text matches. `tokenizer_json` may be no tokenizer."""
+    added = json.loads(tokenizer_json).get("added_tokens") or ()
+    return {token["content"]: token["id"] for token in added if _is_control(token)}
 
-    The parser takes each added token in angle brackets for a special one, which a grammar matches only by
-    its name or number. Models of sound or pictures have tens of thousands. Without their names, a grammar
-    matches them by number alone. Tokens that the model itself declares special keep their names.
+
+def _is_control(token: dict[str, Any]) -> bool:
+    return bool(token["special"] or _BRACKETED.fullmatch(token["content"]))
+
+
+def unspelled(tokenizer_json: str) -> str:
+    """The same tokens with names for control tokens that no text contains.
+
+    Tokens of byte-level BPE are renamed to the parser's own mark of a nameless token, as words of the
+    vocabulary: the parser's time grows with the square of the number of added tokens (18 s for 56,000).
     `tokenizer_json` may be no tokenizer at all.
     """
-    if tokenizer_json.count('"special"') <= many:
-        return tokenizer_json
     found: dict[str, Any] = json.loads(tokenizer_json)
-    tokens, vocabulary = found["added_tokens"], (found.get("model") or {}).get("vocab")
-    if not isinstance(vocabulary, dict) or (found.get("decoder") or {}).get("type") != "ByteLevel":
-        return tokenizer_json
-    kept = [token for token in tokens if token["special"] or not _BRACKETED.fullmatch(token["content"])]
-    if len(tokens) - len(kept) <= many:
-        return tokenizer_json
-    # A tokenizer numbers added tokens anew where one is missing, unless the vocabulary has their numbers.
-    numbers = {token["content"]: token["id"] for token in tokens} | vocabulary
-    nameless = {token["content"] for token in tokens} - {token["content"] for token in kept}
-    found["added_tokens"] = kept
-    found["model"]["vocab"] = {
-        _NAMELESS.format(number) if text in nameless else text: number for text, number in numbers.items()
-    }
+    added, model = found.get("added_tokens") or [], found.get("model") or {}
+    controls = [token for token in added if _is_control(token)]
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict) and (found.get("decoder") or {}).get("type") == "ByteLevel":
+        names = {token["content"]: _NAMELESS.format(token["id"]) for token in controls}
+        # A tokenizer numbers added tokens anew where one is missing, unless the vocabulary has their numbers.
+        model["vocab"] = {token["content"]: token["id"] for token in added} | vocabulary
+        found["added_tokens"] = [token for token in added if not _is_control(token)]
+        found["normalizer"] = None  # forced text stands as it is, whatever Unicode form it has
+    else:
+        secret = secrets.token_hex(8)  # so that no client can write such a name
+        names = {token["content"]: f"<{secret} {token['id']}>" for token in controls}
+        for token in controls:
+            token["content"] = names[token["content"]]
+    _rename(model, names)
     return json.dumps(found)
+
+
+def _rename(model: dict[str, Any], names: dict[str, str]) -> None:
+    """Rename words of a tokenizer's vocabulary, which is a table of numbers or a list of pairs."""
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, dict):
+        model["vocab"] = {names.get(word, word): number for word, number in vocabulary.items()}
+    elif isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(word, word), score] for word, score in vocabulary]
+    if "unk_token" in model:
+        model["unk_token"] = names.get(model["unk_token"], model["unk_token"])

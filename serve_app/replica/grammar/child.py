@@ -23,7 +23,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance.numpy import allocate_token_bitmask, fill_next_token_bitmask
 
 from serve_app.engine.grammar.constraint import LIMITS, error_of
-from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, control_tokens, grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.replica.grammar.messages import SandboxCommand, SandboxReply, SandboxSetup
 from serve_app.replica.grammar.pipe import Pipe
@@ -45,7 +45,7 @@ def main(fd: int) -> int:
     if first is None or first.setup is None:
         return 1
     try:
-        tokenizer = _tokenizer(first.setup)
+        trial = Trial(first.setup)
     except GrammarsUnavailable as error:
         pipe.send(SandboxReply(unavailable=str(error)))
         return 1
@@ -56,37 +56,42 @@ def main(fd: int) -> int:
     while (command := pipe.receive()) is not None:
         if command.grammar is not None:
             _limit(resource.RLIMIT_CPU, int(time.process_time()) + CPU_S)
-            pipe.send(_in_thread(tokenizer, command.grammar))
+            pipe.send(_in_thread(trial, command.grammar))
     return 0
 
 
-def _tokenizer(setup: SandboxSetup) -> LLTokenizer:
-    return grammar_tokenizer(
-        setup.tokenizer_json,
-        vocab_size=setup.vocab_size,
-        eos_token_ids=setup.eos_token_ids,
-        own_vocab_size=setup.own_vocab_size,
-    )
-
-
-def _in_thread(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
+def _in_thread(trial: Trial, grammar: Grammar) -> SandboxReply:
     replies: list[SandboxReply] = []
-    thread = threading.Thread(target=lambda: replies.append(try_out(tokenizer, grammar)))
+    thread = threading.Thread(target=lambda: replies.append(trial.of(grammar)))
     thread.start()
     thread.join()
     return replies[0] if replies else SandboxReply(refused="it cannot be used")
 
 
-def try_out(tokenizer: LLTokenizer, grammar: Grammar) -> SandboxReply:
-    """A reply with the grammar in the parser's notation, or with the reason why it is refused."""
-    try:
-        text = serialise(grammar)
-        _try(tokenizer, text)
-    except InvalidField as error:
-        return SandboxReply(refused=error.reason)
-    except (ValueError, RecursionError, MemoryError):
-        return SandboxReply(refused="it cannot be read; check its form")
-    return SandboxReply(compiled=text)
+class Trial:
+    """Tries grammars out over the tokens of one model."""
+
+    def __init__(self, setup: SandboxSetup) -> None:
+        """Raises GrammarsUnavailable."""
+        self._ends = frozenset(setup.eos_token_ids)
+        self._tokenizer = grammar_tokenizer(
+            setup.tokenizer_json,
+            vocab_size=setup.vocab_size,
+            eos_token_ids=setup.eos_token_ids,
+            own_vocab_size=setup.own_vocab_size,
+        )
+        self._controls = control_tokens(setup.tokenizer_json)
+
+    def of(self, grammar: Grammar) -> SandboxReply:
+        """A reply with the grammar in the parser's notation, or with the reason why it is refused."""
+        try:
+            text = serialise(grammar, self._controls, self._ends)
+            _try(self._tokenizer, text)
+        except InvalidField as error:
+            return SandboxReply(refused=error.reason)
+        except (ValueError, RecursionError, MemoryError):
+            return SandboxReply(refused="it cannot be read; check its form")
+        return SandboxReply(compiled=text)
 
 
 def _try(tokenizer: LLTokenizer, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -113,7 +114,8 @@ class ReplyCache:
 
 
 def _key(grammar: Grammar) -> bytes:
-    spelled = f"{grammar.kind.value}\0{grammar.space}\0{grammar.text}"
+    markers = json.dumps([(rule.name, rule.text, rule.opens) for rule in grammar.markers])
+    spelled = f"{grammar.kind.value}\0{grammar.space}\0{markers}\0{grammar.text}"
     return hashlib.sha256(spelled.encode("utf-8", "surrogatepass")).digest()
 
 

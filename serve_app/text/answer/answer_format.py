@@ -70,13 +70,14 @@ class AnswerReader:
             if request.reasoning and (request.grammar is None or self._is_json):
                 self._thoughts = _thoughts(format, token_ids, tokenizer, request.thinking_tokens)
         self._token_ids = self._markers(tokenizer)
+        self._written_ids = _written(self._grammar, tokenizer)
         if self._thoughts is not None and not self._thoughts.can_be_limited(self._token_ids):
             self._thoughts = replace(self._thoughts, most=None)
 
     @property
     def marker_ids(self) -> frozenset[int]:
         """The tokens of markers, which must be seen though they may be special."""
-        return frozenset(self._token_ids.values())
+        return self._written_ids.union(self._token_ids.values())
 
     def grammar(self) -> Grammar | None:
         """What an answer must match; None: nothing. Raises InvalidField.
@@ -143,6 +144,13 @@ def _spaced(grammar: Grammar | None, space: str) -> Grammar | None:
     if grammar is None or grammar.kind not in _JSON or grammar.space is not None:
         return grammar
     return replace(grammar, space=space)
+
+
+def _written(grammar: Grammar | None, tokenizer: Tokenizer) -> frozenset[int]:
+    """The control tokens that may stand for their names in markers of `grammar`."""
+    texts = [] if grammar is None else [rule.text for rule in grammar.markers]
+    names = {name for text in texts for name in tokenizer.controls.pattern.findall(text)}
+    return frozenset(i for name in names if (i := tokenizer.token_id(name)) is not None)
 
 
 def _thoughts(

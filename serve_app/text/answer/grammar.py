@@ -8,7 +8,9 @@ Knows neither tokens nor the parser's limits.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from llguidance import LLMatcher, LLTokenizer
@@ -18,17 +20,26 @@ from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt, exact
 from serve_app.json_schema.numerals import loads
 from serve_app.text.tokens.tokenizer import Tokenizer
-from serve_app.types import Grammar, GrammarKind
+from serve_app.types import Grammar, GrammarKind, MarkerRule
 
 FIELD: Final = "response_format"  # as the replica calls it; a dialect has its own name for it
 
 _COMPARED: Final = 4_096  # tokens; a wrong idea of the alphabet or the space shows in any few
+_NO_CONTROLS: Final[Mapping[str, int]] = MappingProxyType({})
+# Comments, strings and regular expressions of Lark's notation, in which a name is text; and names of tokens.
+_NAMES: Final = re.compile(
+    r'(?://|#)[^\n]*|"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\])+/|<(?P<name>[^<>\s\[][^<>\s]*)>'
+)
 
 
-def serialise(grammar: Grammar) -> str:
+def serialise(
+    grammar: Grammar, controls: Mapping[str, int] = _NO_CONTROLS, ends: Collection[int] = ()
+) -> str:
     """`grammar` for llguidance. Raises InvalidField, which says what to change.
 
-    What a schema loses on the way is named by `json_schema.adapt`, which the dialects tell clients.
+    `controls` are the model's control tokens by their names, and `ends` those of them that end an answer,
+    which never stand for their names. What a schema loses on the way is named by `json_schema.adapt`,
+    which the dialects tell clients.
     """
     match grammar.kind:
         case GrammarKind.JSON | GrammarKind.SCHEMA:
@@ -39,7 +50,10 @@ def serialise(grammar: Grammar) -> str:
             choices = json.loads(grammar.text)
             return LLMatcher.grammar_from_lark("start: " + " | ".join(map(json.dumps, choices)))
         case GrammarKind.LARK:
-            return _lark(grammar.text)
+            texts = "\n".join(rule.text for rule in grammar.markers)
+            markers = {name: i for name, i in controls.items() if name in texts and i not in ends}
+            rules = [_marker_rule(rule, markers) for rule in grammar.markers]
+            return LLMatcher.grammar_from_lark("\n".join([_lark(grammar.text, controls), *rules]))
 
 
 def reads_alike(tokenizer: Tokenizer, tokens: LLTokenizer) -> bool:
@@ -107,11 +121,43 @@ def _read(text: str) -> dict[str, Any]:
     return schema
 
 
-def _lark(text: str) -> str:
+def _lark(text: str, controls: Mapping[str, int]) -> str:
+    """A client's grammar, translated if it is GBNF, with the numbers of the tokens that it names."""
     try:
-        return LLMatcher.grammar_from_lark(any_to_lark(text))  # GBNF is translated
+        translated = str(any_to_lark(text))
     except Exception as error:  # the translator raises bare Exception
         raise refused("the grammar is neither in Lark's notation nor in GBNF") from error
+
+    def numbered(found: re.Match[str]) -> str:
+        if found["name"] is None:
+            return found[0]
+        if found[0] not in controls:
+            raise refused(f"the model has no control token {found[0]}")
+        return f"<[{controls[found[0]]}]>"
+
+    return _NAMES.sub(numbered, translated)
+
+
+def _marker_rule(rule: MarkerRule, markers: Mapping[str, int]) -> str:
+    """A rule, and those it needs, for a text or the text with tokens in place of their names."""
+    longest_first = sorted(markers, key=len, reverse=True)
+    names = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+    def terms(text: str) -> str:
+        parts = [part for part in re.split(f"({names.pattern})", text) if part]
+        either = [f"({json.dumps(p)} | <[{markers[p]}]>)" if p in markers else json.dumps(p) for p in parts]
+        return " ".join(either or ['""'])
+
+    if not rule.opens:
+        return f"{rule.name}: {terms(rule.text)}"
+    ways = [f"{rule.name}_text {terms(rule.text[rule.opens :])}"]
+    rules = [f"{rule.name}_text[lazy]: TEXT {json.dumps(rule.text[: rule.opens])}"]
+    token = names.search(rule.text)
+    if token is not None and token.start() < rule.opens:
+        before = f"{rule.name}_before".upper()
+        ways.append(f"{before} <[{markers[token[0]]}]> {terms(rule.text[token.end() :])}")
+        rules.append(f"{before}: TEXT {json.dumps(rule.text[: token.start()])}")
+    return "\n".join([f"{rule.name}: {' | '.join(ways)}", *rules])
 
 
 def refused(reason: str) -> InvalidField:

@@ -2,7 +2,8 @@
 
 A format is a small tree (`sequence`, `or`, `tag`, ...) of texts, regexes, schemas and grammars; here
 it becomes one grammar in Lark's notation. Free text (`any_text`, and what stands between triggered
-tags) ends where its tag ends, or with the answer: anywhere else its end could not be told.
+tags) ends where its tag ends, or with the answer: anywhere else its end could not be told. Where a tag
+begins or ends with the name of one of the model's tokens, the model may write the token or its name.
 
     {"type": "sequence", "elements": [{"type": "json_schema", "json_schema": {...}},
                                       {"type": "const_string", "value": "Bye!"}]}
@@ -26,7 +27,7 @@ from serve_app.api.dialects.fields import words
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, UnusableSchema, adapt
 from serve_app.json_schema.exact import expression
-from serve_app.types import Grammar, GrammarKind
+from serve_app.types import Grammar, GrammarKind, MarkerRule
 
 FIELD: Final = "response_format"
 STRUCTURAL: Final = "structural_tag"
@@ -67,9 +68,10 @@ def parse_response_format(value: Any) -> Form:
     translator = _Translator()
     start = translator.format(value, "", last=True)
     text = "\n".join([*_HEAD, f"start: {start or _quoted('')}", *translator.rules, ""])
-    if len(text) > limits.MAX_GRAMMAR_CHARS:
+    if len(text) + sum(len(rule.text) for rule in translator.markers) > limits.MAX_GRAMMAR_CHARS:
         raise _wrong("", f"must not exceed {limits.MAX_GRAMMAR_CHARS} characters as a grammar")
-    return Form(Grammar(kind=GrammarKind.LARK, text=text), tuple(translator.lost))
+    grammar = Grammar(kind=GrammarKind.LARK, text=text, markers=tuple(translator.markers))
+    return Form(grammar, tuple(translator.lost))
 
 
 def _with_name(value: Any) -> Any:
@@ -92,8 +94,9 @@ class _Translator:
 
     def __init__(self) -> None:
         self.rules: list[str] = []
+        self.markers: list[MarkerRule] = []
         self.lost: list[str] = []
-        self._parts = 0
+        self._count = 0
         readers: tuple[Callable[[dict[str, Any], str, bool], str], ...] = (
             self._constant,
             self._any_text,
@@ -110,17 +113,22 @@ class _Translator:
 
     def format(self, value: Any, at: str, *, last: bool) -> str:
         """The expression of a format, which lies `at` some place; `last`: the answer ends with it."""
-        self._parts += 1
-        if at.count(".") > 2 * MAX_DEPTH or self._parts > MAX_PARTS:
+        self._count += 1
+        if at.count(".") > 2 * MAX_DEPTH or self._count > MAX_PARTS:
             raise _wrong("", f"must hold at most {MAX_PARTS} formats, at most {MAX_DEPTH} inside one another")
         kind = value.get("type") if isinstance(value, dict) else None
         if not isinstance(kind, str) or kind not in self._kinds:
             raise _wrong(_join(at, "type"), f"must be one of: {', '.join([*OPENAIS, *self._kinds])}")
         return self._kinds[kind](value, at, last)
 
-    def _rule(self, body: str, options: str = "") -> str:
+    def _rule(self, body: str) -> str:
         name = f"f{len(self.rules)}"
-        self.rules.append(f"{name}{options}: {body}")
+        self.rules.append(f"{name}: {body}")
+        return name
+
+    def _marker(self, text: str, opens: int = 0) -> str:
+        name = f"m{len(self.markers)}"
+        self.markers.append(MarkerRule(name, text, opens))
         return name
 
     def _constant(self, value: dict[str, Any], at: str, last: bool) -> str:
@@ -170,17 +178,19 @@ class _Translator:
         ]
         return f"({' | '.join(parts)})"
 
-    def _tag(self, value: Any, at: str, *, begun: str = "") -> str:
-        """A tag; `begun` is how much of its beginning is already there."""
+    def _tag(self, value: Any, at: str) -> str:
+        begin, inside = self._parts_of(value, at)
+        return f"({self._marker(begin)} {inside})"
+
+    def _parts_of(self, value: Any, at: str) -> tuple[str, str]:
+        """How a tag begins, and the expression of the rest of it."""
         if not isinstance(value, dict) or value.get("type", "tag") != "tag":
             raise _wrong(at, "must be a tag")
         begin, end = _text(value, "begin", at), _text(value, "end", at, empty=True)
         content = value.get("content")
         if isinstance(content, dict) and content.get("type") == "any_text" and end:
-            inside = self._rule(f"TEXT {_quoted(end)}", "[lazy]")
-        else:
-            inside = f"{self.format(content, _join(at, 'content'), last=False)} {_quoted(end)}"
-        return f"({_quoted(begin.removeprefix(begun))} {inside})"
+            return begin, self._marker(end, opens=len(end))
+        return begin, f"{self.format(content, _join(at, 'content'), last=False)} {self._marker(end)}"
 
     def _triggered_tags(self, value: dict[str, Any], at: str, last: bool) -> str:
         """Free text; what begins with a trigger is one of the tags that begin with it."""
@@ -189,7 +199,7 @@ class _Translator:
         triggers, tags = _list(value, "triggers", at), _list(value, "tags", at)
         if not all(isinstance(trigger, str) and trigger for trigger in triggers):
             raise _wrong(_join(at, "triggers"), "must be a list of strings that are not empty")
-        inside: dict[str, list[str]] = {}
+        triggered: list[str] = []
         whole: list[str] = []
         for i, tag in enumerate(tags):
             place = _join(at, f"tags.{i}")
@@ -197,12 +207,10 @@ class _Translator:
             trigger = next((t for t in triggers if isinstance(begin, str) and begin.startswith(t)), None)
             if trigger is None:
                 raise _wrong(_join(place, "begin"), "must begin with one of the triggers")
-            inside.setdefault(trigger, []).append(self._tag(tag, place, begun=trigger))
-            whole.append(f"({_quoted(trigger)} {inside[trigger][-1]})")
-        any_tag = " | ".join(
-            f"({self._rule(f'TEXT {_quoted(trigger)}', '[lazy]')} ({' | '.join(options)}))"
-            for trigger, options in inside.items()
-        )
+            begin, inside = self._parts_of(tag, place)
+            triggered.append(f"({self._marker(begin, opens=len(trigger))} {inside})")
+            whole.append(f"({self._marker(begin)} {inside})")
+        any_tag = " | ".join(triggered)
         rest = "TEXT" if _flag(value, "stop_after_first", at) else f"({any_tag})* TEXT"
         if _flag(value, "at_least_one", at):  # then with nothing before it
             first = f"({' | '.join(whole)})"
@@ -213,7 +221,7 @@ class _Translator:
         tags = [self._tag(tag, _join(at, f"tags.{i}")) for i, tag in enumerate(_list(value, "tags", at))]
         any_tag = self._rule(" | ".join(tags))
         separator = _text(value, "separator", at, empty=True)
-        more = "" if _flag(value, "stop_after_first", at) else f" ({_quoted(separator)} {any_tag})*"
+        more = "" if _flag(value, "stop_after_first", at) else f" ({self._marker(separator)} {any_tag})*"
         return f"({any_tag}{more}){'' if _flag(value, 'at_least_one', at) else '?'}"
 
 

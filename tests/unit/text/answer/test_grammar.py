@@ -11,12 +11,12 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from serve_app.engine.grammar.constraint import LIMITS
-from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, grammar_tokenizer
+from serve_app.engine.grammar.tokenizer import GrammarsUnavailable, control_tokens, grammar_tokenizer
 from serve_app.errors import InvalidField
 from serve_app.text.answer.grammar import reads_alike, serialise
 from serve_app.text.answer.output_text import OutputText
 from serve_app.text.tokens.tokenizer import Tokenizer
-from serve_app.types import Grammar, GrammarKind
+from serve_app.types import Grammar, GrammarKind, MarkerRule
 from tests.support.tiny_llama import tiny_tokenizer
 
 
@@ -135,6 +135,116 @@ def test_the_text_of_an_answer_matches(request, kind, seed):
     output = OutputText(tokenizer, continues=True)
     text = output.push(ids).text + output.flush()
     assert re.fullmatch(pattern, text)
+
+
+def forced(tokens: LLTokenizer, grammar: str) -> list[int]:
+    """The tokens of the only answer that `grammar` allows, spelled as the parser spells it."""
+    matcher = LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)
+    ids: list[int] = []
+    while not matcher.is_stopped():
+        run = matcher.compute_ff_tokens() or list(allowed(matcher))[:1]
+        assert matcher.consume_tokens(run), matcher.get_error()
+        ids += run
+    assert not matcher.is_error(), matcher.get_error()
+    return ids
+
+
+def allowed(matcher: LLMatcher) -> list[int]:
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    return [int(i) for i in np.flatnonzero(np.unpackbits(bits, bitorder="little"))]
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentencepiece"])
+def test_the_name_of_a_token_is_spelled_in_every_kind_of_grammar(request, kind):
+    tokenizer = request.getfixturevalue(kind)
+    tokens, controls = laid_over(tokenizer), control_tokens(tokenizer.to_json())
+    for name in (name for name in controls if "\u2581" not in name):  # how sentencepiece writes a space
+        told = f"a{name}b {name}"
+        value = {"properties": {name: {"const": told}}, "required": [name]}
+        closed = {"type": "object", **value, "additionalProperties": False}
+        for grammar, text in (
+            (replace(schema(closed), space=""), json.dumps({name: told}, separators=(",", ":"))),
+            (Grammar(kind=GrammarKind.CHOICE, text=json.dumps([told])), told),
+            (Grammar(kind=GrammarKind.REGEX, text=re.escape(told)), told),
+            (Grammar(kind=GrammarKind.LARK, text=f"start: {json.dumps(told)} # {name}"), told),
+            (Grammar(kind=GrammarKind.LARK, text="root ::= " + json.dumps(told)), told),
+        ):
+            ids = forced(tokens, serialise(grammar, controls))
+            assert set(ids).isdisjoint(controls.values())
+            assert tokens.decode_str(ids) == text
+
+
+def test_text_is_spelled_in_the_unicode_form_that_it_has(byte_level):
+    found = json.loads(byte_level.to_json())
+    found["normalizer"] = {"type": "NFC"}  # as Qwen's files have it
+    size = byte_level.vocab_size
+    tokens = grammar_tokenizer(json.dumps(found), vocab_size=size, own_vocab_size=size, eos_token_ids=[2])
+    apart = "cafe\u0301"
+    assert tokens.decode_str(forced(tokens, serialise(schema({"const": apart})))) == f'"{apart}"'
+
+
+def test_a_grammar_names_a_token_outside_of_texts(byte_level):
+    tokens, controls = laid_over(byte_level), control_tokens(byte_level.to_json())
+    grammar = Grammar(kind=GrammarKind.LARK, text='start: <tool_call> "<tool_call>" /<tool_call>/ <[7]>')
+    ids = forced(tokens, serialise(grammar, controls))
+    assert [i for i in ids if i in controls.values()] == [controls["<tool_call>"]]
+    assert ids[0] == controls["<tool_call>"]
+    assert ids[-1] == 7
+    with pytest.raises(InvalidField, match="no control token <no_such>"):
+        serialise(Grammar(kind=GrammarKind.LARK, text='start: "a" <no_such>'), controls)
+
+
+@pytest.mark.parametrize("spelled", [True, False])
+@pytest.mark.parametrize("opened", ["-><tool", "-><tool_call>"])
+def test_a_marker_is_the_text_or_the_token(byte_level, opened, spelled):
+    tokens, controls = laid_over(byte_level), control_tokens(byte_level.to_json())
+    grammar = Grammar(
+        kind=GrammarKind.LARK,
+        text="start: opening /[0-9]+/ closing\nTEXT: /(.|\\n)*/",
+        markers=(
+            MarkerRule("opening", "-><tool_call>=", opens=len(opened)),
+            MarkerRule("closing", "</tool_call><|im_end|>"),
+        ),
+    )
+    made = serialise(grammar, controls, ends=[controls["<|im_end|>"]])
+    matcher = LLMatcher(tokens, made, log_level=0, limits=LIMITS)
+
+    def said(*parts: str | int) -> list[int]:
+        return [i for part in parts for i in ([part] if isinstance(part, int) else tokens.tokenize_str(part))]
+
+    before, behind = (
+        ("<tool_call>", "</tool_call>")
+        if spelled
+        else (
+            controls["<tool_call>"],
+            controls["</tool_call>"],
+        )
+    )
+    for part in ("free - text ->", before):
+        assert matcher.consume_tokens(said(part)), matcher.get_error()
+    assert [tokens.decode_str([i]) for i in allowed(matcher)] == ["="]
+    assert matcher.consume_tokens(said("=12", behind))
+    assert controls["<|im_end|>"] not in allowed(matcher)
+    assert matcher.consume_tokens(said("<|im_end|>"))
+    assert matcher.is_stopped()
+    assert not matcher.is_error()
+
+
+def test_a_marker_of_a_model_without_the_token_is_its_text(tokens):
+    rules = (MarkerRule("o", "<a>", opens=3), MarkerRule("c", "</a>"), MarkerRule("e", ""))
+    grammar = Grammar(kind=GrammarKind.LARK, text="start: o c e\nTEXT: /(.|\\n)*/", markers=rules)
+    assert accepts(tokens, grammar, "any <text> <a></a>")
+    assert not accepts(tokens, grammar, "<a>x</a>")
+
+
+def test_what_a_marker_opens_with_is_ended_by_its_text_alone(byte_level):
+    tokens, controls = laid_over(byte_level), control_tokens(byte_level.to_json())
+    rules = (MarkerRule("o", "<|tool|><tool_call>", opens=2),)
+    grammar = Grammar(kind=GrammarKind.LARK, text="start: o\nTEXT: /(.|\\n)*/", markers=rules)
+    matcher = LLMatcher(tokens, serialise(grammar, controls), log_level=0, limits=LIMITS)
+    assert controls["<tool_call>"] not in allowed(matcher)
+    assert matcher.consume_tokens(tokens.tokenize_str("a < b <|"))
+    assert tokens.decode_str(matcher.compute_ff_tokens()) == "tool|>"
 
 
 def test_a_tokenizer_that_the_parser_misreads_is_found_out(metaspace):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Final
-
-from llguidance import StructTag
 
 from serve_app import limits
 from serve_app.api.dialects.chat.response_format.grammar import FIELDS as PARSERS
@@ -13,7 +10,9 @@ from serve_app.api.dialects.chat.response_format.grammar import Form
 from serve_app.api.dialects.triton.request.row import BatchRow
 from serve_app.errors import InvalidField
 from serve_app.json_schema import SPACE, adapt
-from serve_app.types import Grammar, GrammarKind
+from serve_app.json_schema.exact import expression
+from serve_app.json_schema.numerals import loads
+from serve_app.types import Grammar, GrammarKind, MarkerRule
 
 TYPE: Final = "guided_decoding_guide_type"
 GUIDE: Final = "guided_decoding_guide"
@@ -42,29 +41,27 @@ def read_guide(row: BatchRow) -> Form:
 
 
 def _structural_tag(guide: str) -> Form:
-    """Free text in which, after any of the triggers, one of the structures must follow."""
+    """Free text in which, after any of the triggers, one of the structures must follow.
+
+    Where a structure begins or ends with the name of one of the model's tokens, the model may write either.
+    """
     if len(guide) > limits.MAX_GRAMMAR_CHARS:
         raise _wrong_tag()
-    lost: list[str] = []
     try:
-        body = json.loads(guide)
-        text = StructTag.to_grammar(_tags(body, lost), assume_special=False)
+        body = loads(guide)
+        form = _tags(body["structures"], body["triggers"])
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise _wrong_tag() from None
-    if len(text) > limits.MAX_GRAMMAR_CHARS:
+    if form.grammar is None or len(form.grammar.text) > limits.MAX_GRAMMAR_CHARS:
         raise _wrong_tag()
-    return Form(Grammar(kind=GrammarKind.LARK, text=text), tuple(lost))
+    return form
 
 
-def _tags(body: dict[str, Any], lost: list[str]) -> list[StructTag]:
-    """Adds the keywords that are not enforced to `lost`.
-
-    Raises ValueError, or the errors of Python for a value of a wrong form.
-    """
-    structures, triggers = body["structures"], body["triggers"]
+def _tags(structures: list[dict[str, Any]], triggers: list[str]) -> Form:
+    """Raises ValueError, or the errors of Python for a value of a wrong form."""
     if not 1 <= len(structures) <= _MAX_TAGS or not all(type(t) is str and t for t in triggers):
         raise ValueError
-    tags = []
+    rules, markers, lost = [], [], []
     for i, each in enumerate(structures):
         begin, end, schema = each["begin"], each["end"], each["schema"]
         trigger = next((t for t in triggers if begin.startswith(t)), None)
@@ -72,9 +69,11 @@ def _tags(body: dict[str, Any], lost: list[str]) -> list[StructTag]:
             raise ValueError
         adapted = adapt(schema)
         lost += [f"{GUIDE}.structures.{i}.schema.{keyword}" for keyword in adapted.lost]
-        grammar = {**adapted.schema, "x-guidance": {"whitespace_pattern": SPACE, "lenient": True}}
-        tags.append(StructTag(trigger=trigger, begin=begin, grammar=grammar, end=end))
-    return tags
+        rules.append(f"tag_{i}: begin_{i} {expression(adapted.schema, SPACE)} end_{i}")
+        markers += [MarkerRule(f"begin_{i}", begin, opens=len(trigger)), MarkerRule(f"end_{i}", end)]
+    tags = " | ".join(f"tag_{i}" for i in range(len(structures)))
+    text = "\n".join(["%llguidance {}", f"start: ({tags})* TEXT", "TEXT: /(.|\\n)*/", *rules])
+    return Form(Grammar(kind=GrammarKind.LARK, text=text, markers=tuple(markers)), tuple(lost))
 
 
 def _wrong_tag() -> InvalidField:
