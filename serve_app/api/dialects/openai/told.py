@@ -74,7 +74,7 @@ SHARED: Final[Mapping[str, Told]] = {
         accepts=f"a list of 1 to {limits.MAX_GRAMMAR_CHOICES} strings",
     ),
     "guided_grammar": Told(
-        "the answer matches the Lark or GBNF grammar",
+        "the answer matches the Lark or GBNF grammar; `<name>` outside of quotes is a token of the model",
         accepts=f"a string of 1 to {limits.MAX_GRAMMAR_CHARS} characters",
     ),
     "structured_outputs": Told(
