@@ -2,7 +2,7 @@
 
 Everything is checked that can be told without compiling: size, references, form.
 What a schema may hold under a protocol's `strict` is that protocol's business.
-Knows neither tokens nor the parser's limits.
+Knows tokens by their names alone, and not the parser's limits.
 """
 
 from __future__ import annotations
