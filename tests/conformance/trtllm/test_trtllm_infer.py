@@ -259,7 +259,7 @@ async def test_a_structural_tag_is_a_grammar_with_its_schema() -> None:
     )
     assert asked.grammar is not None
     assert asked.grammar.kind is GrammarKind.LARK
-    assert '"type": "integer"' in asked.grammar.text
+    assert '"type":"integer"' in asked.grammar.text
     assert [(rule.text, rule.opens) for rule in asked.grammar.markers] == [("<f=g>", 3), ("</f>", 0)]
 
 
