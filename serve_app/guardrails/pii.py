@@ -133,8 +133,10 @@ def _emails(text: str) -> Iterator[Span]:
         if match.end() - match.start() <= MAX_MATCH_CHARS:
             yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
         # Of two addresses without a space between them, the first one takes what stands before the second @.
-        while (match := _DOMAIN.match(text, match.end())) is not None:
-            yield Span(match.start(), match.end(), Kind.EMAIL_ADDRESS)
+        end = match.end()
+        while (domain := _DOMAIN.match(text, end)) is not None:
+            yield Span(end, domain.end(), Kind.EMAIL_ADDRESS)
+            end = domain.end()
 
 
 def _cards(text: str) -> Iterator[Span]:

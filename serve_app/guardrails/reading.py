@@ -97,12 +97,12 @@ class Reading:
                     read.append(self._plain(text[place:end]))
                     place = end
                     continue
-            end = self._unit_end(text, place, is_end=is_end)
-            if end is None:
+            unit_end = self._unit_end(text, place, is_end=is_end)
+            if unit_end is None:
                 self._open = text[place:]
                 break
-            read.append(self._unit(text[place:end]))
-            place = end
+            read.append(self._unit(text[place:unit_end]))
+            place = unit_end
         return "".join(read)
 
     def _plain(self, text: str) -> str:
