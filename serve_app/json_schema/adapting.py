@@ -14,10 +14,13 @@ from typing import Any, Final
 from serve_app.json_schema.closing import Closing, combined_in_place
 from serve_app.json_schema.counts import KEYWORDS as COUNTS
 from serve_app.json_schema.counts import rewrite_counts
+from serve_app.json_schema.dates import DATES
 from serve_app.json_schema.endings import POINTER, ROOT, Endings
 from serve_app.json_schema.exact.plain import can_count
 from serve_app.json_schema.exclusive import exclusive
+from serve_app.json_schema.members import disjoint
 from serve_app.json_schema.numerals import is_number
+from serve_app.json_schema.patterns import Overlaps, PatternError, Translation, translate
 from serve_app.json_schema.references import References
 from serve_app.json_schema.sizes import rewrite_sizes
 from serve_app.json_schema.vocabulary import (
@@ -38,6 +41,7 @@ from serve_app.json_schema.vocabulary import (
 _MAX_CONDITIONS: Final = 6  # `dependentRequired` and its like of one object: each doubles the grammar
 _MAX_COMPARED: Final = 10_000  # pairs of options of a schema's `oneOf`s, about 0.3 s
 _MAX_SCHEMAS: Final = 50_000  # that are adapted, each once for every reference around it: the parser's limit
+_QUOTED_CHARS: Final = 60  # of a wrong pattern, in an error
 _MAX_LISTED: Final = 10_000  # names of a schema's `propertyNames`
 # Keywords that are never enforced, and are passed over with their subschemas.
 _LOST: Final = ("not", "if", "then", "else", "contains", "minContains", "maxContains", "uniqueItems")
@@ -77,6 +81,7 @@ class _Adapter:
         self._compared = self._listed = self._adapted = 0
         self._references = References(root)
         self._closing = Closing(root, self._references)
+        self._overlaps = Overlaps()
         self._pointers: dict[Path, str] = {}  # the place of what is referred to -> where it is now
         self._pending: list[tuple[Any, Path]] = []  # definitions that are not yet adapted
 
@@ -119,7 +124,9 @@ class _Adapter:
             *self._one_of(schema, node, path),
             *self._conditions(schema, node, path),
         ]
+        more += self._text(schema, node, path)
         self._drop(schema, node, path)
+        self._patterns(schema, node, path)
         self._names(schema, node, path)
         self._unevaluated(schema, node, path)
         more += self._close(schema, node)
@@ -139,7 +146,7 @@ class _Adapter:
             if key not in NOTES and not key.startswith("x-")
         }
         for keyword, key, child in subschemas(schema):
-            if keyword in _LOST or keyword in NOTES:
+            if keyword in (*_LOST, *NOTES, "propertyNames"):
                 continue
             if key is None:
                 node[keyword] = self.adapted(child, (*path, keyword))
@@ -207,6 +214,37 @@ class _Adapter:
             return []
         return more
 
+    def _text(self, schema: Schema, node: Schema, path: Path) -> list[Schema]:
+        """`pattern`, and the formats that are patterns, in the parser's notation."""
+        patterns: list[str] = []
+        if "pattern" in schema:
+            translation = self._translated(schema["pattern"], (*path, "pattern"))
+            patterns += translation.patterns
+            if not translation.exact:
+                self._lose(path, ["pattern"])
+            del node["pattern"]
+        if schema.get("format") in DATES:
+            patterns.append(DATES[node.pop("format")])
+        if patterns:
+            node["pattern"] = patterns[0]
+        return [{"pattern": pattern} for pattern in patterns[1:]]
+
+    def _translated(self, pattern: str, path: Path) -> Translation:
+        try:
+            return translate(pattern)
+        except PatternError as error:
+            raise UnusableSchema(f"{pattern[:_QUOTED_CHARS]!r} is no pattern: {error}").at(path) from None
+
+    def _patterns(self, schema: Schema, node: Schema, path: Path) -> None:
+        """`patternProperties` that exclude each other."""
+        if "patternProperties" not in schema:
+            return
+        place = (*path, "patternProperties")
+        given = [(self._translated(p, (*place, p)), each) for p, each in node["patternProperties"].items()]
+        node["patternProperties"], exact = disjoint(given, self._overlaps)
+        if not exact:
+            self._lose(path, ["patternProperties"])
+
     def _drop(self, schema: Schema, node: Schema, path: Path) -> None:
         """Take out what cannot be enforced, and what is unknown."""
         unknown = [key for key in node if key not in ENFORCED and key not in _REWRITTEN]
@@ -248,8 +286,12 @@ class _Adapter:
             node["properties"] = {**{name: False for name in properties if name not in allowed}, **allowed}
             node["additionalProperties"] = False
         elif said == {"pattern"} and not properties and isinstance(rule["pattern"], str):
-            node["patternProperties"] = {rule["pattern"]: others}
-            node["additionalProperties"] = False
+            translation = self._translated(rule["pattern"], (*path, "propertyNames"))
+            if not translation.exact or len(translation.patterns) > 1:
+                self._lose(path, ["propertyNames"])
+            if translation.patterns:
+                node["patternProperties"] = {translation.patterns[0]: others}
+                node["additionalProperties"] = False
         else:
             self._lose(path, ["propertyNames"])
 

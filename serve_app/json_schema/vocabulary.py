@@ -102,5 +102,6 @@ def check_form(schema: Schema) -> None:
     names = schema.get("required", [])
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UnusableSchema("required must be a list of names")
-    if not isinstance(schema.get("format", ""), str):
-        raise UnusableSchema("format must be a string")
+    for keyword in ("format", "pattern"):
+        if not isinstance(schema.get(keyword, ""), str):
+            raise UnusableSchema(f"{keyword} must be a string")

@@ -1,0 +1,61 @@
+"""The tree of a pattern."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+
+Range = tuple[int, int]  # of code points, both ends included
+LAST: Range = (0, 0x10FFFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Chars:
+    """One character of a set: of `ranges` or of the `classes` (`d`, `W`, `p{L}`), or of neither."""
+
+    ranges: tuple[Range, ...] = ()
+    classes: tuple[str, ...] = ()
+    negated: bool = False
+    fold: bool = False  # upper and lower case are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Sequence:
+    items: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    options: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    item: Node
+    low: int
+    high: int | None
+
+
+class Anchor(Enum):
+    START = auto()
+    END = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A look-ahead: what follows begins with `item`."""
+
+    item: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """What is no regular language, or not written as one here. `instead` matches all that it matches."""
+
+    instead: Node = Sequence()
+
+
+Node = Chars | Sequence | Choice | Repeat | Anchor | Ahead | Unsure
+
+EMPTY = Sequence()
+ANYTHING = Repeat(Chars(negated=True), 0, None)
